@@ -1,0 +1,197 @@
+"""The graph after the frontend and the rewrites: few operators, logical shapes, float32 constants.
+
+Every tensor is (n, c, h, w): a vector [n, c] is (n, c, 1, 1).  Where values lie (planes, lanes, concatenation as addresses) is the
+layout's business (`compiler.ir.layout`); in which data type they are computed is chosen later still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, int, int, int]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Conv:
+    """y = activation(conv(x, weights) + bias + residual).  Also Gemm and MatMul (a kernel as large as the image)."""
+
+    name: str
+    x: str
+    y: str
+    weights: Floats  # [c_out, c_in / groups, kh, kw]
+    bias: Floats  # [c_out]
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
+    groups: int = 1
+    activation: Literal["none", "relu"] = "none"
+    residual: str | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,) if self.residual is None else (self.x, self.residual)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Max or average over a window.  Global pooling is a kernel as large as the image."""
+
+    name: str
+    x: str
+    y: str
+    mode: Literal["max", "average"]
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    count_include_pad: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+StepOp = Literal[
+    "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
+    "add", "sub", "mul", "div", "max", "min",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of an element-wise chain on the running value v.
+
+    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op inputs[operand].
+    """
+
+    op: StepOp
+    value: float = 0.0
+    operand: int = -1
+    scale: Floats | None = None  # [c]
+    shift: Floats | None = None  # [c]
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """An element-wise chain: v starts as inputs[0], every step changes it, y is the last v.  All of one shape."""
+
+    name: str
+    inputs: tuple[str, ...]
+    y: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """Over the channels, at every pixel."""
+
+    name: str
+    x: str
+    y: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class Concat:
+    """Along the channels.  No instructions: the layout gives the inputs places side by side."""
+
+    name: str
+    inputs: tuple[str, ...]
+    y: str
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle:
+    """Channel i of y is channel order[i] of x.  No instructions: the layout relabels lanes."""
+
+    name: str
+    x: str
+    y: str
+    order: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+Operator = Conv | Pool | Vector | Softmax | Concat | Shuffle
+Kernel = Conv | Pool | Vector | Softmax  # those that become instructions
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it."""
+
+    tensor: str
+    onnx_name: str
+    onnx_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Operators in a topological order; `shapes` has every tensor."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    operators: tuple[Operator, ...]
+    shapes: dict[str, Shape] = field(repr=False)
+    digest: str = ""  # 32 hex digits over the model file's bytes (and the given shapes)
+
+    def producers(self) -> dict[str, Operator]:
+        return {op.y: op for op in self.operators}
+
+    def consumers(self) -> dict[str, list[Operator]]:
+        out: dict[str, list[Operator]] = {name: [] for name in self.shapes}
+        for op in self.operators:
+            for name in op.inputs:
+                out[name].append(op)
+        return out
+
+    def verify(self) -> None:
+        """Raise ValueError where an input is not produced before its use, a shape is missing or does not follow from its inputs'."""
+        known = {port.tensor for port in self.inputs}
+        for op in self.operators:
+            for name in op.inputs:
+                if name not in known:
+                    raise ValueError(f"{op.name}: input {name!r} is not produced before it")
+            if op.y in known:
+                raise ValueError(f"{op.name}: output {op.y!r} is produced twice")
+            expected = output_shape(op, [self.shapes[name] for name in op.inputs])
+            if self.shapes.get(op.y) != expected:
+                raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")
+            known.add(op.y)
+        for port in self.outputs:
+            if port.tensor not in known:
+                raise ValueError(f"output {port.onnx_name!r}: tensor {port.tensor!r} is never produced")
+
+
+def window_size(size: int, kernel: int, stride: int, dilation: int, pad_before: int, pad_after: int) -> int:
+    """Output size of a sliding window along one axis (floor; a ceil-mode pool has larger `pad_after`)."""
+    return (size + pad_before + pad_after - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def output_shape(op: Operator, inputs: list[Shape]) -> Shape:
+    """Logical shape of an operator's output."""
+    n, c, h, w = inputs[0]
+    if isinstance(op, Conv | Pool):
+        kernel = op.weights.shape[2:] if isinstance(op, Conv) else op.kernel
+        dilation = op.dilation if isinstance(op, Conv) else (1, 1)
+        top, left, bottom, right = op.pads
+        channels = op.weights.shape[0] if isinstance(op, Conv) else c
+        return (
+            n,
+            channels,
+            window_size(h, kernel[0], op.stride[0], dilation[0], top, bottom),
+            window_size(w, kernel[1], op.stride[1], dilation[1], left, right),
+        )
+    if isinstance(op, Concat):
+        return (n, sum(shape[1] for shape in inputs), h, w)
+    return inputs[0]

@@ -1,0 +1,147 @@
+"""Which blocks an instruction reads and writes: one truth for bounds, hazards, races and byte counts.
+
+`accesses(code, i, out)` fills rows of `out` (int64 [MAX_RANGES, 8]) and returns how many:
+
+| column | meaning                                          |
+|--------|--------------------------------------------------|
+| 0      | memory (`Memory`)                                |
+| 1      | 1 for a write, 0 for a read                      |
+| 2      | first block                                      |
+| 3      | length of a run, in blocks                       |
+| 4, 5   | count and stride of runs (inner)                 |
+| 6, 7   | count and stride of groups of runs (outer)       |
+
+Reads come first.  A range may name more than is touched only for IM2COL, whose padded taps and strided pixels it rounds out to whole
+rows (the rows between the first and the last one that the tile needs, all columns): an over-estimate inside the tensor,
+never outside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from simulator.npu import isa
+from simulator.npu.isa import VECTOR_SOURCES, Op
+from simulator.npu.machine import DataType, Memory
+
+MAX_RANGES = 6
+
+_SET, _WAIT, _COPY, _IM2COL, _MMAD, _FIXPIPE = (int(o) for o in (Op.SET, Op.WAIT, Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE))
+_CONVERT, _FIRST_VECTOR = int(Op.VCONVERT), isa.FIRST_VECTOR_OP
+_L0A, _L0B, _L0C, _L1, _UB = (int(m) for m in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.L1, Memory.UB))
+_F32 = int(DataType.float32)
+OP, DTYPE, SRC, DST, D, S0, S1, S2 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
+C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
+C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
+I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_DH, I_PT = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW, isa.I_SH, isa.I_DH, isa.I_PT
+I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_MPAD, isa.I_KOFF, isa.I_K, isa.I_LANES
+M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE
+V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_DBS, isa.V_DRS, isa.V_S0BS, isa.V_IMM
+
+
+@njit(cache=True, inline="always")
+def _put(out, n, memory, write, start, length, count, stride, count2, stride2):
+    out[n, 0] = memory
+    out[n, 1] = write
+    out[n, 2] = start
+    out[n, 3] = length
+    out[n, 4] = count
+    out[n, 5] = stride
+    out[n, 6] = count2
+    out[n, 7] = stride2
+    return n + 1
+
+
+@njit(cache=True)
+def accesses(code, i, out):
+    """Fill `out` with the ranges of record `i` of `code` (int32 [n, WORDS]); returns how many."""
+    op = code[i, OP]
+    n = 0
+    if op == _COPY:
+        length = code[i, C_LENGTH]
+        n = _put(out, n, code[i, SRC], 0, code[i, S0], length, code[i, C_COUNT], code[i, C_SSTRIDE], code[i, C_COUNT2], code[i, C_SSTRIDE2])
+        n = _put(out, n, code[i, DST], 1, code[i, D], length, code[i, C_COUNT], code[i, C_DSTRIDE], code[i, C_COUNT2], code[i, C_DSTRIDE2])
+    elif op == _IM2COL:
+        ow = code[i, I_OW]
+        first = code[i, I_MOFF] // ow
+        last = (code[i, I_MOFF] + code[i, I_M] - 1) // ow
+        span = (code[i, I_KH] - 1) * code[i, I_DH]
+        k0 = code[i, I_KOFF]
+        k1 = k0 + code[i, I_K] - 1
+        c_first, c_count = 0, 1
+        if code[i, I_LANES] != 4:
+            taps = code[i, I_KH] * code[i, I_KW]
+            c_first = k0 // taps
+            c_count = k1 // taps - c_first + 1
+        y0 = max(0, first * code[i, I_SH] - code[i, I_PT])
+        y1 = min(code[i, I_H] - 1, last * code[i, I_SH] - code[i, I_PT] + span)
+        if y1 >= y0:
+            # the last row ends at its last pixel, not at the pitch
+            width = code[i, I_W]
+            if code[i, I_LANES] == 4:
+                width = (width + 3) // 4
+            length = (y1 - y0) * code[i, I_PITCH] + width
+            start = code[i, S0] + c_first * code[i, I_PLANE] + y0 * code[i, I_PITCH]
+            n = _put(out, n, _L1, 0, start, length, c_count, code[i, I_PLANE], 1, 0)
+        n = _put(out, n, _L0A, 1, code[i, D], code[i, I_K] * code[i, I_MPAD], 1, 0, 1, 0)
+    elif op == _MMAD:
+        m, k, n1 = code[i, M_MPAD], code[i, M_K], code[i, M_N1]
+        n = _put(out, n, _L0A, 0, code[i, S0], k * m, 1, 0, 1, 0)
+        n = _put(out, n, _L0B, 0, code[i, S1], n1 * k * 16, 1, 0, 1, 0)
+        if code[i, M_ACC]:
+            n = _put(out, n, _L0C, 0, code[i, D], n1 * m * 2, 1, 0, 1, 0)
+        n = _put(out, n, _L0C, 1, code[i, D], n1 * m * 2, 1, 0, 1, 0)
+    elif op == _FIXPIPE:
+        m, n1 = code[i, F_M], code[i, F_N1]
+        planes = n1 * 2 if code[i, DTYPE] == _F32 else n1
+        n = _put(out, n, _L0C, 0, code[i, S0], m * 2, n1, code[i, F_MPAD] * 2, 1, 0)
+        if code[i, S1] >= 0:
+            n = _put(out, n, _UB, 0, code[i, S1], n1 * 2, 1, 0, 1, 0)
+        if code[i, S2] >= 0:
+            n = _put(out, n, _UB, 0, code[i, S2], m, planes, code[i, F_RPLANE], 1, 0)
+        n = _put(out, n, code[i, DST], 1, code[i, D], m, planes, code[i, F_DPLANE], 1, 0)
+    elif op >= _FIRST_VECTOR:
+        blocks, repeats = code[i, V_BLOCKS], code[i, V_REPEATS]
+        for s in range(VECTOR_SOURCES[op]):
+            run = 1
+            bs, rs = code[i, V_S0BS + 2 * s], code[i, V_S0BS + 2 * s + 1]
+            if op == _CONVERT and code[i, V_IMM] == _F32:
+                run, bs = 2, 2 * bs
+            n = _put(out, n, _UB, 0, code[i, S0 + s], run, blocks, bs, repeats, rs)
+        run = 1
+        bs = code[i, V_DBS]
+        if op == _CONVERT and code[i, DTYPE] == _F32:
+            run, bs = 2, 2 * bs
+        n = _put(out, n, _UB, 1, code[i, D], run, blocks, bs, repeats, code[i, V_DRS])
+    return n
+
+
+@njit(cache=True)
+def extent(row):
+    """(first block, one past the last block) of one range; strides may be zero or negative."""
+    lo = row[2]
+    hi = row[2] + row[3]
+    inner = (row[4] - 1) * row[5]
+    outer = (row[6] - 1) * row[7]
+    lo += min(0, inner) + min(0, outer)
+    hi += max(0, inner) + max(0, outer)
+    return lo, hi
+
+
+@njit(cache=True)
+def ranges_of(code):
+    """All ranges of a stream: (rows int64 [r, 8], owner int64 [r]), in stream order."""
+    n = code.shape[0]
+    rows = np.empty((n * MAX_RANGES, 8), np.int64)
+    owner = np.empty(n * MAX_RANGES, np.int64)
+    scratch = np.empty((MAX_RANGES, 8), np.int64)
+    used = 0
+    for i in range(n):
+        k = accesses(code, i, scratch)
+        for j in range(k):
+            rows[used] = scratch[j]
+            owner[used] = i
+            used += 1
+    return rows[:used].copy(), owner[:used].copy()

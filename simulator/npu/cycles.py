@@ -1,0 +1,147 @@
+"""Cycles of one instruction when nobody is in its way: the one truth for estimates and for the simulator.
+
+`price(code, machine)` returns, per instruction:
+
+| name     | dtype    | meaning                                                                       |
+|----------|----------|-------------------------------------------------------------------------------|
+| busy     | int64[n] | cycles that the engine is occupied; 0 for SET, WAIT and for DDR transfers      |
+| bus      | int64[n] | bus bytes in 1/65536 that a DDR transfer takes off the shared port; else 0     |
+| bytes    | int64[n] | useful DDR bytes, + read, - written; else 0                                   |
+
+A DDR transfer lasts bus / rate cycles, and the rate is not this file's to say: `cap_units` bounds it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.isa import OPS, Op
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Machine, Memory
+
+EFFICIENCY_UNIT = 1 << 16
+
+OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
+_COPY, _IM2COL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.MMAD), int(Op.FIXPIPE)
+_DDR, _L1, _L0A, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0C)
+C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
+C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
+I_MPAD, I_K = isa.I_MPAD, isa.I_K
+M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
+F_M, F_N1 = isa.F_M, isa.F_N1
+V_REPEATS = isa.V_REPEATS
+_FIRST_VECTOR = isa.FIRST_VECTOR_OP
+
+
+class CostTables(NamedTuple):
+    """The machine as flat integer tables, for numba.  Memories index rows and columns.
+
+    rate, granule, startup: int64 [6, 6] by (source, destination); rate 0 where there is no path.
+    fractal_cycles: int64 [3] by data type (0: not supported).  vector_cycles: int64 [64] by opcode.
+    burst_bytes, burst_inverse: int64 [k], ascending; bus bytes = bytes * inverse / 65536 for bursts >= burst_bytes.
+    scalars: int64 [cube startup, vector startup].
+    """
+
+    rate: NDArray[np.int64]
+    granule: NDArray[np.int64]
+    startup: NDArray[np.int64]
+    fractal_cycles: NDArray[np.int64]
+    vector_cycles: NDArray[np.int64]
+    burst_bytes: NDArray[np.int64]
+    burst_inverse: NDArray[np.int64]
+    scalars: NDArray[np.int64]
+
+
+def cost_tables(machine: Machine) -> CostTables:
+    """Flatten a machine's rates; cheap enough to call once per program, but worth keeping."""
+    shape = (len(Memory), len(Memory))
+    rate, granule, startup = (np.zeros(shape, np.int64) for _ in range(3))
+    for path in machine.paths:
+        at = (Memory[path.source], Memory[path.destination])
+        rate[at], granule[at], startup[at] = path.bytes_per_cycle, path.granule_bytes, path.startup_cycles
+    fractal = np.zeros(len(DataType), np.int64)
+    for name, cycles in machine.matrix.cycles_per_fractal.items():
+        fractal[DataType[name]] = cycles
+    vector = np.zeros(64, np.int64)
+    for op, spec in OPS.items():
+        if spec.cost_class:
+            vector[op] = getattr(machine.vector, f"{spec.cost_class}_cycles")
+    bursts = sorted(machine.ddr.efficiency.items())
+    return CostTables(
+        rate,
+        granule,
+        startup,
+        fractal,
+        vector,
+        np.array([length for length, _ in bursts], np.int64),
+        np.array([round(EFFICIENCY_UNIT / value) for _, value in bursts], np.int64),
+        np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64),
+    )
+
+
+@njit(cache=True)
+def _price(code, t, busy, bus, useful):
+    for i in range(code.shape[0]):
+        op = code[i, OP]
+        src, dst = code[i, SRC], code[i, DST]
+        if op == _COPY:
+            bursts = code[i, C_COUNT] * code[i, C_COUNT2]
+            length = code[i, C_LENGTH] * BLOCK_BYTES
+            if src == _DDR or dst == _DDR:
+                # contiguous on the DDR side: runs that touch are one burst
+                stride = code[i, C_SSTRIDE] if src == _DDR else code[i, C_DSTRIDE]
+                run = length
+                if stride * BLOCK_BYTES == length:
+                    run = length * code[i, C_COUNT]
+                k = 0
+                for j in range(t.burst_bytes.shape[0]):
+                    if run >= t.burst_bytes[j]:
+                        k = j
+                total = length * bursts
+                bus[i] = total * t.burst_inverse[k] * (SHARE_UNIT // EFFICIENCY_UNIT)
+                useful[i] = total if src == _DDR else -total
+            else:
+                g = t.granule[src, dst]
+                moved = (length + g - 1) // g * g * bursts
+                busy[i] = t.startup[src, dst] + (moved + t.rate[src, dst] - 1) // t.rate[src, dst]
+        elif op == _IM2COL:
+            r = t.rate[_L1, _L0A]
+            busy[i] = t.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
+        elif op == _MMAD:
+            fractals = code[i, M_MPAD] // 16 * code[i, M_K] * code[i, M_N1]
+            busy[i] = t.scalars[0] + fractals * t.fractal_cycles[code[i, DTYPE]]
+        elif op == _FIXPIPE:
+            r = t.rate[_L0C, dst]
+            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * 64 + r - 1) // r
+        elif op >= _FIRST_VECTOR:
+            busy[i] = t.scalars[1] + code[i, V_REPEATS] * t.vector_cycles[op]
+
+
+class Price(NamedTuple):
+    busy: NDArray[np.int64]
+    bus: NDArray[np.int64]
+    useful: NDArray[np.int64]
+
+
+def price(code: NDArray[np.int32], machine: Machine | CostTables) -> Price:
+    """Uncontended cost of every record of a stream (see the table at the top of this file)."""
+    tables = machine if isinstance(machine, CostTables) else cost_tables(machine)
+    n = len(code)
+    out = Price(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    _price(code, tables, *out)
+    return out
+
+
+def cap_units(machine: Machine, engine: Engine) -> int:
+    """The most that one DMA may draw, in 1/65536 bus bytes per cycle (MTE2 reads, MTE3 writes)."""
+    cap = machine.ddr.write_cap_bytes_per_cycle if engine == Engine.MTE3 else machine.ddr.read_cap_bytes_per_cycle
+    return cap * SHARE_UNIT
+
+
+def port_units(machine: Machine, share_units: int) -> int:
+    """What is left of the DDR port for the NPU at a share, in 1/65536 bus bytes per cycle."""
+    return machine.ddr.bytes_per_cycle * share_units

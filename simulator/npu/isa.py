@@ -1,0 +1,211 @@
+"""The instruction set: one fixed-width record per instruction, and its legality as data.
+
+A stream is an int32 array of shape [n, WORDS].  Columns:
+
+| word | name   | meaning                                                              |
+|------|--------|----------------------------------------------------------------------|
+| 0    | OP     | `Op`                                                                 |
+| 1    | ENGINE | `Engine` whose queue takes it                                        |
+| 2    | DTYPE  | `DataType` of the operands (of the destination for CONVERT)          |
+| 3    | TAG    | free for the compiler: segment << 16 | operator; changes no behaviour |
+| 4    | SRC    | `Memory` of src0 (and src1, src2 unless the opcode says otherwise)   |
+| 5    | DST    | `Memory` of dst                                                      |
+| 6..9 | D, S0, S1, S2 | addresses in blocks of 32 bytes; -1 where an optional one is absent |
+| 10.. | P0..P21 | parameters, named per opcode below                                  |
+
+All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the number of elements in a block (16 float16,
+8 float32).  Layouts:
+
+* activation plane set: [C1][H][W] blocks, C0 channels in each block (NC1HWC0 with N outside);
+* L0A tile: [K1][M] blocks: K1 runs over (c1, ky, kx), M over output pixels, padded to 16;
+* L0B tile and weights: [N1][K1][16] blocks: block (n1, k1, j) holds C0 values of K1 for output channel 16*n1+j;
+* L0C tile: [N1][M] pairs of blocks, 16 accumulators (float32) in each pair.
+
+Opcodes are primitive: none hides an operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from simulator.npu.machine import Engine, Memory
+
+ISA_VERSION = 1
+WORDS = 32
+
+OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2 = range(10)
+P = 10  # first parameter word
+REPEAT_BLOCKS = 8
+MAX_REPEATS = 255
+
+RECORD = np.dtype(
+    [
+        (name, "<i4")
+        for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")
+    ]
+    + [("p", "<i4", (WORDS - P,))]
+)
+"""The same bytes as one row of int32[WORDS], with names."""
+
+
+class Op(IntEnum):
+    SET = 1
+    WAIT = 2
+    COPY = 3
+    IM2COL = 4
+    MMAD = 5
+    FIXPIPE = 6
+    # VECTOR, UB -> UB
+    VFILL = 16  # dst = imm
+    VCOPY = 17  # dst = s0
+    VRELU = 18  # dst = max(s0, 0)
+    VEXP = 19
+    VLN = 20
+    VSQRT = 21
+    VRECIPROCAL = 22
+    VADDS = 24  # dst = s0 + imm
+    VMULS = 25  # dst = s0 * imm
+    VMAXS = 26
+    VMINS = 27
+    VADD = 32  # dst = s0 + s1
+    VSUB = 33
+    VMUL = 34
+    VMAX = 35
+    VMIN = 36
+    VDIV = 37
+    VMADD = 40  # dst = s0 * s1 + s2, rounded once
+    VLANE_MAX = 48  # every lane of the dst block = max over the lanes of the s0 block
+    VLANE_SUM = 49
+    VCONVERT = 56  # dst of DTYPE, s0 of type P[imm]; see `CONVERT_*`
+
+
+class Activation(IntEnum):
+    """What FIXPIPE applies last."""
+
+    none = 0
+    relu = 1
+
+
+# P words by opcode -----------------------------------------------------------------------------------------------
+# SET / WAIT: the other core, the other engine, the flag id
+FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
+
+# COPY: up to COUNT2 x COUNT bursts of LENGTH blocks; strides start to start
+(C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE, C_COUNT2, C_SSTRIDE2, C_DSTRIDE2) = range(P, P + 7)
+
+# IM2COL: L1 -> L0A.  Element (m, k1): pixel (oy, ox) = divmod(M_OFF + m, OW); for LANES = C0:
+#   (c1, ky, kx) from k1 = K_OFF + k, kx fastest; block at S0 + c1*PLANE + y*PITCH + x with
+#   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) the block is the pad value (zero).
+# LANES = 4 (only where C0 = 16): an image of [H][W] pixels of 4 lanes, PITCH and PLANE in blocks, W in pixels; block k1 holds
+#   kernel positions 4*k1 .. 4*k1+3 of 4 lanes each, positions >= KH*KW give zero.
+# Rows m in [M, MPAD) of L0A are filled with zero.  Dst block (k, m) at D + k*MPAD + m.
+(I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL, I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES) = range(P, P + 19)
+
+# MMAD: L0C[n1][m] (+)= L0A x L0B.  S0 in L0A [K][MPAD], S1 in L0B [N1][K][16], D in L0C [N1][MPAD] pairs.
+# SRC is L0A (S1 is always L0B).  ACC: 1 adds to what is there, 0 starts.
+M_MPAD, M_K, M_N1, M_ACC = range(P, P + 4)
+
+# FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at
+# D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32).  S1: float32 bias[N1*16] in UB or -1;
+# S2: residual in UB, planes of stride RPLANE, or -1; then ACT.  Arithmetic in float32, one rounding at the end.
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT = range(P, P + 6)
+
+# VECTOR: REPEATS (<= 255) of BLOCKS (<= 8) blocks; block b of repeat r at base + r*xRS + b*xBS.  Repeats run in order, so
+# a dst (and s0 or s1) with repeat stride 0 accumulates.  IMM holds the bits of a float32; for VCONVERT it holds the source DataType.
+# VCONVERT float16 -> float32 reads BLOCKS blocks and writes twice as many (block b to D + r*DRS + 2*b*DBS.. consecutive pair);
+# float32 -> float16 reads pairs (s0 + r*RS + 2*b*BS, and the next block) and writes BLOCKS blocks.
+(V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_S0RS, V_S1BS, V_S1RS, V_S2BS, V_S2RS, V_IMM) = range(P, P + 11)
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """Legality of one opcode.
+
+    engines: queues that may take it; empty where the machine's `paths` decide (COPY, IM2COL, FIXPIPE).
+    moves: (source, destination) pairs that the opcode can express; the machine must list the path as well.
+    sources: how many of s0, s1, s2 are read (optional ones may be -1).
+    params: names of the parameter words in order, as the text form prints them.
+    """
+
+    engines: tuple[Engine, ...]
+    moves: tuple[tuple[Memory, Memory], ...]
+    sources: int
+    optional: int
+    params: tuple[str, ...]
+    cost_class: str = ""
+
+
+_FLAG = OpSpec(tuple(Engine), (), 0, 0, ("core", "engine", "id"))
+_DMA = tuple(
+    (Memory[s], Memory[d])
+    for s, d in (
+        ("DDR", "L1"), ("DDR", "UB"), ("L1", "UB"), ("L1", "L0B"), ("UB", "L1"), ("UB", "DDR"), ("L1", "DDR"),
+    )
+)  # fmt: skip
+_VPARAMS = ("blocks", "repeats", "dbs", "drs", "s0bs", "s0rs", "s1bs", "s1rs", "s2bs", "s2rs", "imm")
+
+
+def _vector(sources: int, cost: str) -> OpSpec:
+    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB),), sources, 0, _VPARAMS, cost)
+
+
+OPS: dict[Op, OpSpec] = {
+    Op.SET: _FLAG,
+    Op.WAIT: _FLAG,
+    Op.COPY: OpSpec((), _DMA, 1, 0, ("length", "count", "sstride", "dstride", "count2", "sstride2", "dstride2")),
+    Op.IM2COL: OpSpec(
+        (), ((Memory.L1, Memory.L0A),), 1, 0,
+        ("h", "w", "pitch", "plane", "kh", "kw", "sh", "sw", "dh", "dw", "pt", "pl", "ow", "moff", "m", "mpad", "koff", "k", "lanes"),
+    ),
+    Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc")),
+    Op.FIXPIPE: OpSpec(
+        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2, ("m", "mpad", "n1", "dplane", "rplane", "act"),
+    ),
+    Op.VFILL: _vector(0, "simple"),
+    Op.VCOPY: _vector(1, "simple"),
+    Op.VRELU: _vector(1, "simple"),
+    Op.VEXP: _vector(1, "transcendental"),
+    Op.VLN: _vector(1, "transcendental"),
+    Op.VSQRT: _vector(1, "transcendental"),
+    Op.VRECIPROCAL: _vector(1, "divide"),
+    Op.VADDS: _vector(1, "simple"),
+    Op.VMULS: _vector(1, "simple"),
+    Op.VMAXS: _vector(1, "simple"),
+    Op.VMINS: _vector(1, "simple"),
+    Op.VADD: _vector(2, "simple"),
+    Op.VSUB: _vector(2, "simple"),
+    Op.VMUL: _vector(2, "simple"),
+    Op.VMAX: _vector(2, "simple"),
+    Op.VMIN: _vector(2, "simple"),
+    Op.VDIV: _vector(2, "divide"),
+    Op.VMADD: _vector(3, "simple"),
+    Op.VLANE_MAX: _vector(1, "reduce"),
+    Op.VLANE_SUM: _vector(1, "reduce"),
+    Op.VCONVERT: _vector(1, "simple"),
+}  # fmt: skip
+
+FIRST_VECTOR_OP = int(Op.VFILL)
+# how many sources a VECTOR opcode reads, indexed by opcode: a table that numba can close over
+VECTOR_SOURCES = np.zeros(64, np.int64)
+for _op, _spec in OPS.items():
+    if _op >= FIRST_VECTOR_OP:
+        VECTOR_SOURCES[_op] = _spec.sources
+
+
+def float_bits(value: float) -> int:
+    """The int32 word that carries a float32 immediate."""
+    return int(np.float32(value).view(np.int32))
+
+
+def bits_float(word: int) -> float:
+    """The float32 immediate that an int32 word carries."""
+    return float(np.int32(word).view(np.float32))
+
+
+def digest_inputs() -> str:
+    """Text that changes whenever records change their meaning or layout; part of the ISA digest."""
+    rows = [f"{op.name}={int(op)}:{spec.params}:{spec.sources}:{spec.optional}" for op, spec in OPS.items()]
+    return f"isa {ISA_VERSION} words {WORDS}\n" + "\n".join(rows)

@@ -1,0 +1,272 @@
+"""The machine: a frozen spec, loaded from YAML.
+
+Every number that the compiler's estimates and the simulator's clock use is here, with its unit in its name.
+On-chip and DDR addresses are counted in *blocks* of 32 bytes (`BLOCK_BYTES`), the atom of the memory system:
+C0 lanes of an activation, one burst granule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import IntEnum
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from simulator.npu.errors import BadInputError
+
+BLOCK_BYTES = 32
+SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
+
+
+class Memory(IntEnum):
+    """Memories, in the order in which records name them."""
+
+    DDR = 0
+    L1 = 1
+    L0A = 2
+    L0B = 3
+    L0C = 4
+    UB = 5
+
+
+class Engine(IntEnum):
+    """Engines, in the order in which records name them and in which ties are broken."""
+
+    MTE2 = 0
+    MTE1 = 1
+    CUBE = 2
+    FIXPIPE = 3
+    VECTOR = 4
+    MTE3 = 5
+    SCALAR = 6
+
+
+class DataType(IntEnum):
+    """Element types of records (int8 has its number reserved; nothing emits it yet)."""
+
+    float16 = 0
+    float32 = 1
+    int8 = 2
+
+    @property
+    def size_bytes(self) -> int:
+        return {0: 2, 1: 4, 2: 1}[int(self)]
+
+    @property
+    def lanes(self) -> int:
+        """C0: elements of this type in one block."""
+        return BLOCK_BYTES // self.size_bytes
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class DataPath(_Spec):
+    """One wire that exists.  A move that no path lists is illegal."""
+
+    engine: Literal["MTE1", "MTE2", "MTE3", "FIXPIPE", "VECTOR"]
+    source: Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB"]
+    destination: Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB"]
+    bytes_per_cycle: PositiveInt
+    granule_bytes: PositiveInt = BLOCK_BYTES
+    startup_cycles: Annotated[int, Field(ge=0)] = 0
+
+
+class CubeUnit(_Spec):
+    """`cube`: one m0 x k0 x n0 product every `cycles_per_fractal` cycles, by data type.
+
+    k0 is C0 of the data type; m0 = n0 = 16.
+    """
+
+    kind: Literal["cube"]
+    cycles_per_fractal: dict[Literal["float16", "float32"], PositiveInt]
+    startup_cycles: Annotated[int, Field(ge=0)]
+
+
+class VectorUnit(_Spec):
+    """A repeat is 8 blocks; cycles per repeat by class of primitive."""
+
+    startup_cycles: Annotated[int, Field(ge=0)]
+    simple_cycles: PositiveInt
+    divide_cycles: PositiveInt
+    transcendental_cycles: PositiveInt
+    reduce_cycles: PositiveInt
+
+
+class Ddr(_Spec):
+    """One port shared by every DMA of every core and by a background load."""
+
+    bytes_per_cycle: PositiveInt
+    read_cap_bytes_per_cycle: PositiveInt
+    write_cap_bytes_per_cycle: PositiveInt
+    latency_cycles: Annotated[int, Field(ge=0)]
+    outstanding: PositiveInt
+    # share of the bus a transfer uses well, by the length of its contiguous bursts (>= key)
+    efficiency: dict[PositiveInt, Annotated[float, Field(gt=0, le=1)]]
+
+    @model_validator(mode="after")
+    def _starts_at_one_block(self) -> Self:
+        if min(self.efficiency) > BLOCK_BYTES:
+            raise ValueError(f"needs a value for bursts of {BLOCK_BYTES} bytes")
+        return self
+
+
+class Flags(_Spec):
+    ids_per_pair: PositiveInt
+    count_limit: PositiveInt
+    between_cores_cycles: Annotated[int, Field(ge=0)]
+
+
+class Sizes(_Spec):
+    L1: PositiveInt
+    L0A: PositiveInt
+    L0B: PositiveInt
+    L0C: PositiveInt
+    UB: PositiveInt
+
+    @model_validator(mode="after")
+    def _whole_blocks(self) -> Self:
+        for name, size in self:
+            if size % BLOCK_BYTES:
+                raise ValueError(f"{name}: {size} is not a multiple of {BLOCK_BYTES}")
+        return self
+
+
+class Machine(_Spec):
+    """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+    description: str = ""
+    cores: Annotated[int, Field(ge=1, le=64)]
+    clock_hz: PositiveInt
+    buffers_bytes: Sizes
+    matrix: CubeUnit
+    vector: VectorUnit
+    paths: tuple[DataPath, ...]
+    ddr: Ddr
+    flags: Flags
+    issue_cycles: Annotated[int, Field(ge=0)]
+    queue_depth: PositiveInt
+    contention: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
+    )
+
+    @model_validator(mode="after")
+    def _paths_once(self) -> Self:
+        seen = set()
+        for path in self.paths:
+            key = (path.source, path.destination)
+            if key in seen:
+                raise ValueError(f"paths: {path.source} -> {path.destination} is listed twice")
+            seen.add(key)
+        return self
+
+    def path(self, source: Memory, destination: Memory) -> DataPath | None:
+        """The path between two memories, or None where there is no wire."""
+        for path in self.paths:
+            if path.source == source.name and path.destination == destination.name:
+                return path
+        return None
+
+    def buffer_blocks(self, memory: Memory) -> int:
+        """Size of an on-chip memory in blocks of 32 bytes."""
+        return int(getattr(self.buffers_bytes, memory.name)) // BLOCK_BYTES
+
+    def share_units(self, level: str) -> int:
+        """The level's share of the DDR bandwidth in 1/65536."""
+        return max(1, round(self.contention[level] * SHARE_UNIT))
+
+    @property
+    def macs_per_cycle(self) -> dict[str, float]:
+        """Peak multiply-accumulates per cycle of one core, by data type."""
+        return {
+            name: 16 * 16 * DataType[name].lanes / cycles
+            for name, cycles in self.matrix.cycles_per_fractal.items()
+        }
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over every value (not over the YAML's formatting or comments)."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice: YAML itself keeps the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise BadInputError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: FilePath) -> Any:
+    """Parse a YAML file; duplicate keys and syntax errors are `BadInputError` with file and line."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from None
+
+
+def validation_line(error: ValidationError) -> str:
+    """All of pydantic's complaints in one line, each with its dotted path."""
+    parts = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "(whole file)"
+        value = item.get("input")
+        shown = f" (got {value!r})" if isinstance(value, str | int | float | bool) else ""
+        parts.append(f"{where}: {item['msg']}{shown}")
+    return "; ".join(parts)
+
+
+def configs_folder() -> FilePath:
+    """`configs/` of the source tree, or the copy that an installed wheel carries."""
+    tree = FilePath(__file__).resolve().parents[2] / "configs"
+    if tree.is_dir():
+        return tree
+    return FilePath(str(resources.files("simulator") / "configs"))
+
+
+def preset_names() -> list[str]:
+    """Names that `load_machine` takes without a path."""
+    return sorted(path.stem for path in (configs_folder() / "machines").glob("*.yaml"))
+
+
+@lru_cache(maxsize=32)
+def _load(path: FilePath, _stamp: int) -> Machine:
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise BadInputError(f"{path}: expected a mapping of machine keys, found {type(raw).__name__}")
+    try:
+        return Machine.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"{path}: {validation_line(error)}") from None
+
+
+def load_machine(name_or_path: str) -> Machine:
+    """A preset by name, or a YAML file by path.
+
+    Raises `BadInputError` naming the file, the dotted key and the presets that exist.
+    """
+    preset = configs_folder() / "machines" / f"{name_or_path}.yaml"
+    path = preset if name_or_path in preset_names() else FilePath(name_or_path)
+    if not path.is_file():
+        raise BadInputError(
+            f"machine {name_or_path!r}: no such preset or file; presets: {', '.join(preset_names())}"
+        )
+    return _load(path, path.stat().st_mtime_ns)

@@ -1,0 +1,250 @@
+"""Program: one instruction stream per core and the memory map they run on; `verify` says what is illegal."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses, extent
+from simulator.npu.errors import BadInputError
+from simulator.npu.isa import OPS, WORDS, Op
+from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory
+
+Code = NDArray[np.int32]
+BufferKind = Literal["constant", "input", "output", "scratch"]
+
+
+class ProgramError(BadInputError):
+    """An instruction that this machine cannot take: which one, why, and what would be legal."""
+
+
+@dataclass(frozen=True)
+class DdrBuffer:
+    """A named range of DDR.  For inputs and outputs also how the host lays values into it.
+
+    shape: logical (n, c, h, w).  onnx_shape: the model's own shape, as the user passes it.
+    lanes: for every logical channel, its lane in [C1][H][W][C0] (lane // C0 is the plane); () where not exposed.
+    pixel_lanes: C0, or 4 for an image in the four-lane layout [H][pitch] with pitch a multiple of four pixels.
+    planes: C1 of the storage.
+    """
+
+    name: str
+    kind: BufferKind
+    offset_blocks: int
+    size_blocks: int
+    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+    onnx_shape: tuple[int, ...] = ()
+    lanes: tuple[int, ...] = ()
+    pixel_lanes: int = 0
+    planes: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """DDR addresses shared by every variant of a model.  Constants come first and are read-only."""
+
+    dtype: DataType
+    buffers: tuple[DdrBuffer, ...]
+    size_blocks: int
+
+    @property
+    def constant_blocks(self) -> int:
+        """One past the last read-only block."""
+        return max((b.offset_blocks + b.size_blocks for b in self.buffers if b.kind == "constant"), default=0)
+
+    def of_kind(self, kind: BufferKind) -> tuple[DdrBuffer, ...]:
+        return tuple(b for b in self.buffers if b.kind == kind)
+
+    def verify(self) -> None:
+        """Raise `ProgramError` where buffers overlap, leave the map, or constants are not first."""
+        end = 0
+        constant_end = self.constant_blocks
+        for b in sorted(self.buffers, key=lambda b: b.offset_blocks):
+            if b.offset_blocks < end or b.size_blocks < 0:
+                raise ProgramError(f"memory map: buffer {b.name!r} at block {b.offset_blocks} overlaps its predecessor")
+            if b.kind != "constant" and b.offset_blocks < constant_end:
+                raise ProgramError(f"memory map: buffer {b.name!r} ({b.kind}) lies between constants")
+            end = b.offset_blocks + b.size_blocks
+        if end > self.size_blocks:
+            raise ProgramError(f"memory map: buffers end at block {end}, the map has {self.size_blocks}")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Streams (int32 [n, 32] per core, see `isa`) for one machine, over one memory map."""
+
+    machine: str
+    streams: tuple[Code, ...]
+    memory: MemoryMap
+
+    @property
+    def instructions(self) -> int:
+        return sum(len(code) for code in self.streams)
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over the streams' bytes."""
+        h = hashlib.sha256(self.machine.encode())
+        for code in self.streams:
+            h.update(len(code).to_bytes(8, "little"))
+            h.update(np.ascontiguousarray(code).astype("<i4", copy=False).tobytes())
+        return h.hexdigest()[:32]
+
+    def verify(self, machine: Machine) -> None:
+        """Raise `ProgramError` at the first illegal record.
+
+        Checked: opcode, data type, engine and path of the machine, parameter ranges, every touched block inside its
+        memory, no write to constants, flags paired (as many SETs as WAITs per flag, ids and cores that exist).
+        Whether flags suffice is the sanitizer's question.
+        """
+        self.memory.verify()
+        if self.machine != machine.digest:
+            raise ProgramError(f"program is for machine {self.machine}, this is {machine.name} ({machine.digest})")
+        if len(self.streams) != machine.cores:
+            raise ProgramError(f"program has {len(self.streams)} streams, {machine.name} has {machine.cores} cores")
+        limits = np.zeros((len(Memory), 2), np.int64)
+        limits[Memory.DDR] = (self.memory.size_blocks, self.memory.constant_blocks)
+        for memory in Memory:
+            if memory != Memory.DDR:
+                limits[memory, 0] = machine.buffer_blocks(memory)
+        balance: dict[tuple[int, ...], int] = {}
+        for core, code in enumerate(self.streams):
+            _check_shape(code, core)
+            _check_kinds(code, core, machine)
+            _check_parameters(code, core)
+            at, memory, lo, hi = _first_out_of_bounds(np.ascontiguousarray(code), limits)
+            if at >= 0:
+                name, size = Memory(memory).name, int(limits[memory, 0])
+                what = "a read-only constant" if hi <= size and lo >= 0 else f"outside the {size} blocks of {name}"
+                raise ProgramError(f"core {core} instruction {at}: {_op(code, at)} touches {name} blocks {lo}..{hi}, {what}")
+            _count_flags(code, core, machine, balance)
+        for (source, source_engine, target, target_engine, flag), count in balance.items():
+            if count:
+                raise ProgramError(
+                    f"flag {flag} of core {source} {Engine(source_engine).name} -> core {target} {Engine(target_engine).name}: "
+                    f"{'SETs' if count > 0 else 'WAITs'} exceed the others by {abs(count)}"
+                )
+
+
+def _op(code: Code, i: int) -> str:
+    return Op(int(code[i, isa.OP])).name
+
+
+def _check_shape(code: Code, core: int) -> None:
+    if code.ndim != 2 or code.shape[1] != WORDS or code.dtype != np.int32:
+        raise ProgramError(f"core {core}: a stream is int32 [n, {WORDS}], found {code.dtype} {list(code.shape)}")
+
+
+def _reject(code: Code, core: int, bad: NDArray[np.bool_], why: str) -> None:
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ProgramError(f"core {core} instruction {i}: {why} (record {code[i].tolist()})")
+
+
+def _check_kinds(code: Code, core: int, machine: Machine) -> None:
+    known = np.isin(code[:, isa.OP], [int(op) for op in OPS])
+    _reject(code, core, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
+    types = [int(DataType[name]) for name in machine.matrix.cycles_per_fractal]
+    flags = np.isin(code[:, isa.OP], (int(Op.SET), int(Op.WAIT)))
+    _reject(code, core, ~flags & ~np.isin(code[:, isa.DTYPE], types), f"data type not supported by {machine.name}")
+    for op, spec in OPS.items():
+        rows = code[:, isa.OP] == int(op)
+        if not rows.any():
+            continue
+        legal = np.zeros(len(code), bool)
+        if not spec.moves:
+            legal |= np.isin(code[:, isa.ENGINE], [int(e) for e in spec.engines])
+        for source, destination in spec.moves:
+            if spec.engines:
+                engine = int(spec.engines[0])
+            else:
+                path = machine.path(source, destination)
+                if path is None:
+                    continue
+                engine = int(Engine[path.engine])
+            legal |= (code[:, isa.SRC] == source) & (code[:, isa.DST] == destination) & (code[:, isa.ENGINE] == engine)
+        _reject(code, core, rows & ~legal, f"{op.name}: no such path or engine on {machine.name}")
+
+
+# opcode -> (word, smallest, largest) of parameters; sources and strides are bounded by the memories instead
+_POSITIVE = 2**31 - 1
+_RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
+    (Op.COPY,): ((isa.C_LENGTH, 1, _POSITIVE), (isa.C_COUNT, 1, _POSITIVE), (isa.C_COUNT2, 1, _POSITIVE)),
+    (Op.IM2COL,): (
+        *((word, 1, 1 << 20) for word in (isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_OW, isa.I_M, isa.I_K)),
+        *((word, 1, 255) for word in (isa.I_KH, isa.I_KW, isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW)),
+        *((word, 0, 255) for word in (isa.I_PT, isa.I_PL)),
+        *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
+        (isa.I_MPAD, 16, 1 << 20),
+        (isa.I_LANES, 4, 32),
+    ),
+    (Op.MMAD,): ((isa.M_MPAD, 16, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
+    (Op.FIXPIPE,): (
+        (isa.F_M, 1, 1 << 20), (isa.F_MPAD, 16, 1 << 20), (isa.F_N1, 1, 1 << 20),
+        (isa.F_DPLANE, 0, _POSITIVE), (isa.F_RPLANE, 0, _POSITIVE), (isa.F_ACT, 0, 1),
+    ),
+    tuple(op for op in OPS if op >= isa.FIRST_VECTOR_OP): ((isa.V_BLOCKS, 1, isa.REPEAT_BLOCKS), (isa.V_REPEATS, 1, isa.MAX_REPEATS)),
+}  # fmt: skip
+
+
+def _check_parameters(code: Code, core: int) -> None:
+    for ops, limits in _RANGES.items():
+        rows = np.isin(code[:, isa.OP], [int(op) for op in ops])
+        for word, low, high in limits:
+            bad = rows & ((code[:, word] < low) | (code[:, word] > high))
+            _reject(code, core, bad, f"parameter word {word} must be in {low}..{high}")
+    padded = ((code[:, isa.OP] == Op.IM2COL) & (code[:, isa.I_MPAD] % 16 != 0)) | (
+        (code[:, isa.OP] == Op.MMAD) & (code[:, isa.M_MPAD] % 16 != 0)
+    )
+    _reject(code, core, padded, "mpad must be a multiple of 16")
+    short = ((code[:, isa.OP] == Op.IM2COL) & (code[:, isa.I_M] > code[:, isa.I_MPAD])) | (
+        (code[:, isa.OP] == Op.FIXPIPE) & (code[:, isa.F_M] > code[:, isa.F_MPAD])
+    )
+    _reject(code, core, short, "m must not exceed mpad")
+    lanes = np.array([dtype.lanes for dtype in DataType])[np.clip(code[:, isa.DTYPE], 0, len(DataType) - 1)]
+    four = (code[:, isa.I_LANES] == 4) & (lanes == 16)
+    bad_lanes = (code[:, isa.OP] == Op.IM2COL) & (code[:, isa.I_LANES] != lanes) & ~four
+    _reject(code, core, bad_lanes, "lanes must be C0 of the data type, or 4 for float16")
+
+
+@njit(cache=True)
+def _first_out_of_bounds(code, limits):
+    rows = np.empty((MAX_RANGES, 8), np.int64)
+    for i in range(code.shape[0]):
+        for j in range(accesses(code, i, rows)):
+            lo, hi = extent(rows[j])
+            memory = rows[j, 0]
+            low = limits[memory, 1] if rows[j, 1] else 0
+            if lo < low or hi > limits[memory, 0]:
+                return i, memory, lo, hi
+    return -1, 0, 0, 0
+
+
+def _count_flags(code: Code, core: int, machine: Machine, balance: dict[tuple[int, ...], int]) -> None:
+    rows = np.flatnonzero(np.isin(code[:, isa.OP], (int(Op.SET), int(Op.WAIT))))
+    flags = code[rows][:, [isa.OP, isa.ENGINE, isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID]]
+    limits = ((1, len(Engine)), (2, machine.cores), (3, len(Engine)), (4, machine.flags.ids_per_pair))
+    for column, limit in limits:
+        bad = (flags[:, column] < 0) | (flags[:, column] >= limit)
+        if bad.any():
+            i = int(rows[int(np.argmax(bad))])
+            raise ProgramError(f"core {core} instruction {i}: {_op(code, i)} names {('', 'engine', 'core', 'engine', 'flag id')[column]} "
+                               f"{int(flags[int(np.argmax(bad)), column])}, {machine.name} has {limit}")  # fmt: skip
+    keys, counts = np.unique(flags, axis=0, return_counts=True)
+    for (op, engine, other_core, other_engine, flag), count in zip(keys.tolist(), counts.tolist(), strict=True):
+        if op == Op.SET:
+            key, sign = (core, engine, other_core, other_engine, flag), 1
+        else:
+            key, sign = (other_core, other_engine, core, engine, flag), -1
+        balance[key] = balance.get(key, 0) + sign * count
+
+
+def bytes_of(blocks: int) -> int:
+    """Size in bytes of a number of blocks."""
+    return blocks * BLOCK_BYTES
