@@ -16,12 +16,16 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.npu.errors import BadInputError
 
 BLOCK_BYTES = 32
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
+
+# bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
+PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]
+NotNegativeInt = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
 class Memory(IntEnum):
@@ -76,7 +80,7 @@ class DataPath(_Spec):
     destination: Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB"]
     bytes_per_cycle: PositiveInt
     granule_bytes: PositiveInt = BLOCK_BYTES
-    startup_cycles: Annotated[int, Field(ge=0)] = 0
+    startup_cycles: NotNegativeInt = 0
 
 
 class CubeUnit(_Spec):
@@ -87,13 +91,13 @@ class CubeUnit(_Spec):
 
     kind: Literal["cube"]
     cycles_per_fractal: dict[Literal["float16", "float32"], PositiveInt]
-    startup_cycles: Annotated[int, Field(ge=0)]
+    startup_cycles: NotNegativeInt
 
 
 class VectorUnit(_Spec):
     """A repeat is 8 blocks; cycles per repeat by class of primitive."""
 
-    startup_cycles: Annotated[int, Field(ge=0)]
+    startup_cycles: NotNegativeInt
     simple_cycles: PositiveInt
     divide_cycles: PositiveInt
     transcendental_cycles: PositiveInt
@@ -106,10 +110,10 @@ class Ddr(_Spec):
     bytes_per_cycle: PositiveInt
     read_cap_bytes_per_cycle: PositiveInt
     write_cap_bytes_per_cycle: PositiveInt
-    latency_cycles: Annotated[int, Field(ge=0)]
+    latency_cycles: NotNegativeInt
     outstanding: PositiveInt
     # share of the bus a transfer uses well, by the length of its contiguous bursts (>= key)
-    efficiency: dict[PositiveInt, Annotated[float, Field(gt=0, le=1)]]
+    efficiency: dict[PositiveInt, Annotated[float, Field(ge=2**-10, le=1)]]
 
     @model_validator(mode="after")
     def _starts_at_one_block(self) -> Self:
@@ -121,7 +125,7 @@ class Ddr(_Spec):
 class Flags(_Spec):
     ids_per_pair: PositiveInt
     count_limit: PositiveInt
-    between_cores_cycles: Annotated[int, Field(ge=0)]
+    between_cores_cycles: NotNegativeInt
 
 
 class Sizes(_Spec):
@@ -152,11 +156,9 @@ class Machine(_Spec):
     paths: tuple[DataPath, ...]
     ddr: Ddr
     flags: Flags
-    issue_cycles: Annotated[int, Field(ge=0)]
+    issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
-    contention: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
-        default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
-    )
+    contention: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25})
 
     @model_validator(mode="after")
     def _paths_once(self) -> Self:
@@ -186,10 +188,7 @@ class Machine(_Spec):
     @property
     def macs_per_cycle(self) -> dict[str, float]:
         """Peak multiply-accumulates per cycle of one core, by data type."""
-        return {
-            name: 16 * 16 * DataType[name].lanes / cycles
-            for name, cycles in self.matrix.cycles_per_fractal.items()
-        }
+        return {name: 16 * 16 * DataType[name].lanes / cycles for name, cycles in self.matrix.cycles_per_fractal.items()}
 
     @property
     def digest(self) -> str:
@@ -266,7 +265,5 @@ def load_machine(name_or_path: str) -> Machine:
     preset = configs_folder() / "machines" / f"{name_or_path}.yaml"
     path = preset if name_or_path in preset_names() else FilePath(name_or_path)
     if not path.is_file():
-        raise BadInputError(
-            f"machine {name_or_path!r}: no such preset or file; presets: {', '.join(preset_names())}"
-        )
+        raise BadInputError(f"machine {name_or_path!r}: no such preset or file; presets: {', '.join(preset_names())}")
     return _load(path, path.stat().st_mtime_ns)

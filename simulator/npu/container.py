@@ -1,0 +1,368 @@
+"""The compiled model as one binary: every variant's streams, one memory map, the constants once, digests over all of it.
+
+| bytes            | meaning                                                                                   |
+|------------------|-------------------------------------------------------------------------------------------|
+| 0..8             | magic: not text, and a transfer that rewrites line ends damages it (the idea of PNG)       |
+| 8..12, 12..16    | format version, zero (uint32, little-endian as everything here)                           |
+| 16..24, 24..32   | length of the whole file, length of the header (uint64)                                   |
+| 32..64           | SHA-256 over bytes 0..32 and the header                                                   |
+| 64..             | header: canonical JSON (`_Header`), which holds a SHA-256 for every section               |
+| aligned to 64 .. | sections in the order of the header, each aligned to 64, gaps zero: constants, then streams |
+
+A stream section holds one distinct variant: the records of core 0, of core 1, ... without gaps.  Levels whose champions are equal name the
+same section, so switching between variants changes the start address and nothing else.
+
+Nothing in a file is believed: `decode` raises `ContainerError`, and nothing else, for any bytes.  Every bit is either under a digest or
+required to be zero.  A digest is no signature: whoever can write the file can seal it again, which is why values are checked as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from simulator.npu import isa
+from simulator.npu.errors import BadInputError
+from simulator.npu.isa import WORDS
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Machine, validation_line
+from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
+
+MAGIC = b"\x89TFNPU\r\n"
+VERSION = 1
+ALIGN = 64
+RECORD_BYTES = 4 * WORDS
+ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
+
+_FRONT = struct.Struct("<8sIIQQ")
+_HEADER_AT = _FRONT.size + hashlib.sha256().digest_size
+_MAX_BLOCK = 2**31 - 1  # addresses in records are int32
+assert _HEADER_AT == ALIGN
+
+
+class ContainerError(BadInputError):
+    """Bytes that are not a container this version can run: what is wrong and where."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """The program that is best at one contention level.
+
+    streams: int32 [n, 32] per core.  cycles: what this variant is expected to take at every level of the container, by level name.
+    """
+
+    level: str
+    share_units: int  # DDR share in 1/65536
+    streams: tuple[Code, ...]
+    plan_digest: str  # 32 hex digits, or "" where there was no plan
+    cycles: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Container:
+    """A compiled model.  `constants` is the DDR image of blocks 0..memory.constant_blocks, the same for all variants."""
+
+    model_digest: str  # 32 hex digits
+    machine: Machine
+    memory: MemoryMap
+    variants: tuple[Variant, ...]
+    constants: bytes | memoryview
+
+    @property
+    def dtype(self) -> DataType:
+        return self.memory.dtype
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Level names in the order of the table, the first one the default."""
+        return tuple(variant.level for variant in self.variants)
+
+    def variant(self, level: str) -> Variant:
+        """Raises `BadInputError` naming the levels that exist."""
+        for variant in self.variants:
+            if variant.level == level:
+                return variant
+        raise BadInputError(f"level {level!r}: not in the compiled model; levels: {', '.join(self.levels)}")
+
+    def same_as(self, level: str) -> str | None:
+        """The earlier level whose champion is the same stream, or None."""
+        mine = program(self, level).digest
+        for other in self.levels[: self.levels.index(level)]:
+            if program(self, other).digest == mine:
+                return other
+        return None
+
+
+def program(container: Container, level: str) -> Program:
+    """The program of a level, over the container's one memory map."""
+    return Program(container.machine.digest, container.variant(level).streams, container.memory)
+
+
+# --- header ------------------------------------------------------------------------------------------------------
+
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+_Block = Annotated[int, Field(ge=0, le=_MAX_BLOCK)]
+_Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
+_Size = Annotated[int, Field(ge=0, le=2**62)]
+_Cycles = Annotated[int, Field(ge=0, le=2**62)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Section(_Part):
+    offset: _Size
+    length: _Size
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    instructions: tuple[_Size, ...] = ()  # per core; () for the constants
+
+
+class _Variant(_Part):
+    level: _Level
+    share_units: Annotated[int, Field(ge=1, le=SHARE_UNIT)]
+    section: _Size
+    plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
+    cycles: dict[_Level, _Cycles]
+
+
+class _Buffer(_Part):
+    name: str
+    kind: Literal["constant", "input", "output", "scratch"]
+    offset_blocks: _Block
+    size_blocks: _Block
+    shape: tuple[_Block, _Block, _Block, _Block]
+    onnx_shape: tuple[_Block, ...]
+    lanes: tuple[_Block, ...]
+    pixel_lanes: _Block
+    planes: _Block
+
+
+class _Header(_Part):
+    model: _Digest
+    isa: _Digest
+    machine_digest: _Digest
+    machine: Machine
+    dtype: Literal["float16", "float32", "int8"]
+    size_blocks: _Block
+    buffers: tuple[_Buffer, ...]
+    constants: _Section
+    streams: Annotated[tuple[_Section, ...], Field(min_length=1)]
+    variants: Annotated[tuple[_Variant, ...], Field(min_length=1)]
+
+
+def _canonical(header: _Header) -> bytes:
+    # keys in the order of the fields, not sorted: the order of a machine's contention levels means something
+    return json.dumps(header.model_dump(mode="json"), separators=(",", ":"), allow_nan=False).encode()
+
+
+# --- encode ------------------------------------------------------------------------------------------------------
+
+
+def encode(container: Container) -> bytes:
+    """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` for what `decode` would refuse."""
+    digests: dict[str, int] = {}
+    chunks: list[bytes | memoryview] = [container.constants]
+    instructions: list[tuple[int, ...]] = [()]
+    table = []
+    for variant in container.variants:
+        streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
+        # equal bytes split differently over the cores are not equal programs: `Program.digest` counts the lengths too
+        digest = program(container, variant.level).digest
+        if digest not in digests:
+            digests[digest] = len(digests)
+            chunks.append(b"".join(code.tobytes() for code in streams))
+            instructions.append(tuple(len(code) for code in streams))
+        table.append({"level": variant.level, "share_units": variant.share_units, "section": digests[digest],
+                      "plan": variant.plan_digest, "cycles": dict(variant.cycles)})  # fmt: skip
+    fields: dict[str, Any] = {
+        "model": container.model_digest,
+        "isa": ISA_DIGEST,
+        "machine_digest": container.machine.digest,
+        "machine": container.machine,
+        "dtype": container.dtype.name,
+        "size_blocks": container.memory.size_blocks,
+        "buffers": tuple(asdict(buffer) for buffer in container.memory.buffers),
+        "variants": tuple(table),
+    }
+    # offsets depend on the header's length, which depends on their digits: repeat until it stands still
+    hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
+    size = 0
+    while True:
+        sections, at = [], _aligned(_HEADER_AT + size)
+        for chunk, sha, counts in zip(chunks, hashes, instructions, strict=True):
+            sections.append({"offset": at, "length": len(chunk), "sha256": sha, "instructions": counts})
+            end = at + len(chunk)
+            at = _aligned(end)
+        try:
+            header = _Header.model_validate(fields | {"constants": sections[0], "streams": tuple(sections[1:])})
+        except ValidationError as error:
+            raise ContainerError(f"container: {validation_line(error)}") from None
+        text = _canonical(header)
+        if len(text) == size:
+            break
+        size = len(text)
+    _check(header, container)
+    front = _FRONT.pack(MAGIC, VERSION, 0, end, len(text))
+    parts: list[bytes | memoryview] = [front, hashlib.sha256(front + text).digest(), text]
+    length = _HEADER_AT + len(text)
+    for chunk in chunks:
+        parts += [bytes(_aligned(length) - length), chunk]
+        length = _aligned(length) + len(chunk)
+    return b"".join(parts)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGN) * ALIGN
+
+
+# --- decode ------------------------------------------------------------------------------------------------------
+
+
+def decode(data: bytes | memoryview) -> Container:
+    """The container in `data`.  Constants are a view into it, streams are copies.
+
+    Raises `ContainerError` (one line, what and where) for anything but what `encode` writes: damage, a cut, bytes behind the end,
+    another format, another instruction set, a program that its machine cannot take.
+    """
+    view = memoryview(data).cast("B").toreadonly()
+    header = _read_header(view)
+    _check_sections(header, view)
+    constants = _section(view, header.constants, "constants")
+    streams = [_streams(view, section, f"streams[{i}]") for i, section in enumerate(header.streams)]
+    memory = MemoryMap(DataType[header.dtype], tuple(DdrBuffer(**buffer.model_dump()) for buffer in header.buffers), header.size_blocks)
+    variants = tuple(Variant(v.level, v.share_units, streams[v.section], v.plan, v.cycles) for v in _variants(header))
+    container = Container(header.model, header.machine, memory, variants, constants)
+    _check(header, container)
+    return container
+
+
+def _read_header(view: memoryview) -> _Header:
+    if len(view) < _HEADER_AT:
+        raise ContainerError(f"container: {len(view)} bytes, the shortest one has more than {_HEADER_AT}")
+    magic, version, zero, total, size = _FRONT.unpack(view[: _FRONT.size])
+    if magic != MAGIC:
+        raise ContainerError(f"container: starts with {bytes(magic)!r}, expected {MAGIC!r}")
+    if version != VERSION or zero:
+        raise ContainerError(f"container: format version {version}.{zero}, this program reads {VERSION}.0; compile the model again")
+    if total != len(view):
+        raise ContainerError(f"container: {len(view)} bytes, its header says {total}: cut short or bytes behind the end")
+    if size > total - _HEADER_AT:
+        raise ContainerError(f"container: header of {size} bytes does not fit into {total} bytes")
+    text = bytes(view[_HEADER_AT : _HEADER_AT + size])
+    if hashlib.sha256(bytes(view[: _FRONT.size]) + text).digest() != view[_FRONT.size : _HEADER_AT]:
+        raise ContainerError("container: header is damaged (SHA-256 differs)")
+    try:
+        header = _Header.model_validate_json(text)
+    except ValidationError as error:
+        raise ContainerError(f"container: header: {validation_line(error)}") from None
+    if header.isa != ISA_DIGEST:
+        raise ContainerError(f"container: instruction set {header.isa}, this program has {ISA_DIGEST}; compile the model again")
+    if header.machine.digest != header.machine_digest:
+        raise ContainerError(f"container: machine digest {header.machine_digest}, its spec gives {header.machine.digest}")
+    if _canonical(header) != text:
+        raise ContainerError("container: header is not in canonical form")
+    return header
+
+
+def _check_sections(header: _Header, view: memoryview) -> None:
+    """Sections follow one another in order, aligned, with nothing but zeros between; the last one ends the file."""
+    end = _HEADER_AT + len(_canonical(header))
+    names = ["constants", *(f"streams[{i}]" for i in range(len(header.streams)))]
+    for name, section in zip(names, (header.constants, *header.streams), strict=True):
+        if section.offset != _aligned(end):
+            raise ContainerError(f"container: {name} at byte {section.offset}, expected {_aligned(end)}")
+        if section.offset + section.length > len(view):
+            raise ContainerError(f"container: {name} ends at byte {section.offset + section.length} of {len(view)}")
+        if any(view[end : section.offset]):
+            raise ContainerError(f"container: bytes {end}..{section.offset} before {name} are not zero")
+        end = section.offset + section.length
+    if end != len(view):
+        raise ContainerError(f"container: sections end at byte {end} of {len(view)}")
+
+
+def _section(view: memoryview, section: _Section, name: str) -> memoryview:
+    body = view[section.offset : section.offset + section.length]
+    if hashlib.sha256(body).hexdigest() != section.sha256:
+        raise ContainerError(f"container: {name} is damaged (SHA-256 differs)")
+    return body
+
+
+def _streams(view: memoryview, section: _Section, name: str) -> tuple[Code, ...]:
+    if section.length != sum(section.instructions) * RECORD_BYTES:
+        raise ContainerError(f"container: {name} has {section.length} bytes for {sum(section.instructions)} records of {RECORD_BYTES}")
+    # a copy: writable and aligned, so that compiled kernels meet one array type wherever a program comes from
+    records = np.frombuffer(_section(view, section, name), "<i4").astype(np.int32).reshape(-1, WORDS)
+    return tuple(np.split(records, np.cumsum(section.instructions)[:-1])) if section.instructions else ()
+
+
+def _variants(header: _Header) -> tuple[_Variant, ...]:
+    """The table, after a look at its section numbers: in order of first use, each used."""
+    used = 0
+    for variant in header.variants:
+        if variant.section > used or variant.section >= len(header.streams):
+            raise ContainerError(f"container: variant {variant.level!r} names stream section {variant.section}, the next one is {used}")
+        used = max(used, variant.section + 1)
+    if used != len(header.streams):
+        raise ContainerError(f"container: {len(header.streams)} stream sections, variants use {used}")
+    return header.variants
+
+
+# --- what must hold of the values, whoever wrote them ------------------------------------------------------------------
+
+
+def _check(header: _Header, container: Container) -> None:
+    levels = container.levels
+    if len(set(levels)) != len(levels):
+        raise ContainerError(f"container: a level is given twice: {', '.join(levels)}")
+    for variant in container.variants:
+        if tuple(variant.cycles) != levels:
+            raise ContainerError(f"container: variant {variant.level!r} has cycles for {list(variant.cycles)}, levels: {list(levels)}")
+    expected = container.memory.constant_blocks * BLOCK_BYTES
+    if len(container.constants) != expected:
+        raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
+    _check_buffers(container)
+    for i, section in enumerate(header.streams):
+        level = next(v.level for v in header.variants if v.section == i)
+        if not section.instructions:
+            raise ContainerError(f"container: streams[{i}] has no cores")
+        try:
+            program(container, level).verify(container.machine)
+        except ProgramError as error:
+            raise ContainerError(f"container: variant {level!r}: {error}") from None
+
+
+def _check_buffers(container: Container) -> None:
+    """What the host needs to lay inputs out and to read outputs back without leaving their buffers."""
+    names = [buffer.name for buffer in container.memory.buffers]
+    if len(set(names)) != len(names):
+        raise ContainerError("container: memory map: two buffers have one name")
+    c0 = container.dtype.lanes
+    for buffer in container.memory.buffers:
+        if buffer.kind not in ("input", "output"):
+            continue
+        where = f"container: memory map: {buffer.kind} {buffer.name!r}"
+        n, c, h, w = buffer.shape
+        if n * c * h * w == 0 or len(buffer.lanes) != c:
+            raise ContainerError(f"{where}: shape {list(buffer.shape)} with {len(buffer.lanes)} lanes")
+        size = 1
+        for extent in buffer.onnx_shape:
+            size *= extent
+        if size != n * c * h * w:
+            raise ContainerError(f"{where}: shape {list(buffer.shape)} is not the model's {list(buffer.onnx_shape)}")
+        if buffer.pixel_lanes == c0:
+            lanes, blocks = buffer.planes * c0, n * buffer.planes * h * w
+        elif buffer.pixel_lanes == 4 and buffer.planes == 1:
+            lanes, blocks = 4, n * h * -(-w // 4)
+        else:
+            raise ContainerError(f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane")
+        if max(buffer.lanes) >= lanes or len(set(buffer.lanes)) != c:
+            raise ContainerError(f"{where}: lanes are not {c} different ones below {lanes}")
+        if buffer.size_blocks < blocks:
+            raise ContainerError(f"{where}: {buffer.size_blocks} blocks, its layout needs {blocks}")
