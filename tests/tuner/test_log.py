@@ -1,0 +1,190 @@
+"""The log is readable at any moment, whatever is killed, and never says more than is durable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from simulator.npu.errors import BadInputError
+from tuner import log as log_module
+from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, Measurement, TaskRecord, digest, log_schema, row_id
+from tuner.log import LogRow, Origin, RunLog, part_numbers, read_log, read_tasks, verify
+
+ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
+FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
+
+
+def measured(level: str = "none", cycles: int = 10, index: int = 0) -> Measurement:
+    return Measurement(level, index, 1.0, 10**9, "ok", **dict.fromkeys(RESULTS, cycles))  # type: ignore[arg-type]
+
+
+def failed(status: str = "crash") -> Measurement:
+    return Measurement("none", 0, 1.0, 10**9, status, error="it died")  # type: ignore[arg-type]
+
+
+def task(number: int) -> TaskRecord:
+    return TaskRecord.of("operator", {"n": number}, "op1", [number, 2.5])
+
+
+def test_results_are_null_exactly_when_not_ok() -> None:
+    with pytest.raises(ValueError, match="cycles"):
+        Measurement("none", 0, 1.0, 1, "ok")
+    with pytest.raises(ValueError, match="must be None"):
+        Measurement("none", 0, 1.0, 1, "crash", cycles=3)
+    with pytest.raises(ValueError, match="status 'good'"):
+        Measurement("none", 0, 1.0, 1, "good")  # type: ignore[arg-type]
+    assert RESULTS[0] == "cycles"
+    assert RESULTS[-1] == "peak_ub_bytes"
+
+
+def test_digest_ignores_key_order_and_tells_values_apart() -> None:
+    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+    assert len(digest(None)) == 32
+    assert len({row_id("r", 1, "none", 0), row_id("r", 1, "none", 1), row_id("r", 2, "none", 0), row_id("q", 1, "none", 0)}) == 4
+
+
+def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        log.add_task(task(0))
+        log.add_task(TaskRecord.of("program", {"plan": []}, "prog1", [4, 9]))
+        assert log.add_row(LogRow(0, task(0).task, "operator", "net", measured(cycles=7), predicted_cycles=6.5, model_version="m1"))
+        assert log.add_row(LogRow(1, task(0).task, "operator", "net", failed()))
+        assert log.rows_published == 0
+    frame = pd.read_parquet(tmp_path / "log")
+    assert list(frame.columns) == [column.name for column in LOG_COLUMNS]
+    assert frame["status"].tolist() == ["ok", "crash"]
+    assert frame["cycles"].tolist()[0] == 7
+    assert frame[list(RESULTS)].isna().all(axis=1).tolist() == [False, True]
+    assert frame["clock_hz"].tolist() == [10**9, 10**9]
+    assert str(frame["time"].dt.tz) == "UTC"
+    assert frame["run"].dtype == "category"
+    tasks = read_tasks(tmp_path).set_index("task")
+    assert tasks.loc[task(0).task, ["f_m", "f_k"]].tolist() == [0, 2.5]
+    assert np.isnan(tasks.loc[task(0).task, "f_segments"])
+    for part in (tmp_path / "log").iterdir():
+        schema = pq.read_schema(part)
+        assert schema.equals(log_schema(), check_metadata=True)
+        assert schema.field("cycles").metadata[b"unit"] == b"cycles"
+        assert schema.field("run").type == pa.dictionary(pa.int32(), pa.string())
+    assert verify(tmp_path) == []
+
+
+def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        assert len(read_log(tmp_path)) == 0
+        log.add_task(task(0))
+        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        assert len(read_log(tmp_path)) == 0
+        log.flush()
+        assert len(read_log(tmp_path)) == 1 == log.rows_published
+
+
+def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "PUBLISH_AFTER_S", 0.1)
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        log.add_task(task(0))
+        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        deadline = time.monotonic() + 10
+        while not len(read_log(tmp_path)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert log.rows_published == 1
+
+
+def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "PUBLISH_ROWS", 3)
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        log.add_task(task(0))
+        for seq in range(4):
+            log.add_row(LogRow(seq, task(0).task, "operator", "net", measured()))
+        assert log.rows_published == 3
+
+
+def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> None:
+    for session in range(2):
+        with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+            log.add_task(task(0))
+            rows = [LogRow(seq, task(0).task, "operator", "net", measured(), attempt=session) for seq in range(2 + session)]
+            assert log.add_rows(rows) == (2 if session == 0 else 1)
+            assert log.add_rows(rows) == 0
+    assert part_numbers(tmp_path / "log") == [0, 1, 2]
+    assert sorted(read_log(tmp_path)["seq"]) == [0, 1, 2]
+    assert len(read_tasks(tmp_path)) == 1
+
+
+def test_another_run_another_schema_or_an_unknown_task_is_refused(tmp_path: Path) -> None:
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        with pytest.raises(ValueError, match="has not been added"):
+            log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        log.add_task(task(0))
+        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+    with pytest.raises(BadInputError, match="another schema"):
+        RunLog(tmp_path, ORIGIN, FEATURES[:1])
+    with pytest.raises(BadInputError, match="rows of run r1"):
+        RunLog(tmp_path, Origin(run="r2", model="net", machine="tiny", simulator="1"), FEATURES)
+    with pytest.raises(BadInputError, match="no log here"):
+        read_log(tmp_path / ".tmp")
+
+
+def test_verify_finds_a_truncated_and_a_stray_file(tmp_path: Path) -> None:
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        log.add_task(task(0))
+        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+    part = tmp_path / "log" / "00000001.parquet"
+    part.write_bytes(part.read_bytes()[:-10])
+    (tmp_path / "log" / "notes.txt").write_text("x")
+    assert {fault.file for fault in verify(tmp_path)} == {"log/00000001.parquet", "log/notes.txt"}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tuner import log as L
+from tuner.candidate import RESULTS, Measurement, TaskRecord
+L.PUBLISH_ROWS = 7
+run = Path(sys.argv[1])
+log = L.RunLog(run, L.Origin("r1", "net", "tiny", "1"))
+start = log.rows_published
+print(f"start {start}", flush=True)
+for seq in range(start, 10**9):
+    record = TaskRecord.of("segment", {"n": seq})
+    log.add_task(record)
+    m = Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, seq))
+    log.add_row(L.LogRow(seq, record.task, "segment", "net", m))
+    if seq % 5 == 0:
+        log.flush()
+        print(log.rows_published, flush=True)
+"""
+
+
+def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    acknowledged = 0
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline().startswith("start")
+            for _ in range(int(rng.integers(1, 4))):
+                acknowledged = int(writer.stdout.readline())
+                frame = pd.read_parquet(tmp_path / "log")
+                assert len(frame) >= acknowledged
+                assert set(frame["task"]) <= set(read_tasks(tmp_path)["task"])
+            time.sleep(float(rng.uniform(0, 0.02)))
+            writer.send_signal(signal.SIGKILL)
+            heard = [int(line) for line in writer.stdout.read().split()]
+        acknowledged = max([acknowledged, *heard])
+        frame = pd.read_parquet(tmp_path / "log")
+        assert len(frame) >= acknowledged
+        assert frame["seq"].tolist() == list(range(len(frame)))
+        assert verify(tmp_path) == []

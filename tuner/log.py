@@ -1,0 +1,354 @@
+"""Append-only Parquet datasets: the farm's memory.
+
+A dataset is a folder of parts `00000000.parquet` (no rows, only the schema), `00000001.parquet`, ... of one identical
+schema.  A part is written in `RUN/.tmp`, fsynced, renamed into the folder, and the folder is fsynced; it is never
+touched again.  So `pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged*
+when its part is published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simulator.npu.errors import BadInputError
+from tuner.candidate import (
+    FEATURE_PREFIX,
+    MEASUREMENT_FIELDS,
+    SCHEMA_VERSION,
+    FeatureSet,
+    Measurement,
+    TaskKind,
+    TaskRecord,
+    feature_sets_of,
+    log_schema,
+    row_id,
+    task_schema,
+)
+
+PUBLISH_AFTER_S = 5.0
+PUBLISH_ROWS = 65_536
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def part_numbers(folder: Path) -> list[int]:
+    """Numbers of the published parts, ascending."""
+    return sorted(int(path.stem) for path in folder.glob("[0-9]*.parquet") if path.stem.isdecimal())
+
+
+def dataset_schema(folder: Path) -> pa.Schema:
+    """The schema of a dataset, from its first part; `BadInputError` where there is none."""
+    first = folder / f"{0:08d}.parquet"
+    try:
+        return pq.read_schema(first)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BadInputError(f"{first}: not the first part of a dataset: {error}") from None
+
+
+class DatasetWriter:
+    """Rows in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, tmp: Path) -> None:
+        self.folder, self.schema, self.tmp = folder, schema, tmp
+        self._columns: list[list[Any]] = [[] for _ in schema.names]
+        self._oldest_s = 0.0
+        tmp.mkdir(parents=True, exist_ok=True)
+        for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        if folder.exists():
+            found = dataset_schema(folder)
+            if not found.equals(schema, check_metadata=True):
+                differ = sorted(set(map(str, found)) ^ set(map(str, schema))) or ["metadata"]
+                raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
+            self._next = part_numbers(folder)[-1] + 1
+            self.acknowledged = 0
+            return
+        # the folder appears with its first part inside: an empty folder is not a dataset yet
+        staged = tmp / f"{folder.name}-new"
+        staged.mkdir()
+        self._write(staged / f"{0:08d}.parquet", schema.empty_table())
+        fsync_folder(staged)
+        staged.rename(folder)
+        fsync_folder(folder.parent)
+        self._next = 1
+        self.acknowledged = 0
+
+    @staticmethod
+    def _write(path: Path, table: pa.Table) -> None:
+        with path.open("wb") as sink:
+            pq.write_table(table, sink, compression="zstd")
+            sink.flush()
+            os.fsync(sink.fileno())
+
+    @property
+    def pending(self) -> int:
+        """Rows appended and not yet published."""
+        return len(self._columns[0])
+
+    @property
+    def due(self) -> bool:
+        """Time to publish: 5 s since the oldest pending row, or 65,536 rows."""
+        return self.pending >= PUBLISH_ROWS or (self.pending > 0 and time.monotonic() - self._oldest_s >= PUBLISH_AFTER_S)
+
+    def append(self, row: Sequence[Any]) -> None:
+        """One value per column of the schema, in its order."""
+        if len(row) != len(self._columns):
+            raise ValueError(f"{self.folder.name}: a row of {len(row)} values for {len(self._columns)} columns")
+        if not self.pending:
+            self._oldest_s = time.monotonic()
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def publish(self) -> int:
+        """Make every pending row durable and visible; returns how many."""
+        count = self.pending
+        if not count:
+            return 0
+        arrays = [pa.array(values, field.type) for values, field in zip(self._columns, self.schema, strict=True)]
+        table = pa.Table.from_arrays(arrays, schema=self.schema)
+        table.validate()
+        for field in self.schema:
+            if not field.nullable and table[field.name].null_count:
+                raise ValueError(f"{self.folder.name}: {field.name} must not be null")
+        name = f"{self._next:08d}.parquet"
+        staged = self.tmp / f"{self.folder.name}-{name}"
+        self._write(staged, table)
+        staged.rename(self.folder / name)
+        fsync_folder(self.folder)
+        self._next += 1
+        self.acknowledged += count
+        self._columns = [[] for _ in self.schema.names]
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is the same in every row of a run."""
+
+    run: str
+    model: str
+    machine: str
+    simulator: str
+    runner: str = "simulator"
+    seed: int = 0
+    tag: str = ""
+
+
+class LogRow(NamedTuple):
+    """One measured task at one level; together with `Origin` a row of `log/`."""
+
+    seq: int
+    task: str
+    kind: TaskKind
+    workload: str
+    measurement: Measurement
+    attempt: int = 0
+    island: int = -1
+    generation: int = -1
+    predicted_cycles: float | None = None
+    model_version: str | None = None
+    worker: str = "driver"
+    wall_s: float = 0.0
+
+
+_LOG_ORDER = tuple(log_schema().names)
+
+
+class RunLog:
+    """`tasks/` and `log/` of one run: a task is durable before a row that names it.
+
+    Thread-safe; a daemon thread publishes rows that are due while the driver waits for workers, and what goes wrong
+    there (a full disk) is raised by the driver's next call.  Rows that an earlier session of the run has published are
+    dropped when a resumed search measures them again.
+    """
+
+    def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = ()) -> None:
+        self.origin = origin
+        self._lock = threading.RLock()
+        tmp = run_folder / ".tmp"
+        self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp)
+        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp)
+        self._features = {s.name: {FEATURE_PREFIX + name: i for i, name in enumerate(s.features)} for s in feature_sets}
+        self._known_tasks: set[str] = set(pd.read_parquet(self._tasks.folder, columns=["task"])["task"])
+        earlier = pd.read_parquet(self._rows.folder, columns=["row_id", "run", "seq", "level"])
+        if others := sorted(set(earlier["run"]) - {origin.run}):
+            raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
+        self._row_ids: set[str] = set(earlier["row_id"])
+        self._measured: frozenset[tuple[int, str]] = frozenset(zip(earlier["seq"].tolist(), earlier["level"].tolist(), strict=True))
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._publisher = threading.Thread(target=self._publish_due, name="log-publisher", daemon=True)
+        self._publisher.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def rows_published(self) -> int:
+        """Acknowledged rows, those of earlier sessions included."""
+        with self._lock:
+            return len(self._row_ids) - self._rows.pending
+
+    @property
+    def known_tasks(self) -> frozenset[str]:
+        """Digests of every task this run knows, published or pending."""
+        with self._lock:
+            return frozenset(self._known_tasks)
+
+    def add_task(self, record: TaskRecord) -> bool:
+        """Remember a task; False when it is known already."""
+        with self._lock:
+            self._raise_failure()
+            if record.task in self._known_tasks:
+                return False
+            index = self._features.get(record.feature_set, {})
+            if len(index) != len(record.features):
+                raise ValueError(f"task {record.task}: {len(record.features)} features, {record.feature_set!r} has {len(index)}")
+            fixed = [record.task, SCHEMA_VERSION, record.kind, record.payload, " ".join(record.parents), record.feature_set]
+            values = record.features.tolist()
+            names = self._tasks.schema.names[len(fixed) :]
+            self._tasks.append(fixed + [values[index[name]] if name in index else None for name in names])
+            self._known_tasks.add(record.task)
+            return True
+
+    def add_row(self, row: LogRow) -> bool:
+        """Append a row; False when the run holds it already.  Its task must have been added (`ValueError`)."""
+        with self._lock:
+            self._raise_failure()
+            if row.task not in self._known_tasks:
+                raise ValueError(f"row {row.seq}: task {row.task} has not been added")
+            measurement = row.measurement
+            identity = row_id(self.origin.run, row.seq, measurement.level, row.attempt)
+            if identity in self._row_ids or (row.seq, measurement.level) in self._measured:
+                return False
+            values: dict[str, Any] = row._asdict()
+            values.update((name, getattr(measurement, name)) for name in MEASUREMENT_FIELDS)
+            values.update((name, getattr(self.origin, name)) for name in Origin.__slots__)
+            values.update(row_id=identity, schema_version=SCHEMA_VERSION, time=time.time_ns() // 1000)
+            self._rows.append([values[name] for name in _LOG_ORDER])
+            self._row_ids.add(identity)
+            if self._rows.due:
+                self._publish()
+            return True
+
+    def add_rows(self, rows: Iterable[LogRow]) -> int:
+        """Append several; returns how many were new."""
+        return sum(self.add_row(row) for row in rows)
+
+    def flush(self) -> None:
+        """On return every row handed in is acknowledged."""
+        with self._lock:
+            self._raise_failure()
+            self._publish()
+
+    def close(self) -> None:
+        """Flush and stop the publisher."""
+        self._stop.set()
+        self._publisher.join()
+        self.flush()
+
+    def _publish(self) -> None:
+        self._tasks.publish()
+        self._rows.publish()
+
+    def _publish_due(self) -> None:
+        while not self._stop.wait(PUBLISH_AFTER_S / 10):
+            with self._lock:
+                if self._rows.due or self._tasks.due:
+                    try:
+                        self._publish()
+                    except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
+                        self._failure = error
+                        return
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def read_log(folder: Path | str) -> pd.DataFrame:
+    """All rows of `RUN/log` (give the run folder or the dataset), in the order in which they were published."""
+    return _read(Path(folder), "log")
+
+
+def read_tasks(folder: Path | str) -> pd.DataFrame:
+    """All rows of `RUN/tasks` (give the run folder or the dataset)."""
+    return _read(Path(folder), "tasks")
+
+
+def task_feature_sets(folder: Path | str) -> Mapping[str, tuple[str, ...]]:
+    """Names of the features of every feature set that a run's tasks carry."""
+    path = Path(folder)
+    return feature_sets_of(dataset_schema(path / "tasks" if (path / "tasks").is_dir() else path))
+
+
+def _read(path: Path, name: str) -> pd.DataFrame:
+    folder = path / name if (path / name).is_dir() else path
+    if not part_numbers(folder):
+        raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
+    return pd.read_parquet(folder)
+
+
+class Fault(NamedTuple):
+    """Something that `verify` found: which file, and what is wrong with it."""
+
+    file: str
+    what: str
+
+
+def verify(run_folder: Path | str) -> list[Fault]:
+    """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all holds."""
+    run, faults = Path(run_folder), list[Fault]()
+    tables: dict[str, list[pa.Table]] = {"tasks": [], "log": []}
+    for name, parts in tables.items():
+        folder = run / name
+        schema = dataset_schema(folder)
+        for path in sorted(folder.iterdir()):
+            if path.suffix != ".parquet" or not path.stem.isdecimal():
+                faults.append(Fault(f"{name}/{path.name}", "not a part; readers of the folder trip over it"))
+                continue
+            try:
+                part = pq.ParquetFile(path).read()
+            except (OSError, pa.ArrowException) as error:
+                faults.append(Fault(f"{name}/{path.name}", f"cannot be read: {error}"))
+                continue
+            if not part.schema.equals(schema, check_metadata=True):
+                faults.append(Fault(f"{name}/{path.name}", "schema differs from the first part's"))
+            else:
+                parts.append(part)
+    if not tables["log"] or not tables["tasks"]:
+        return faults
+    rows, tasks = (pa.concat_tables(tables[name]).to_pandas() for name in ("log", "tasks"))
+    if rows["row_id"].duplicated().any():
+        faults.append(Fault("log", f"{int(rows['row_id'].duplicated().sum())} rows have a row_id that is taken"))
+    if missing := sorted(set(rows["task"]) - set(tasks["task"])):
+        faults.append(Fault("log", f"{len(missing)} tasks are not in tasks/, first {missing[0]}"))
+    if tasks["task"].duplicated().any():
+        faults.append(Fault("tasks", f"{int(tasks['task'].duplicated().sum())} tasks are there twice"))
+    if ((rows["status"] == "ok") != rows["cycles"].notna()).any():
+        faults.append(Fault("log", "cycles must be null exactly when status is not ok"))
+    for payload in tasks["payload"]:
+        json.loads(payload)
+    return faults
