@@ -1,0 +1,99 @@
+"""The DDR port: who gets how much of it.
+
+All DMAs of all cores draw from one port; a background load takes its part first and leaves `port_units`.  What is left is shared
+max-min fairly among the transfers in their data phase, each capped by its engine (water-filling; Bertsekas & Gallager, Data
+Networks, 6.5.2).  There are two caps only, MTE2's and MTE3's, so the rates follow from how many of each are active, and one small table
+holds them all.
+
+| name  | dtype, shape                    | meaning                                                                   |
+|-------|---------------------------------|---------------------------------------------------------------------------|
+| rates | int64 [cores + 1, cores + 1, 2] | [active MTE2, active MTE3] -> rate of each MTE2, of each MTE3 transfer    |
+
+Rates are in 1/65536 bus bytes per cycle, rounded down, at least 1: time stays integer and a transfer always ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu.cycles import cap_units, port_units
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine
+
+Rates = NDArray[np.int64]
+
+
+def check_share(share_units: int, where: str = "share_units") -> None:
+    """Raise `BadInputError` unless a share is in 1..65536."""
+    if not 1 <= share_units <= SHARE_UNIT:
+        raise BadInputError(f"{where}: {share_units} is not a share of the DDR bandwidth; accepted: 1..{SHARE_UNIT} (in 1/{SHARE_UNIT})")
+
+
+def shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
+    """Max-min fair rates for every number of active transfers (see the table at the top)."""
+    check_share(share_units)
+    port = port_units(machine, share_units)
+    caps = (cap_units(machine, Engine.MTE2), cap_units(machine, Engine.MTE3))
+    low, high = (0, 1) if caps[0] <= caps[1] else (1, 0)
+    count = np.indices((cores + 1, cores + 1), np.int64)
+    n_low, n_high = count[low], count[high]
+    n = np.maximum(n_low + n_high, 1)
+    # the lower cap binds where everybody could have it; what it leaves over goes to the others
+    binds = caps[low] * n <= port
+    even = port // n
+    rest = np.minimum(caps[high], (port - caps[low] * n_low) // np.maximum(n_high, 1))
+    rates = np.empty((cores + 1, cores + 1, 2), np.int64)
+    rates[..., low] = np.where(binds, caps[low], even)
+    rates[..., high] = np.where(binds, rest, even)
+    return np.maximum(rates, 1)
+
+
+def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1) -> Rates:
+    """Rates when no transfer sees another: min(cap, port // divisor), whatever is active."""
+    check_share(share_units)
+    if divisor < 1:
+        raise BadInputError(f"rate_divisor: {divisor}; accepted: 1 or more")
+    port = port_units(machine, share_units) // divisor
+    rates = np.empty((cores + 1, cores + 1, 2), np.int64)
+    for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
+        rates[..., k] = max(1, min(cap_units(machine, engine), port))
+    return rates
+
+
+@dataclass(frozen=True)
+class ContentionTrace:
+    """What the background load leaves, piecewise constant: from cycles[i] on, share_units[i] (in 1/65536) of the port.
+
+    cycles start at 0 and ascend strictly; the last share holds for ever.
+    """
+
+    cycles: tuple[int, ...]
+    share_units: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.cycles or len(self.cycles) != len(self.share_units) or self.cycles[0] != 0:
+            raise BadInputError("contention trace: needs one share per cycle, the first at cycle 0")
+        if any(a >= b for a, b in zip(self.cycles, self.cycles[1:], strict=False)):
+            raise BadInputError("contention trace: cycles must ascend strictly")
+        for cycle, share in zip(self.cycles, self.share_units, strict=True):
+            check_share(share, f"contention trace at cycle {cycle}")
+
+    @classmethod
+    def constant(cls, share_units: int) -> ContentionTrace:
+        """A level: one share for ever."""
+        return cls((0,), (share_units,))
+
+    @classmethod
+    def of(cls, steps: Sequence[tuple[int, int]]) -> ContentionTrace:
+        """From (cycle, share_units) pairs."""
+        return cls(tuple(cycle for cycle, _ in steps), tuple(share for _, share in steps))
+
+    def after(self, cycle: int) -> ContentionTrace:
+        """The same load as seen by an inference that starts at `cycle`."""
+        steps = [(max(0, c - cycle), s) for c, s in zip(self.cycles, self.share_units, strict=True)]
+        past = max(i for i, (c, _) in enumerate(steps) if c == 0)
+        return ContentionTrace.of(steps[past:])

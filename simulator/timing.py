@@ -1,0 +1,371 @@
+"""Event-driven timing of a program: cycles under a share of the DDR bandwidth.
+
+The model (all times integer cycles):
+
+* Per core the scalar unit hands out the stream in order, `issue_cycles` each, into one queue per engine; where the queue already
+  holds `queue_depth` entries it waits for the oldest to leave.
+* An entry leaves its queue when it starts.  It starts at max(dispatch, leaving of its predecessor, completion of its predecessor).
+* SET leaves at once and takes effect when everything before it in its queue has completed, `between_cores_cycles` later at another
+  core.  WAIT leaves when its SET has taken effect, and holds up its own queue only.  Neither occupies the engine.  The i-th WAIT of a flag
+  belongs to the i-th SET.  The counter's limit is not a matter of time; the sanitizer looks after it.
+* DDR transfers: a queue issues one at max(dispatch, previous leaving, data end of the transfer `outstanding` before it).  Its data phase starts at
+  max(issue + latency, data end of its predecessor), draws from the port at the rates of `ddr.py`, and ends in the cycle in which the last bus
+  unit is through.  A DMA's move on chip (UB -> L1) waits for the data end before it and then lasts its fixed time.
+
+`prepare` turns a program into arrays once; `simulate_levels` measures it at several levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from simulator import timing_kernel as kernel
+from simulator.ddr import ContentionTrace, Rates, lone_rates, shared_rates
+from simulator.npu import isa
+from simulator.npu.cycles import cap_units, cost_tables, port_units, price
+from simulator.npu.errors import BadInputError
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine
+from simulator.npu.program import Program, ProgramError
+from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
+
+_OP, _ENGINE = isa.OP, isa.ENGINE
+_FLAG_CORE, _FLAG_ENGINE, _FLAG_ID = isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID
+_SET, _WAIT = int(Op.SET), int(Op.WAIT)
+_MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
+_CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
+
+
+class DeadlockError(ProgramError):
+    """A program that cannot run to its end: names what every stuck queue waits for."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program as the event loop wants it; nothing in it depends on the level.
+
+    word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_kernel`).
+    engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
+    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  `key_space` sizes the table of flags.
+    """
+
+    machine: Machine
+    word: Ints
+    queue_start: Ints
+    engine: NDArray[np.uint8]
+    stream_start: Ints
+    flag_slots: int
+    fixed_cycles: Ints
+    transfers: Ints
+    bus_units: Ints
+    ddr_read_bytes: int
+    ddr_write_bytes: int
+
+    @property
+    def cores(self) -> int:
+        return len(self.stream_start) - 1
+
+    @property
+    def instructions(self) -> int:
+        return len(self.word)
+
+    @property
+    def dma_queues(self) -> int:
+        """How many DMA queues move DDR data."""
+        return int(np.count_nonzero(self.transfers))
+
+    def stream_rows(self) -> Ints:
+        """int64 [n]: row in the concatenated streams of every entry."""
+        rows = [
+            start + np.argsort(self.engine[start:end], kind="stable")
+            for start, end in zip(self.stream_start[:-1], self.stream_start[1:], strict=True)
+        ]
+        return np.concatenate(rows).astype(np.int64) if rows else np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Per core, int64 [instructions] in stream order.
+
+    dispatch: handed to its queue.  start, end: of the work; for a DDR transfer of its data phase; for SET leaving and taking effect (at its own core);
+    for WAIT reaching the head of its queue with nothing before it, and passing.
+    """
+
+    dispatch: tuple[Ints, ...]
+    start: tuple[Ints, ...]
+    end: tuple[Ints, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a run took.
+
+    busy_cycles: int64 [cores, 7] by `Engine`; a DMA is busy in its data phases, the scalar unit while issuing.
+    load_store_cycles: cycles in which at least one DMA of a core moves DDR data, summed over cores.
+    compute_cycles: cycles in which CUBE or VECTOR of a core works, summed over cores.
+    bus_units: what the transfers drew from the port, in 1/65536 bus bytes.
+    """
+
+    cycles: int
+    busy_cycles: Ints
+    ddr_read_bytes: int
+    ddr_write_bytes: int
+    bus_units: int
+    load_store_cycles: int
+    compute_cycles: int
+    instructions: int
+    recorded: Recorded | None = None
+
+    @property
+    def balance(self) -> float:
+        """rho: compute cycles per load-store cycle; infinite where nothing is loaded or stored."""
+        return self.compute_cycles / self.load_store_cycles if self.load_store_cycles else float("inf")
+
+
+@njit(cache=True)
+def _count(code, core, cores, ids, queue_count, sets, waits, engine):
+    """First pass over a stream: entries per queue, SETs and WAITs per flag.  Returns the first unusable row, or -1."""
+    for i in range(code.shape[0]):
+        e = code[i, _ENGINE]
+        if e < 0 or e >= ENGINES:
+            return i
+        engine[i] = e
+        queue_count[core * ENGINES + e] += 1
+        op = code[i, _OP]
+        if op == _SET or op == _WAIT:
+            other, other_engine, flag = code[i, _FLAG_CORE], code[i, _FLAG_ENGINE], code[i, _FLAG_ID]
+            if other < 0 or other >= cores or other_engine < 0 or other_engine >= ENGINES or flag < 0 or flag >= ids:
+                return i
+            here, there = core * ENGINES + e, other * ENGINES + other_engine
+            if op == _SET:
+                sets[here, there, flag] += 1
+            else:
+                waits[there, here, flag] += 1
+    return -1
+
+
+@njit(cache=True)
+def _fill(code, core, busy, bus, word, cursor, sets, waits, fixed_cycles, transfers, bus_units):
+    """Second pass: entries into their queues.  `sets` and `waits` hold the next slot of each flag."""
+    for i in range(code.shape[0]):
+        q = core * ENGINES + code[i, _ENGINE]
+        op = code[i, _OP]
+        if op == _SET:
+            there = code[i, _FLAG_CORE] * ENGINES + code[i, _FLAG_ENGINE]
+            slot = sets[q, there, code[i, _FLAG_ID]]
+            sets[q, there, code[i, _FLAG_ID]] += 1
+            entry = slot << KIND_BITS | (SET if code[i, _FLAG_CORE] == core else SET_REMOTE)
+        elif op == _WAIT:
+            there = code[i, _FLAG_CORE] * ENGINES + code[i, _FLAG_ENGINE]
+            slot = waits[there, q, code[i, _FLAG_ID]]
+            waits[there, q, code[i, _FLAG_ID]] += 1
+            entry = slot << KIND_BITS | WAIT
+        elif bus[i] > 0:
+            if code[i, _ENGINE] != _MTE2 and code[i, _ENGINE] != _MTE3:
+                return i
+            entry = bus[i] << KIND_BITS | TRANSFER
+            transfers[q] += 1
+            bus_units[q] += bus[i]
+        else:
+            entry = busy[i] << KIND_BITS | FIXED
+            fixed_cycles[q] += busy[i]
+        word[cursor[q]] = entry
+        cursor[q] += 1
+    return -1
+
+
+def prepare(program: Program, machine: Machine) -> Prepared:
+    """Price every record, sort records into their queues and match WAITs with SETs.
+
+    The program is taken to be legal (`Program.verify`); what would make the event loop unsafe is refused here too (`ProgramError`).
+    """
+    cores = len(program.streams)
+    if not 1 <= cores <= machine.cores:
+        raise ProgramError(f"program has {cores} streams, {machine.name} has {machine.cores} cores")
+    queues = cores * ENGINES
+    ids = machine.flags.ids_per_pair
+    stream_start = np.concatenate(([0], np.cumsum([len(code) for code in program.streams]))).astype(np.int64)
+    total = int(stream_start[-1])
+    engine = np.empty(total, np.uint8)
+    queue_count = np.zeros(queues, np.int64)
+    sets, waits = np.zeros((queues, queues, ids), np.int64), np.zeros((queues, queues, ids), np.int64)
+    for core, code in enumerate(program.streams):
+        bad = _count(code, core, cores, ids, queue_count, sets, waits, engine[stream_start[core] : stream_start[core + 1]])
+        if bad >= 0:
+            raise ProgramError(f"core {core} instruction {bad}: names an engine, core or flag that {machine.name} does not have")
+    queue_start = np.concatenate(([0], np.cumsum(queue_count)))
+    need = np.maximum(sets, waits).ravel()
+    first_slot = (np.cumsum(need) - need).reshape(sets.shape)
+    sets, waits = first_slot.copy(), first_slot
+    word = np.empty(total, np.int64)
+    cursor = queue_start[:-1].copy()
+    fixed, transfers, bus_units = (np.zeros(queues, np.int64) for _ in range(3))
+    tables = cost_tables(machine)
+    read = written = 0
+    for core, code in enumerate(program.streams):
+        for at in range(0, len(code), _CHUNK):
+            rows = code[at : at + _CHUNK]
+            busy, bus, useful = price(rows, tables)
+            bad = _fill(rows, core, busy, bus, word, cursor, sets, waits, fixed, transfers, bus_units)
+            if bad >= 0:
+                raise ProgramError(f"core {core} instruction {at + bad}: DDR is reached by MTE2 and MTE3 only")
+            read += int(useful[useful > 0].sum())
+            written -= int(useful[useful < 0].sum())
+    shape = (cores, ENGINES)
+    return Prepared(
+        machine, word, queue_start, engine, stream_start, int(need.sum()),
+        fixed.reshape(shape), transfers.reshape(shape), bus_units.reshape(shape), read, written,
+    )  # fmt: skip
+
+
+def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -> Timing:
+    machine = p.machine
+    constants = np.array(
+        [
+            machine.issue_cycles, machine.queue_depth, machine.ddr.latency_cycles, machine.ddr.outstanding,
+            machine.flags.between_cores_cycles, int(record),
+        ],
+        np.int64,
+    )  # fmt: skip
+    cycles = int(kernel.run(state, p.word, p.engine, p.queue_start, p.stream_start, rates, changes, constants))
+    if cycles < 0:
+        raise DeadlockError(_deadlock(p, state))
+    busy = p.fixed_cycles + state.transfer_cycles.reshape(p.cores, ENGINES)
+    busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
+    busy.flags.writeable = False
+    return Timing(
+        cycles=cycles,
+        busy_cycles=busy,
+        ddr_read_bytes=p.ddr_read_bytes,
+        ddr_write_bytes=p.ddr_write_bytes,
+        bus_units=int(p.bus_units.sum()),
+        load_store_cycles=int(state.moved_cycles.sum()),
+        compute_cycles=int(kernel.compute_union(state.time, p.word, p.queue_start, p.cores).sum()),
+        instructions=p.instructions,
+        recorded=_recorded(p, state) if record else None,
+    )
+
+
+def _recorded(p: Prepared, state: State) -> Recorded:
+    rows = p.stream_rows()
+
+    def per_core(entries: Ints) -> tuple[Ints, ...]:
+        stream = np.empty(len(rows), np.int64)
+        stream[rows] = entries
+        return tuple(np.split(stream, p.stream_start[1:-1]))
+
+    return Recorded(per_core(state.dispatched), per_core(state.start), per_core(state.end))
+
+
+def _deadlock(p: Prepared, state: State) -> str:
+    """What every core's stuck queues and scalar unit wait for."""
+    rows = p.stream_rows()
+    setter = {int(w >> KIND_BITS): i for i, w in enumerate(p.word.tolist()) if w & KIND_MASK in (SET, SET_REMOTE)}
+    entry_queue = np.repeat(np.arange(len(p.queue_start) - 1), np.diff(p.queue_start))
+
+    def name(entry: int) -> str:
+        core, engine = divmod(int(entry_queue[entry]), ENGINES)
+        return f"core {core} {Engine(engine).name} instruction {int(rows[entry] - p.stream_start[core])}"
+
+    parts = []
+    for q in range(len(p.queue_start) - 1):
+        head = int(state.head[q])
+        if head < int(state.tail[q]) and int(p.word[head]) & KIND_MASK == WAIT:
+            source = setter.get(int(p.word[head]) >> KIND_BITS)
+            parts.append(f"{name(head)} waits for " + ("a SET that does not exist" if source is None else f"the SET at {name(source)}"))
+    for core in range(p.cores):
+        if state.full[core] >= 0:
+            parts.append(f"core {core} cannot dispatch instruction {int(state.pc[core] - p.stream_start[core])}: the queue of "
+                         f"{Engine(int(state.full[core]) % ENGINES).name} is full ({p.machine.queue_depth} entries)")  # fmt: skip
+    return "deadlock: " + "; ".join(parts)
+
+
+def _as_prepared(program: Program | Prepared, machine: Machine) -> Prepared:
+    if isinstance(program, Prepared):
+        if program.machine != machine:
+            raise BadInputError(f"program was prepared for machine {program.machine.name}, this is {machine.name}")
+        return program
+    return prepare(program, machine)
+
+
+_ALWAYS = np.zeros(1, np.int64)
+
+
+def simulate(
+    program: Program | Prepared,
+    machine: Machine,
+    share_units: int,
+    *,
+    shared: bool = True,
+    rate_divisor: int = 1,
+    record: bool = False,
+) -> Timing:
+    """Run a program with `share_units`/65536 of the DDR bandwidth.
+
+    shared=False: no transfer sees another, each runs at min(cap, port // rate_divisor): the longest path P(r), which bounds the real
+    time: P(port) <= T <= P(port / number of DMA queues).  record: keep start and end of every instruction.
+
+    Raises `DeadlockError`, `ProgramError`, `BadInputError`.
+    """
+    p = _as_prepared(program, machine)
+    if shared and rate_divisor != 1:
+        raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
+    rates = shared_rates(machine, share_units, p.cores) if shared else lone_rates(machine, share_units, p.cores, rate_divisor)
+    return _run(p, kernel.new_state(p.instructions, p.flag_slots, p.cores, record), rates[None], _ALWAYS, record)
+
+
+def simulate_level(program: Program | Prepared, machine: Machine, level: str) -> Timing:
+    """Run a program at a contention level of the machine."""
+    return simulate_levels(program, machine, (level,))[level]
+
+
+def simulate_levels(program: Program | Prepared, machine: Machine, levels: Sequence[str] | None = None) -> dict[str, Timing]:
+    """Run a program at several contention levels (default: all of the machine's); prepared once."""
+    names = tuple(machine.contention) if levels is None else tuple(levels)
+    unknown = [name for name in names if name not in machine.contention]
+    if unknown:
+        raise BadInputError(f"contention level {unknown[0]!r}: {machine.name} has {', '.join(machine.contention)}")
+    p = _as_prepared(program, machine)
+    state = kernel.new_state(p.instructions, p.flag_slots, p.cores, record=False)
+    return {name: _run(p, state, shared_rates(machine, machine.share_units(name), p.cores)[None], _ALWAYS, record=False) for name in names}
+
+
+def simulate_trace(program: Program | Prepared, machine: Machine, trace: ContentionTrace, *, record: bool = False) -> Timing:
+    """Run a program under a background load that changes while it runs (cycles of the trace count from the program's start)."""
+    p = _as_prepared(program, machine)
+    rates = np.stack([shared_rates(machine, share, p.cores) for share in trace.share_units])
+    state = kernel.new_state(p.instructions, p.flag_slots, p.cores, record)
+    return _run(p, state, rates, np.array(trace.cycles, np.int64), record)
+
+
+@njit(cache=True)
+def _alone_cycles(word, start, end, rate):
+    total = 0
+    for i in range(start, end):
+        if word[i] & KIND_MASK == TRANSFER:
+            total += ((word[i] >> KIND_BITS) + rate - 1) // rate
+    return total
+
+
+def program_bound(program: Program | Prepared, machine: Machine, share_units: int = SHARE_UNIT) -> int:
+    """Cycles below which no run at this share can come: the busiest engine, or the bus.
+
+    Engine: its fixed cycles, a DMA's also bus units / min(cap, port) rounded up per transfer (data phases of a queue do not
+    overlap), the scalar unit's issue cycles.  Bus: all bus units / port; max(port, queues), because a rate is never below one unit.
+    """
+    p = _as_prepared(program, machine)
+    port = port_units(machine, share_units)
+    busy = p.fixed_cycles.copy()
+    busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
+    for core in range(p.cores):
+        for engine in (Engine.MTE2, Engine.MTE3):
+            q = core * ENGINES + engine
+            rate = max(1, min(cap_units(machine, engine), port))
+            busy[core, engine] += _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate)
+    drawn = max(port, p.dma_queues)
+    return max(int(busy.max()), -(-int(p.bus_units.sum()) // drawn))
