@@ -1,0 +1,202 @@
+"""What every instruction does to memory: the living definition of the instruction set.
+
+| name    | shape                     | meaning                                                              |
+|---------|---------------------------|----------------------------------------------------------------------|
+| ddr     | uint8 [size_blocks * 32]  | the memory map of the program; changed in place                      |
+| on chip | uint8 [size_bytes] each   | one of each on-chip memory per core, NaNs at the start               |
+| words   | list of 32 ints           | one record, decoded once per stream                                  |
+| work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FIXPIPE), MACs (MMAD) or  |
+|         |                           | bytes written (VECTOR), counted by the interpreter itself            |
+
+It knows records and bytes, no graph and no clock.  Any legal order gives the same values (a marked graph), so a core
+runs in stream order while no WAIT finds its flag empty, and queue by queue from there on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.npu.isa import Op
+from simulator.npu.machine import BLOCK_BYTES, Engine, Machine, Memory
+from simulator.npu.program import Program
+from simulator.primitives import Bytes, Words, copy, fixpipe, im2col, mmad
+from simulator.vector_unit import vector
+
+FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
+_SET, _WAIT = int(Op.SET), int(Op.WAIT)
+
+
+class DeadlockError(TilefarmError):
+    """Work is left and no queue can go on: which queues stand, and at which flags."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What was done.  `work` is per stream and record (see the table at the top of `simulator.functional`)."""
+
+    macs: int
+    ddr_read_bytes: int
+    ddr_write_bytes: int
+    work: tuple[NDArray[np.int64], ...]
+
+
+def fill_undefined(memory: Bytes, rng: np.random.Generator) -> None:
+    """Fill with NaNs (of float16 and of float32 alike) whose payload is drawn from `rng`: what nobody wrote shows."""
+    words = memory[: memory.size // 2 * 2].view(np.uint16)
+    noise = rng.integers(0, 1 << 16, words.size, np.uint16)
+    words[:] = 0x7F80 | (noise & 0x803F) | 1
+
+
+class Memories:
+    """The byte arrays that records address: `cores[core][memory]`, DDR shared."""
+
+    def __init__(self, machine: Machine, ddr: Bytes, scramble_seed: int) -> None:
+        rng = np.random.default_rng(scramble_seed)
+        self.ddr = ddr
+        self.cores: list[list[Bytes]] = []
+        for _ in range(machine.cores):
+            memories = [ddr]
+            for memory in list(Memory)[1:]:
+                array = np.empty(machine.buffer_blocks(memory) * BLOCK_BYTES, np.uint8)
+                fill_undefined(array, rng)
+                memories.append(array)
+            self.cores.append(memories)
+
+
+def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: int = 0, verify: bool = True) -> Counters:
+    """Run a program on `ddr` (uint8, at least `memory.size_blocks` blocks, changed in place).
+
+    `scramble_seed` decides what on-chip memory holds at the start; no value of a right program depends on it.  Pass
+    `verify=False` only for a program that has been verified before.
+    Raises `ProgramError` for an illegal record, `DeadlockError`, `BadInputError` for a wrong `ddr`.
+    """
+    if verify:
+        program.verify(machine)
+    needed = program.memory.size_blocks * BLOCK_BYTES
+    if ddr.dtype != np.uint8 or ddr.ndim != 1 or ddr.size < needed or not ddr.flags.c_contiguous or not ddr.flags.writeable:
+        raise BadInputError(f"ddr: found {ddr.dtype} {list(ddr.shape)}, expected a writeable contiguous uint8 array of at least [{needed}]")
+    memories = Memories(machine, ddr, scramble_seed)
+    flags: dict[FlagKey, int] = {}
+    cores = [_Core(core, code.tolist(), memories.cores[core], flags) for core, code in enumerate(program.streams)]
+    with np.errstate(all="ignore"):
+        _run(cores, _Core.run_stream)
+        if any(not core.done for core in cores):
+            for core in cores:
+                core.split_queues()
+            _run(cores, _Core.run_queues)
+    blocked = [line for core in cores for line in core.blocked()]
+    if blocked:
+        shown = "; ".join(blocked[:8]) + (f"; and {len(blocked) - 8} more" if len(blocked) > 8 else "")
+        raise DeadlockError(f"deadlock: {shown}")
+    return _count(program, cores)
+
+
+def _run(cores: list[_Core], step: Callable[[_Core], bool]) -> None:
+    """Round-robin until nobody moves."""
+    moved = True
+    while moved:
+        moved = False
+        for core in cores:
+            moved = step(core) or moved
+
+
+def _count(program: Program, cores: list[_Core]) -> Counters:
+    work = tuple(np.array(core.work, np.int64) for core in cores)
+    macs = read = written = 0
+    for code, done in zip(program.streams, work, strict=True):
+        copies = code[:, isa.OP] == Op.COPY
+        macs += int(done[code[:, isa.OP] == Op.MMAD].sum())
+        read += int(done[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
+        written += int(done[copies & (code[:, isa.DST] == Memory.DDR)].sum())
+    return Counters(macs, read, written, work)
+
+
+class _Core:
+    """One core's stream and how far it is."""
+
+    def __init__(self, core: int, words: list[Words], memories: list[Bytes], flags: dict[FlagKey, int]) -> None:
+        self.core, self.words, self.memories, self.flags = core, words, memories, flags
+        self.work = [0] * len(words)
+        self.position = 0
+        self.queues: dict[int, deque[int]] = {}
+
+    @property
+    def done(self) -> bool:
+        return self.position == len(self.words)
+
+    def run_stream(self) -> bool:
+        """Stream order, up to the first WAIT that finds nothing; says whether anything was done."""
+        start, words, memories, work = self.position, self.words, self.memories, self.work
+        for i in range(start, len(words)):
+            record = words[i]
+            handler = _HANDLERS[record[0]]
+            if handler is not None:
+                work[i] = handler(memories, record)
+            elif not self._flag(record):
+                self.position = i
+                return i > start
+        self.position = len(words)
+        return self.position > start
+
+    def split_queues(self) -> None:
+        """From here on every queue goes as far as it can."""
+        for i in range(self.position, len(self.words)):
+            self.queues.setdefault(self.words[i][isa.ENGINE], deque()).append(i)
+        self.position = len(self.words)
+
+    def run_queues(self) -> bool:
+        moved = False
+        for queue in self.queues.values():
+            while queue:
+                record = self.words[queue[0]]
+                handler = _HANDLERS[record[0]]
+                if handler is not None:
+                    self.work[queue[0]] = handler(self.memories, record)
+                elif not self._flag(record):
+                    break
+                queue.popleft()
+                moved = True
+        return moved
+
+    def _key(self, record: Words) -> FlagKey:
+        here, there = (self.core, record[isa.ENGINE]), (record[isa.FLAG_CORE], record[isa.FLAG_ENGINE])
+        source, target = (here, there) if record[isa.OP] == _SET else (there, here)
+        return (*source, *target, record[isa.FLAG_ID])
+
+    def _flag(self, record: Words) -> bool:
+        """SET or WAIT; False where a WAIT finds its flag empty."""
+        key = self._key(record)
+        count = self.flags.get(key, 0)
+        if record[isa.OP] == _SET:
+            self.flags[key] = count + 1
+            return True
+        self.flags[key] = max(0, count - 1)
+        return count > 0
+
+    def blocked(self) -> list[str]:
+        lines = []
+        for engine, queue in sorted(self.queues.items()):
+            if queue:
+                source, source_engine, _, _, flag = self._key(self.words[queue[0]])
+                lines.append(
+                    f"core {self.core} {Engine(engine).name} instruction {queue[0]} waits for flag {flag} "
+                    f"of core {source} {Engine(source_engine).name}"
+                )
+        return lines
+
+
+_HANDLERS: list[Callable[[list[Bytes], Words], int] | None] = [None] * 64
+_HANDLERS[Op.COPY] = copy
+_HANDLERS[Op.IM2COL] = im2col
+_HANDLERS[Op.MMAD] = mmad
+_HANDLERS[Op.FIXPIPE] = fixpipe
+for _op in isa.OPS:
+    if _op >= isa.FIRST_VECTOR_OP:
+        _HANDLERS[_op] = vector

@@ -1,0 +1,154 @@
+"""The meaning of COPY, IM2COL, MMAD and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
+
+Every function takes (`memories`: uint8 arrays by `Memory`, `record`: 32 ints) and returns the work done in the unit of the
+table of `simulator.functional`.  Records have been verified: every block lies inside its memory.  Views are made by the ndarray
+constructor, which checks that they stay inside their memory (`as_strided` does not).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+
+Bytes = NDArray[np.uint8]
+Words = list[int]
+
+DTYPE, SRC, DST, D, S0, S1, S2 = isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
+C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
+C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
+M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE, isa.F_ACT
+_L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB))
+_F32 = int(DataType.float32)
+_F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
+_F32_TYPE: np.dtype[Any] = np.dtype(np.float32)
+_WORD_TYPE = np.dtype(np.int64)
+_BLOCK_WORDS = BLOCK_BYTES // 8
+
+
+@lru_cache(maxsize=4096)
+def _disjoint(length: int, count: int, stride: int, count2: int, stride2: int) -> bool:
+    """Whether no block lies in two bursts."""
+    starts = np.sort((np.arange(count) * stride + np.arange(count2)[:, None] * stride2).ravel())
+    return bool((np.diff(starts) >= length).all())
+
+
+def copy(memories: list[Bytes], record: Words) -> int:
+    """Bursts in order: the inner count runs fastest, and of two bursts to one place the later stays."""
+    source, target = memories[record[SRC]], memories[record[DST]]
+    d, s, length = record[D] * BLOCK_BYTES, record[S0] * BLOCK_BYTES, record[C_LENGTH]
+    count, count2 = record[C_COUNT], record[C_COUNT2]
+    size = length * BLOCK_BYTES
+    if count * count2 == 1:
+        target[d : d + size] = source[s : s + size]
+        return size
+    shape = (count2, count, length * _BLOCK_WORDS)
+    reads = np.ndarray(shape, _WORD_TYPE, source, s, (record[C_SSTRIDE2] * BLOCK_BYTES, record[C_SSTRIDE] * BLOCK_BYTES, 8))
+    writes = np.ndarray(shape, _WORD_TYPE, target, d, (record[C_DSTRIDE2] * BLOCK_BYTES, record[C_DSTRIDE] * BLOCK_BYTES, 8))
+    if _disjoint(length, count, record[C_DSTRIDE], count2, record[C_DSTRIDE2]):
+        writes[...] = reads
+    else:
+        for j in range(count2):
+            for i in range(count):
+                writes[j, i] = reads[j, i]
+    return size * count * count2
+
+
+@lru_cache(maxsize=8192)
+def _taps(
+    h: int, w: int, pitch: int, plane: int, kh: int, kw: int, sh: int, sw: int, dh: int, dw: int, pt: int, pl: int,
+    ow: int, moff: int, m: int, mpad: int, koff: int, k: int, lanes: int,
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # fmt: skip
+    """(index, zeros) of an IM2COL: source unit of every destination unit counted from S0, and the flat places that are zero.
+
+    A unit is a block, or four float16 lanes (8 bytes) where lanes = 4.  index is None where every place is zero.
+    """
+    if lanes == 4:
+        position = 4 * (koff + np.arange(k))[:, None] + np.arange(4)  # [k, 4]
+        plane_at, pitch = np.zeros_like(position), pitch * 4
+        inside = position < kh * kw
+    else:
+        c1, position = np.divmod((koff + np.arange(k))[:, None], kh * kw)  # [k, 1]
+        plane_at = c1 * plane
+        inside = np.ones_like(position, dtype=bool)
+    ky, kx = np.divmod(position[:, None, :], kw)  # [k, 1, units]
+    oy, ox = np.divmod((moff + np.arange(m))[None, :, None], ow)  # [1, m, 1]
+    y, x = oy * sh - pt + ky * dh, ox * sw - pl + kx * dw
+    valid = (y >= 0) & (y < h) & (x >= 0) & (x < w) & inside[:, None, :]
+    index = np.zeros((k, mpad, position.shape[1]), np.int64)
+    index[:, :m] = np.where(valid, plane_at[:, None, :] + y * pitch + x, 0)
+    zero = np.ones(index.shape, bool)
+    zero[:, :m] = ~valid
+    return (index.ravel() if valid.any() else None), np.flatnonzero(zero)
+
+
+def im2col(memories: list[Bytes], record: Words) -> int:
+    """L1 -> L0A: gather the window of every output pixel; outside the image and in the rows [M, MPAD) there is zero."""
+    k, mpad, lanes = record[isa.I_K], record[isa.I_MPAD], record[isa.I_LANES]
+    index, zeros = _taps(*record[isa.I_H : isa.I_LANES + 1])
+    unit = 1 if lanes == 4 else _BLOCK_WORDS
+    source = memories[_L1].view(_WORD_TYPE)[record[S0] * _BLOCK_WORDS :].reshape(-1, unit)
+    target = np.ndarray((k * mpad * _BLOCK_WORDS // unit, unit), _WORD_TYPE, memories[_L0A], record[D] * BLOCK_BYTES)
+    if index is None:
+        target[...] = 0
+    else:
+        source.take(index, axis=0, out=target, mode="clip")  # clip: in range already, and numpy's fast path
+        if zeros.size:
+            target[zeros] = 0
+    return target.nbytes
+
+
+def mmad(memories: list[Bytes], record: Words) -> int:
+    """L0C[n1][m] (+)= L0A x L0B, products and sums in float32."""
+    m, k, n1 = record[M_MPAD], record[M_K], record[M_N1]
+    wide = record[DTYPE] == _F32
+    dtype, c0 = (_F32_TYPE, 8) if wide else (_F16_TYPE, 16)
+    a = np.ndarray((k, m, c0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
+    b = np.ndarray((n1, k, 16, c0), dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
+    c = np.ndarray((n1, m, 16), _F32_TYPE, memories[_L0C], record[D] * BLOCK_BYTES)
+    left = np.empty((m, k, c0), np.float32)
+    left[...] = a.transpose(1, 0, 2)
+    right = np.empty((n1, 16, k, c0), np.float32)
+    right[...] = b.transpose(0, 2, 1, 3)
+    product = np.matmul(left.reshape(m, k * c0), right.reshape(n1 * 16, k * c0).T).reshape(m, n1, 16).transpose(1, 0, 2)
+    if record[M_ACC]:
+        c += product
+    else:
+        c[...] = product
+    return m * k * c0 * n1 * 16
+
+
+def fixpipe(memories: list[Bytes], record: Words) -> int:
+    """L0C -> {UB, L1}: + bias, + residual, activation in float32, then one rounding; [N1][M][16] becomes planes of C0."""
+    m, n1 = record[F_M], record[F_N1]
+    c = np.ndarray((n1, m, 16), _F32_TYPE, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * 64, 64, 4))
+    value = c
+    if record[S1] >= 0:
+        value = c + np.ndarray((n1, 1, 16), _F32_TYPE, memories[_UB], record[S1] * BLOCK_BYTES)
+    if record[DTYPE] == _F32:
+        value = value.reshape(n1, m, 2, 8).transpose(0, 2, 1, 3)
+        shape, dtype, size = (n1, 2, m, 8), _F32_TYPE, 4
+    else:
+        value = value.reshape(n1, 1, m, 16)
+        shape, dtype, size = (n1, 1, m, 16), _F16_TYPE, 2
+    halves = shape[1]
+    if record[S2] >= 0:
+        plane = record[F_RPLANE] * BLOCK_BYTES
+        value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
+    if record[F_ACT] == isa.Activation.relu:
+        value = np.maximum(value, np.float32(0))
+    plane = record[F_DPLANE] * BLOCK_BYTES
+    target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
+    if n1 * halves == 1 or record[F_DPLANE] >= m:
+        target[...] = value
+    else:  # planes that overlap: the later one stays
+        for i in range(n1):
+            for j in range(halves):
+                target[i, j] = value[i, j]
+    return c.nbytes

@@ -1,0 +1,195 @@
+"""The meaning of the VECTOR opcodes: UB -> UB, computed in float32 and rounded once to the data type.
+
+A repeat reads its blocks, then writes them; repeats run in order.  Where no repeat reads what an earlier one wrote, all of
+them are one numpy expression; where dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
+
+float16 operands go to numpy's float16 ufuncs where those exist: they compute in float32 and round once.  VMADD in float32
+computes in float64, which leaves one rounding to float32, as a fused multiply-add does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.isa import DTYPE, S0, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+from simulator.primitives import Bytes, Words
+
+Floats = NDArray[Any]
+Span = tuple[int, int, int, int]  # offset from dst, run, block stride, repeat stride: in blocks
+
+_UB, _F32 = int(Memory.UB), int(DataType.float32)
+_F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
+_F32_TYPE: np.dtype[Any] = np.dtype(np.float32)
+_SOURCES = VECTOR_SOURCES.tolist()
+
+INDEPENDENT, SEQUENTIAL = -1, -2
+
+
+def _blocks_of(blocks: int, repeats: int, span: Span) -> NDArray[np.int64]:
+    """[repeats, blocks * run] block numbers."""
+    offset, run, bs, rs = span
+    at = offset + np.arange(repeats)[:, None, None] * rs + np.arange(blocks)[:, None] * bs + np.arange(run)
+    return at.reshape(repeats, blocks * run)
+
+
+@lru_cache(maxsize=16384)
+def _order(blocks: int, repeats: int, written: Span, sources: tuple[Span, ...]) -> int:
+    """INDEPENDENT, SEQUENTIAL, or the number of the source through which dst accumulates (the others untouched by dst)."""
+    writes = _blocks_of(blocks, repeats, written)
+    if written[3] == 0:
+        through = [i for i, span in enumerate(sources) if span == written]
+        others = [span for i, span in enumerate(sources) if i not in through]
+        if len(through) == 1 and not any(np.isin(_blocks_of(blocks, repeats, span), writes).any() for span in others):
+            return through[0]
+        return SEQUENTIAL
+    flat, first = np.unique(writes, return_index=True)
+    if flat.size != writes.size:
+        return SEQUENTIAL
+    writer = first // writes.shape[1]
+    for span in sources:
+        reads = _blocks_of(blocks, repeats, span)
+        at = np.minimum(np.searchsorted(flat, reads), flat.size - 1)
+        if ((flat[at] == reads) & (writer[at] < np.arange(repeats)[:, None])).any():
+            return SEQUENTIAL
+    return INDEPENDENT
+
+
+def vector(memories: list[Bytes], record: Words) -> int:
+    """Any VECTOR opcode; returns the bytes written."""
+    op, ub = record[isa.OP], memories[_UB]
+    blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
+    wide, wide_source = record[DTYPE] == _F32, record[DTYPE] == _F32
+    lanes, run, source_run = (8 if wide else 16), 1, 1
+    if op == Op.VCONVERT:  # a "block" is 16 elements on both sides: one block of float16, a pair of float32
+        wide_source, lanes = imm == _F32, 16
+        run, source_run = 1 + wide, 1 + wide_source
+    written: Span = (0, run, record[V_DBS] * run, record[V_DRS])
+    d = record[D]
+    sources: list[Span] = []
+    for s in range(_SOURCES[op]):
+        at = V_S0BS + 2 * s
+        sources.append((record[S0 + s] - d, source_run, record[at] * source_run, record[at + 1]))
+    done = repeats * blocks * run * BLOCK_BYTES
+    if blocks > 1 and written[2] == 0:  # blocks written to one place: the last one stays
+        sources = [(offset + (blocks - 1) * bs, width, bs, rs) for offset, width, bs, rs in sources]
+        blocks = 1
+
+    dtype, source_dtype = (_F32_TYPE if wide else _F16_TYPE), (_F32_TYPE if wide_source else _F16_TYPE)
+    shape = (repeats, blocks, lanes)
+    target = np.ndarray(shape, dtype, ub, d * BLOCK_BYTES, (written[3] * BLOCK_BYTES, written[2] * BLOCK_BYTES, dtype.itemsize))
+    values = [
+        np.ndarray(shape, source_dtype, ub, (d + offset) * BLOCK_BYTES, (rs * BLOCK_BYTES, bs * BLOCK_BYTES, source_dtype.itemsize))
+        for offset, _, bs, rs in sources
+    ]
+    order = INDEPENDENT if repeats == 1 else _order(blocks, repeats, written, tuple(sources))
+    compute = _COMPUTE[op]
+    if order == INDEPENDENT:
+        compute(target, values, imm)
+    elif order >= 0 and (op, order) in _ACCUMULATE:
+        _accumulate(op, target[0], values[order][0], [value for i, value in enumerate(values) if i != order])
+    else:
+        for r in range(repeats):
+            compute(target[r : r + 1], [value[r : r + 1] for value in values], imm)
+    return done
+
+
+# An accumulation in place: the running value (the source given by the number) op the others, repeat by repeat, rounded each time.
+_ACCUMULATE: dict[tuple[int, int], np.ufunc] = {
+    (Op.VADD, 0): np.add, (Op.VADD, 1): np.add, (Op.VMUL, 0): np.multiply, (Op.VMUL, 1): np.multiply,
+    (Op.VMAX, 0): np.maximum, (Op.VMAX, 1): np.maximum, (Op.VMIN, 0): np.minimum, (Op.VMIN, 1): np.minimum,
+    (Op.VSUB, 0): np.subtract, (Op.VDIV, 0): np.divide,
+}  # fmt: skip
+
+
+def _accumulate(op: int, target: Floats, start: Floats, others: list[Floats]) -> None:
+    stack = np.concatenate((start[None], others[0]))
+    ufunc = _ACCUMULATE[op, 0]
+    # accumulate is sequential by definition, and each partial result is stored in the data type
+    target[...] = ufunc.accumulate(stack, axis=0)[-1]
+
+
+def _imm(word: int) -> np.float32:
+    return np.float32(isa.bits_float(word))
+
+
+def _unary(function: Callable[..., Floats]) -> Callable[[Floats, list[Floats], int], None]:
+    def run(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+        target[...] = function(values[0].astype(np.float32))
+
+    return run
+
+
+def _with_imm(ufunc: np.ufunc) -> Callable[[Floats, list[Floats], int], None]:
+    def run(target: Floats, values: list[Floats], imm_bits: int) -> None:
+        target[...] = ufunc(values[0], _imm(imm_bits), dtype=np.float32)
+
+    return run
+
+
+def _binary(ufunc: np.ufunc) -> Callable[[Floats, list[Floats], int], None]:
+    def run(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+        ufunc(values[0], values[1], out=target)
+
+    return run
+
+
+def _fill(target: Floats, _values: list[Floats], imm_bits: int) -> None:
+    target[...] = _imm(imm_bits)
+
+
+def _move(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+    target[...] = values[0]
+
+
+def _relu(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+    np.maximum(values[0], values[0].dtype.type(0), out=target)
+
+
+def _multiply_add(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+    wider = np.float64 if target.dtype == _F32_TYPE else np.float32
+    target[...] = np.multiply(values[0], values[1], dtype=wider) + values[2]
+
+
+def _lane_max(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+    target[...] = values[0].max(axis=-1, keepdims=True)
+
+
+def _lane_sum(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+    """A tree in float32: lane i takes lane i + half, halving until one is left."""
+    total = values[0].astype(np.float32)
+    while total.shape[-1] > 1:
+        half = total.shape[-1] // 2
+        total = total[..., :half] + total[..., half:]
+    target[...] = total
+
+
+_COMPUTE: dict[int, Callable[[Floats, list[Floats], int], None]] = {
+    Op.VFILL: _fill,
+    Op.VCOPY: _move,
+    Op.VCONVERT: _move,
+    Op.VRELU: _relu,
+    Op.VEXP: _unary(np.exp),
+    Op.VLN: _unary(np.log),
+    Op.VSQRT: _unary(np.sqrt),
+    Op.VRECIPROCAL: _unary(np.reciprocal),
+    Op.VADDS: _with_imm(np.add),
+    Op.VMULS: _with_imm(np.multiply),
+    Op.VMAXS: _with_imm(np.maximum),
+    Op.VMINS: _with_imm(np.minimum),
+    Op.VADD: _binary(np.add),
+    Op.VSUB: _binary(np.subtract),
+    Op.VMUL: _binary(np.multiply),
+    Op.VMAX: _binary(np.maximum),
+    Op.VMIN: _binary(np.minimum),
+    Op.VDIV: _binary(np.divide),
+    Op.VMADD: _multiply_add,
+    Op.VLANE_MAX: _lane_max,
+    Op.VLANE_SUM: _lane_sum,
+}
