@@ -358,10 +358,12 @@ def _check_buffers(container: Container) -> None:
             raise ContainerError(f"{where}: shape {list(buffer.shape)} is not the model's {list(buffer.onnx_shape)}")
         if buffer.pixel_lanes == c0:
             lanes, blocks = buffer.planes * c0, n * buffer.planes * h * w
-        elif buffer.pixel_lanes == 4 and buffer.planes == 1:
+        elif buffer.pixel_lanes == 4 and c0 == 16 and buffer.planes == 1:
             lanes, blocks = 4, n * h * -(-w // 4)
         else:
-            raise ContainerError(f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane")
+            raise ContainerError(
+                f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane of float16"
+            )
         if max(buffer.lanes) >= lanes or len(set(buffer.lanes)) != c:
             raise ContainerError(f"{where}: lanes are not {c} different ones below {lanes}")
         if buffer.size_blocks < blocks:
