@@ -103,33 +103,48 @@ class Program:
         memory, no write to constants, flags paired (as many SETs as WAITs per flag, ids and cores that exist).
         Whether flags suffice is the sanitizer's question.
         """
-        self.memory.verify()
-        if self.machine != machine.digest:
-            raise ProgramError(f"program is for machine {self.machine}, this is {machine.name} ({machine.digest})")
-        if len(self.streams) != machine.cores:
-            raise ProgramError(f"program has {len(self.streams)} streams, {machine.name} has {machine.cores} cores")
-        limits = np.zeros((len(Memory), 2), np.int64)
-        limits[Memory.DDR] = (self.memory.size_blocks, self.memory.constant_blocks)
-        for memory in Memory:
-            if memory != Memory.DDR:
-                limits[memory, 0] = machine.buffer_blocks(memory)
-        balance: dict[tuple[int, ...], int] = {}
+        balance = self.verify_records(machine)
+        limits = block_limits(self.memory, machine)
         for core, code in enumerate(self.streams):
-            _check_shape(code, core)
-            _check_kinds(code, core, machine)
-            _check_parameters(code, core)
             at, memory, lo, hi = _first_out_of_bounds(np.ascontiguousarray(code), limits)
             if at >= 0:
                 name, size = Memory(memory).name, int(limits[memory, 0])
                 what = "a read-only constant" if hi <= size and lo >= 0 else f"outside the {size} blocks of {name}"
                 raise ProgramError(f"core {core} instruction {at}: {_op(code, at)} touches {name} blocks {lo}..{hi}, {what}")
-            _count_flags(code, core, machine, balance)
         for (source, source_engine, target, target_engine, flag), count in balance.items():
             if count:
                 raise ProgramError(
                     f"flag {flag} of core {source} {Engine(source_engine).name} -> core {target} {Engine(target_engine).name}: "
                     f"{'SETs' if count > 0 else 'WAITs'} exceed the others by {abs(count)}"
                 )
+
+    def verify_records(self, machine: Machine) -> dict[tuple[int, ...], int]:
+        """The part of `verify` that looks at records one by one, without addresses; returns SETs - WAITs of every flag.
+
+        What passes can be handed to `access.accesses`.  Raises `ProgramError`.
+        """
+        self.memory.verify()
+        if self.machine != machine.digest:
+            raise ProgramError(f"program is for machine {self.machine}, this is {machine.name} ({machine.digest})")
+        if len(self.streams) != machine.cores:
+            raise ProgramError(f"program has {len(self.streams)} streams, {machine.name} has {machine.cores} cores")
+        balance: dict[tuple[int, ...], int] = {}
+        for core, code in enumerate(self.streams):
+            _check_shape(code, core)
+            _check_kinds(code, core, machine)
+            _check_parameters(code, core)
+            _count_flags(code, core, machine, balance)
+        return balance
+
+
+def block_limits(memory_map: MemoryMap, machine: Machine) -> NDArray[np.int64]:
+    """int64 [6, 2]: size of every memory in blocks, and its first writeable block."""
+    limits = np.zeros((len(Memory), 2), np.int64)
+    limits[Memory.DDR] = (memory_map.size_blocks, memory_map.constant_blocks)
+    for memory in Memory:
+        if memory != Memory.DDR:
+            limits[memory, 0] = machine.buffer_blocks(memory)
+    return limits
 
 
 def _op(code: Code, i: int) -> str:
