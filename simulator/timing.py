@@ -8,9 +8,10 @@ The model (all times integer cycles):
 * SET leaves at once and takes effect when everything before it in its queue has completed, `between_cores_cycles` later at another
   core.  WAIT leaves when its SET has taken effect, and holds up its own queue only.  Neither occupies the engine.  The i-th WAIT of a flag
   belongs to the i-th SET.  The counter's limit is not a matter of time; the sanitizer looks after it.
-* DDR transfers: a queue issues one at max(dispatch, previous leaving, data end of the transfer `outstanding` before it).  Its data phase starts at
-  max(issue + latency, data end of its predecessor), draws from the port at the rates of `ddr.py`, and ends in the cycle in which the last bus
-  unit is through.  A DMA's move on chip (UB -> L1) waits for the data end before it and then lasts its fixed time.
+* DDR transfers: a queue issues one at max(dispatch, previous leaving, data end of the transfer `outstanding` before it).  Its data
+  phase starts at max(issue + latency, data end of its predecessor), draws from the port at the rates of `ddr.py`, and ends in the
+  cycle in which the last bus unit is through.  A DMA's move on chip (UB -> L1) waits for the data end before it and then lasts its
+  fixed time.
 
 `prepare` turns a program into arrays once; `simulate_levels` measures it at several levels.
 """
@@ -31,7 +32,7 @@ from simulator.npu.cycles import cap_units, cost_tables, port_units, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine
-from simulator.npu.program import Program, ProgramError
+from simulator.npu.program import Code, Program, ProgramError
 from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
 _OP, _ENGINE = isa.OP, isa.ENGINE
@@ -51,7 +52,7 @@ class Prepared:
 
     word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_kernel`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
-    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  `key_space` sizes the table of flags.
+    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.
     """
 
     machine: Machine
@@ -92,8 +93,8 @@ class Prepared:
 class Recorded:
     """Per core, int64 [instructions] in stream order.
 
-    dispatch: handed to its queue.  start, end: of the work; for a DDR transfer of its data phase; for SET leaving and taking effect (at its own core);
-    for WAIT reaching the head of its queue with nothing before it, and passing.
+    dispatch: handed to its queue.  start, end: of the work; for a DDR transfer of its data phase; for SET leaving the queue and taking
+    effect (at its own core); for WAIT reaching the head of its queue, and passing.
     """
 
     dispatch: tuple[Ints, ...]
@@ -128,7 +129,7 @@ class Timing:
 
 
 @njit(cache=True)
-def _count(code, core, cores, ids, queue_count, sets, waits, engine):
+def _count(code: Code, core: int, cores: int, ids: int, queue_count: Ints, sets: Ints, waits: Ints, engine: NDArray[np.uint8]) -> int:
     """First pass over a stream: entries per queue, SETs and WAITs per flag.  Returns the first unusable row, or -1."""
     for i in range(code.shape[0]):
         e = code[i, _ENGINE]
@@ -137,7 +138,7 @@ def _count(code, core, cores, ids, queue_count, sets, waits, engine):
         engine[i] = e
         queue_count[core * ENGINES + e] += 1
         op = code[i, _OP]
-        if op == _SET or op == _WAIT:
+        if op in (_SET, _WAIT):
             other, other_engine, flag = code[i, _FLAG_CORE], code[i, _FLAG_ENGINE], code[i, _FLAG_ID]
             if other < 0 or other >= cores or other_engine < 0 or other_engine >= ENGINES or flag < 0 or flag >= ids:
                 return i
@@ -150,7 +151,19 @@ def _count(code, core, cores, ids, queue_count, sets, waits, engine):
 
 
 @njit(cache=True)
-def _fill(code, core, busy, bus, word, cursor, sets, waits, fixed_cycles, transfers, bus_units):
+def _fill(
+    code: Code,
+    core: int,
+    busy: Ints,
+    bus: Ints,
+    word: Ints,
+    cursor: Ints,
+    sets: Ints,
+    waits: Ints,
+    fixed_cycles: Ints,
+    transfers: Ints,
+    bus_units: Ints,
+) -> int:
     """Second pass: entries into their queues.  `sets` and `waits` hold the next slot of each flag."""
     for i in range(code.shape[0]):
         q = core * ENGINES + code[i, _ENGINE]
@@ -225,17 +238,18 @@ def prepare(program: Program, machine: Machine) -> Prepared:
 
 def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -> Timing:
     machine = p.machine
-    constants = np.array(
-        [
-            machine.issue_cycles, machine.queue_depth, machine.ddr.latency_cycles, machine.ddr.outstanding,
-            machine.flags.between_cores_cycles, int(record),
-        ],
-        np.int64,
-    )  # fmt: skip
-    cycles = int(kernel.run(state, p.word, p.engine, p.queue_start, p.stream_start, rates, changes, constants))
+    port = np.zeros(kernel.RECORD + 1, np.int64)
+    port[kernel.ISSUE_CYCLES] = machine.issue_cycles
+    port[kernel.QUEUE_DEPTH] = machine.queue_depth
+    port[kernel.LATENCY] = machine.ddr.latency_cycles
+    port[kernel.OUTSTANDING] = machine.ddr.outstanding
+    port[kernel.REMOTE_CYCLES] = machine.flags.between_cores_cycles
+    port[kernel.RECORD] = record
+    cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, rates, changes, port))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))
-    busy = p.fixed_cycles + state.transfer_cycles.reshape(p.cores, ENGINES)
+    unit = state.unit.reshape(p.cores, kernel.UNITS, kernel.COLUMNS)
+    busy = p.fixed_cycles + unit[:, :ENGINES, kernel.MOVED]
     busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
     busy.flags.writeable = False
     return Timing(
@@ -244,8 +258,8 @@ def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -
         ddr_read_bytes=p.ddr_read_bytes,
         ddr_write_bytes=p.ddr_write_bytes,
         bus_units=int(p.bus_units.sum()),
-        load_store_cycles=int(state.moved_cycles.sum()),
-        compute_cycles=int(kernel.compute_union(state.time, p.word, p.queue_start, p.cores).sum()),
+        load_store_cycles=int(unit[:, kernel.SCALAR_UNIT, kernel.CORE_MOVED].sum()),
+        compute_cycles=int(kernel.compute_union(state.time, p.word, p.queue_start, p.cores)),
         instructions=p.instructions,
         recorded=_recorded(p, state) if record else None,
     )
@@ -259,7 +273,7 @@ def _recorded(p: Prepared, state: State) -> Recorded:
         stream[rows] = entries
         return tuple(np.split(stream, p.stream_start[1:-1]))
 
-    return Recorded(per_core(state.dispatched), per_core(state.start), per_core(state.end))
+    return Recorded(*(per_core(column) for column in state.record))
 
 
 def _deadlock(p: Prepared, state: State) -> str:
@@ -273,15 +287,17 @@ def _deadlock(p: Prepared, state: State) -> str:
         return f"core {core} {Engine(engine).name} instruction {int(rows[entry] - p.stream_start[core])}"
 
     parts = []
-    for q in range(len(p.queue_start) - 1):
-        head = int(state.head[q])
-        if head < int(state.tail[q]) and int(p.word[head]) & KIND_MASK == WAIT:
+    for u, unit in enumerate(state.unit.tolist()):
+        core, e = divmod(u, kernel.UNITS)
+        head = unit[kernel.HEAD]
+        if e == kernel.SCALAR_UNIT:
+            if unit[kernel.FULL] >= 0:
+                full = Engine(unit[kernel.FULL] % kernel.UNITS).name
+                where = f"instruction {unit[kernel.PC] - unit[kernel.FIRST]}"
+                parts.append(f"core {core} cannot dispatch {where}: the queue of {full} is full ({p.machine.queue_depth} entries)")
+        elif head < unit[kernel.TAIL] and int(p.word[head]) & KIND_MASK == WAIT:
             source = setter.get(int(p.word[head]) >> KIND_BITS)
             parts.append(f"{name(head)} waits for " + ("a SET that does not exist" if source is None else f"the SET at {name(source)}"))
-    for core in range(p.cores):
-        if state.full[core] >= 0:
-            parts.append(f"core {core} cannot dispatch instruction {int(state.pc[core] - p.stream_start[core])}: the queue of "
-                         f"{Engine(int(state.full[core]) % ENGINES).name} is full ({p.machine.queue_depth} entries)")  # fmt: skip
     return "deadlock: " + "; ".join(parts)
 
 
@@ -344,7 +360,7 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
 
 
 @njit(cache=True)
-def _alone_cycles(word, start, end, rate):
+def _alone_cycles(word: Ints, start: int, end: int, rate: int) -> int:
     total = 0
     for i in range(start, end):
         if word[i] & KIND_MASK == TRANSFER:

@@ -5,22 +5,23 @@ are known as soon as their sources have run, and may lie in the future.  So queu
 worklist of those that something woke), and only when none can move does the clock step to the next start or end of a data phase.
 Exact, because whatever is still unknown then waits for a transfer that has not ended, and so cannot come before that end.
 
-Arrays.  q = core * 7 + engine; entries are instructions in queue order (`queue_start[q]` onwards).
+A unit u = core * 8 + engine is a queue; core * 8 + 7 is the scalar unit that feeds the core's queues.  Entries are instructions in
+queue order.
 
-| name        | dtype, shape         | meaning                                                                              |
-|-------------|----------------------|--------------------------------------------------------------------------------------|
-| word        | int64 [n]            | entry: value << 3 or kind; value = busy cycles, bus units or flag slot              |
-| engine      | uint8 [n]            | engine of each instruction in stream order                                           |
-| time        | int64 [n]            | of an entry: dispatch cycle, then the cycle in which it left the queue               |
-| flag        | int64 [slots]        | cycle in which the SET of a slot takes effect; -1 unknown; -2 - q: q waits for it    |
-| head, tail  | int64 [queues]       | next entry to leave, next entry to be dispatched                                     |
-| front, done | int64 [queues]       | cycle of the last leaving; completion of all that left (DMA: of all before `data`)   |
-| data        | int64 [queues]       | DMA: first entry whose effect is not settled; the transfers in data..head are issued |
-| begin       | int64 [2, cores]     | known start of the next data phase (FAR: none) of MTE2, MTE3                         |
-| finish      | int64 [2, cores]     | service at which the running transfer ends (FAR: none)                               |
-| served      | int64 [2]            | bus units that each always-active MTE2, MTE3 transfer would have had so far          |
+| name   | dtype, shape           | meaning                                                                                  |
+|--------|------------------------|------------------------------------------------------------------------------------------|
+| word   | int64 [n]              | entry: value << 3 or kind; value = busy cycles, bus units or flag slot                   |
+| engine | uint8 [n]              | engine of each instruction in stream order                                               |
+| time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
+| flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
+| unit   | int64 [cores * 8, 16]  | state of queues (FIRST..) and of scalar units (PC..)                                     |
+| port   | int64 [12]             | state of the DDR port, constants of the run                                              |
+| record | int64 [3, n or 0]      | dispatch, start and end per entry; empty when they are not wanted                        |
 
-A transfer that starts at service v ends at v + bus: all transfers of a kind run at one rate, so steps of the clock touch two counters only.
+Few arrays and no tuples of arrays: numba counts references at every access of a tuple's member, which made this loop several times slower.
+
+A transfer that starts when its kind has had `SERVED` bus units ends when it has had that + bus: all transfers of a kind run at one rate, so
+a step of the clock touches two counters only.
 """
 
 from __future__ import annotations
@@ -33,364 +34,358 @@ from numpy.typing import NDArray
 
 from simulator.npu.machine import Engine
 
+Ints = NDArray[np.int64]
+
 ENGINES = len(Engine)
-KIND_BITS, KIND_MASK = 3, 7
-FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
+UNITS = ENGINES + 1  # of a core: its queues and its scalar unit
+SCALAR_UNIT = ENGINES
 FAR = np.iinfo(np.int64).max
 MTE2, MTE3, CUBE, VECTOR = int(Engine.MTE2), int(Engine.MTE3), int(Engine.CUBE), int(Engine.VECTOR)
-SCALAR_UNIT = ENGINES  # on the worklist: the scalar unit of a core, beside its queues
-_ITEMS = ENGINES + 1
 
-# constants of a run, int64 [6]
-ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD = range(6)
+# entries
+KIND_BITS, KIND_MASK = 3, 7
+FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
 
-Ints = NDArray[np.int64]
+# columns of `unit`: worklist (a linked stack), then of a queue
+QUEUED, NEXT = 0, 1
+FIRST, STOP = 2, 3  # its entries
+HEAD, TAIL = 4, 5  # next entry to leave, next entry to be dispatched
+FRONT = 6  # cycle of the last leaving
+DONE = 7  # cycle in which all that left has completed (DMA: all before DATA)
+STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
+DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
+INFLIGHT = 10  # DMA: transfers issued and not ended
+BEGIN = 11  # DMA: known start of the next data phase, or FAR
+FINISH = 12  # DMA: SERVED at which the running transfer ends, or FAR
+BEGAN = 13  # DMA: start of the running data phase
+MOVED = 14  # DMA: cycles of data phases so far
+# and of a scalar unit (FIRST, STOP: its rows)
+PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
+FULL = 6  # queue whose lack of room stops it, or -1
+MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core, since when, cycles with at least one so far
+COLUMNS = 16
+
+# columns of `port`
+SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
+TOP = 4  # top of the worklist, or -1
+ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD = range(5, 11)
+
+DISPATCHED, START, END = range(3)
 
 
 class State(NamedTuple):
-    """Everything that changes in a run (see the table at the top)."""
+    """Arrays of a run (see the table at the top); `run` initialises them."""
 
     time: Ints
     flag: Ints
-    head: Ints
-    tail: Ints
-    front: Ints
-    done: Ints
-    stalled: Ints  # queues: 1 while waiting for a flag or a completion, so that a dispatch need not wake it
-    data: Ints
-    inflight: Ints  # queues: transfers issued and not ended
-    begin: Ints
-    finish: Ints
-    began: Ints  # [2, cores]: start of the running data phase
-    served: Ints
-    active: Ints  # [2]
-    moving: Ints  # cores: running transfers
-    moving_since: Ints
-    moved_cycles: Ints
-    transfer_cycles: Ints  # queues
-    pc: Ints  # cores: next row to be dispatched
-    issued: Ints  # cores: cycle of the last dispatch
-    full: Ints  # cores: queue whose lack of room stops the scalar unit, or -1
-    work: Ints  # stack of core * 8 + engine (or SCALAR_UNIT); work[-1] holds its height
-    queued: NDArray[np.uint8]
-    start: Ints  # entries, when recording
-    end: Ints
-    dispatched: Ints
+    unit: Ints
+    record: Ints
 
 
 def new_state(instructions: int, slots: int, cores: int, record: bool) -> State:
-    """Room for a run; `reset` makes it ready."""
-    queues = cores * ENGINES
-    recorded = instructions if record else 0
-
-    def ints(*shape: int) -> Ints:
-        return np.empty(shape, np.int64)
-
+    """Room for a run."""
     return State(
-        time=ints(instructions), flag=ints(slots),
-        head=ints(queues), tail=ints(queues), front=ints(queues), done=ints(queues), stalled=ints(queues), data=ints(queues),
-        inflight=ints(queues), begin=ints(2, cores), finish=ints(2, cores), began=ints(2, cores), served=ints(2), active=ints(2),
-        moving=ints(cores), moving_since=ints(cores), moved_cycles=ints(cores), transfer_cycles=ints(queues),
-        pc=ints(cores), issued=ints(cores), full=ints(cores),
-        work=ints(cores * _ITEMS + 1), queued=np.empty(cores * _ITEMS, np.uint8),
-        start=ints(recorded), end=ints(recorded), dispatched=ints(recorded),
-    )  # fmt: skip
+        np.empty(instructions, np.int64),
+        np.empty(slots, np.int64),
+        np.empty((cores * UNITS, COLUMNS), np.int64),
+        np.empty((3, instructions if record else 0), np.int64),
+    )
 
 
 @njit(cache=True)
-def _reset(s, queue_start, stream_start):
-    s.flag[:] = -1
-    queues = s.head.shape[0]
-    s.head[:] = queue_start[:queues]
-    s.tail[:] = queue_start[:queues]
-    s.data[:] = queue_start[:queues]
-    for array in (s.front, s.done, s.stalled, s.inflight, s.transfer_cycles, s.served, s.active):
-        array[:] = 0
-    for array in (s.moving, s.moving_since, s.moved_cycles, s.issued):
-        array[:] = 0
-    s.begin[:] = FAR
-    s.finish[:] = FAR
-    s.full[:] = -1
-    s.queued[:] = 0
-    s.work[-1] = 0
-    for core in range(s.pc.shape[0]):
-        s.pc[core] = stream_start[core]
-        _wake(s, core * _ITEMS + SCALAR_UNIT)
+def _reset(unit: Ints, port: Ints, flag: Ints, queue_start: Ints, stream_start: Ints) -> None:
+    flag[:] = -1
+    unit[:] = 0
+    port[SERVED], port[SERVED + 1], port[ACTIVE], port[ACTIVE + 1], port[TOP] = 0, 0, 0, 0, -1
+    for core in range(stream_start.shape[0] - 1):
+        for e in range(ENGINES):
+            u, q = core * UNITS + e, core * ENGINES + e
+            unit[u, FIRST] = unit[u, HEAD] = unit[u, TAIL] = unit[u, DATA] = queue_start[q]
+            unit[u, STOP] = queue_start[q + 1]
+            unit[u, BEGIN] = unit[u, FINISH] = FAR
+        u = core * UNITS + SCALAR_UNIT
+        unit[u, FIRST] = unit[u, PC] = stream_start[core]
+        unit[u, STOP] = stream_start[core + 1]
+        unit[u, FULL] = -1
+        _wake(unit, port, u)
 
 
-@njit(cache=True, inline="always")
-def _wake(s, item):
-    if not s.queued[item]:
-        s.queued[item] = 1
-        last = s.work.shape[0] - 1
-        s.work[s.work[last]] = item
-        s.work[last] += 1
+@njit(cache=True)
+def _wake(unit: Ints, port: Ints, u: int) -> None:
+    if not unit[u, QUEUED]:
+        unit[u, QUEUED] = 1
+        unit[u, NEXT] = port[TOP]
+        port[TOP] = u
 
 
-@njit(cache=True, inline="always")
-def _fire(s, slot, cycle):
-    """A SET takes effect; wakes the queue whose WAIT stands at the head for it."""
-    waiter = s.flag[slot]
-    s.flag[slot] = cycle
+@njit(cache=True)
+def _fire(unit: Ints, port: Ints, flag: Ints, slot: int, cycle: int) -> None:
+    """A SET takes effect; wakes the queue whose WAIT stands at its head for it."""
+    waiter = flag[slot]
+    flag[slot] = cycle
     if waiter <= -2:
-        q = -2 - waiter
-        s.stalled[q] = 0
-        _wake(s, q // ENGINES * _ITEMS + q % ENGINES)
-
-
-@njit(cache=True, inline="always")
-def _start_data(s, k, core, q, bus, now, begin):
-    """The transfer at the front of DMA `k` of a core may move data from cycle `begin` on."""
-    if begin > now:
-        s.begin[k, core] = begin
-        return
-    s.begin[k, core] = FAR
-    s.began[k, core] = now
-    s.finish[k, core] = s.served[k] + bus
-    s.active[k] += 1
-    if s.moving[core] == 0:
-        s.moving_since[core] = now
-    s.moving[core] += 1
+        unit[-2 - waiter, STALLED] = 0
+        _wake(unit, port, -2 - waiter)
 
 
 @njit(cache=True)
-def _dispatch(s, core, engine, queue_start, stop, c):
+def _start_data(unit: Ints, port: Ints, u: int, bus: int, now: int, begin: int) -> None:
+    """The foremost transfer of a DMA may move data from cycle `begin` on."""
+    if begin > now:
+        unit[u, BEGIN] = begin
+        return
+    k = 0 if u % UNITS == MTE2 else 1
+    scalar = u // UNITS * UNITS + SCALAR_UNIT
+    unit[u, BEGIN] = FAR
+    unit[u, BEGAN] = now
+    unit[u, FINISH] = port[SERVED + k] + bus
+    port[ACTIVE + k] += 1
+    if unit[scalar, MOVING] == 0:
+        unit[scalar, MOVING_SINCE] = now
+    unit[scalar, MOVING] += 1
+
+
+@njit(cache=True)
+def _dispatch(unit: Ints, port: Ints, time: Ints, record: Ints, engine: NDArray[np.uint8], u: int) -> None:
     """The scalar unit hands out instructions until a queue is full."""
-    pc, issued = s.pc[core], s.issued[core]
-    issue, depth = c[ISSUE_CYCLES], c[QUEUE_DEPTH]
-    first = core * ENGINES
-    s.full[core] = -1
+    pc, stop, cycle = unit[u, PC], unit[u, STOP], unit[u, ISSUED]
+    issue, depth = port[ISSUE_CYCLES], port[QUEUE_DEPTH]
+    first = u - SCALAR_UNIT
+    full = -1
     touched = 0
     while pc < stop:
-        e = engine[pc]
-        q = first + e
-        k = s.tail[q]
-        cycle = issued + issue
-        old = k - depth
-        if old >= queue_start[q]:
-            if s.head[q] <= old:
-                s.full[core] = q
+        e = np.int64(engine[pc])
+        entry = unit[first + e, TAIL]
+        oldest = entry - depth
+        next_cycle = cycle + issue
+        if oldest >= unit[first + e, FIRST]:
+            if unit[first + e, HEAD] <= oldest:
+                full = first + e
                 break
-            cycle = max(cycle, s.time[old])
-        issued = cycle
-        s.time[k] = cycle
-        if c[RECORD]:
-            s.dispatched[k] = cycle
-        s.tail[q] = k + 1
+            next_cycle = max(next_cycle, time[oldest])
+        cycle = next_cycle
+        time[entry] = cycle
+        if port[RECORD]:
+            record[DISPATCHED, entry] = cycle
+        unit[first + e, TAIL] = entry + 1
         touched |= 1 << e
         pc += 1
-    s.pc[core], s.issued[core] = pc, issued
+    unit[u, PC], unit[u, ISSUED], unit[u, FULL] = pc, cycle, full
     for e in range(ENGINES):
-        if touched >> e & 1 and not s.stalled[first + e]:
-            _wake(s, core * _ITEMS + e)
+        if touched >> e & 1 and not unit[first + e, STALLED]:
+            _wake(unit, port, first + e)
 
 
 @njit(cache=True)
-def _advance(s, q, word, c):
+def _advance(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, u: int) -> None:
     """A queue of fixed-duration entries and flags runs as far as it can."""
-    head, tail, front, done = s.head[q], s.tail[q], s.front[q], s.done[q]
+    head, tail, front, done = unit[u, HEAD], unit[u, TAIL], unit[u, FRONT], unit[u, DONE]
     while head < tail:
-        w = word[head]
-        kind, value = w & KIND_MASK, w >> KIND_BITS
-        ready = max(front, s.time[head])
+        kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
+        ready = max(front, time[head])
         if kind == FIXED:
             front = max(ready, done)
             done = front + value
             end = done
         elif kind == WAIT:
-            cycle = s.flag[value]
+            cycle = flag[value]
             if cycle < 0:
-                s.flag[value] = -2 - q
-                s.stalled[q] = 1
+                flag[value] = -2 - u
+                unit[u, STALLED] = 1
                 break
             front = max(ready, cycle)
             end = front
         else:
             front = ready
             end = max(ready, done)
-            _fire(s, value, end + c[REMOTE_CYCLES] if kind == SET_REMOTE else end)
-        s.time[head] = front
-        if c[RECORD]:
-            s.start[head] = ready if kind == WAIT else front
-            s.end[head] = end
+            _fire(unit, port, flag, value, end + port[REMOTE_CYCLES] if kind == SET_REMOTE else end)
+        time[head] = front
+        if port[RECORD]:
+            record[START, head], record[END, head] = ready if kind == WAIT else front, end
         head += 1
-    s.head[q], s.front[q], s.done[q] = head, front, done
+    unit[u, HEAD], unit[u, FRONT], unit[u, DONE] = head, front, done
 
 
 @njit(cache=True)
-def _advance_dma(s, q, core, k, word, c, now):
-    """A DMA queue issues as far as it can; transfers keep their data phases in order behind `data`."""
-    head, tail, front = s.head[q], s.tail[q], s.front[q]
+def _settle_set(unit: Ints, port: Ints, flag: Ints, record: Ints, word: Ints, u: int, entry: int, left: int) -> None:
+    """A SET of a DMA takes effect: all before it has completed."""
+    cycle = max(left, unit[u, DONE])
+    if port[RECORD]:
+        record[START, entry], record[END, entry] = left, cycle
+    if word[entry] & KIND_MASK == SET_REMOTE:
+        cycle += port[REMOTE_CYCLES]
+    _fire(unit, port, flag, word[entry] >> KIND_BITS, cycle)
+
+
+@njit(cache=True)
+def _advance_dma(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, u: int, now: int) -> None:
+    """A DMA queue issues as far as it can; data phases follow in order, behind DATA."""
+    head, tail, front = unit[u, HEAD], unit[u, TAIL], unit[u, FRONT]
     while head < tail:
-        w = word[head]
-        kind, value = w & KIND_MASK, w >> KIND_BITS
-        ready = max(front, s.time[head])
-        settled = s.data[q] == head
+        kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
+        ready = max(front, time[head])
+        settled = unit[u, DATA] == head
         if kind == TRANSFER:
-            if s.inflight[q] == c[OUTSTANDING]:
-                s.stalled[q] = 1
+            if unit[u, INFLIGHT] == port[OUTSTANDING]:
+                unit[u, STALLED] = 1
                 break
-            s.inflight[q] += 1
+            unit[u, INFLIGHT] += 1
             front = ready
             if settled:
-                _start_data(s, k, core, q, value, now, max(front + c[LATENCY], s.done[q]))
+                _start_data(unit, port, u, value, now, max(front + port[LATENCY], unit[u, DONE]))
         elif kind == FIXED:
             if not settled:
-                s.stalled[q] = 1
+                unit[u, STALLED] = 1
                 break
-            front = max(ready, s.done[q])
-            s.done[q] = front + value
-            s.data[q] += 1
-            if c[RECORD]:
-                s.start[head], s.end[head] = front, s.done[q]
+            front = max(ready, unit[u, DONE])
+            unit[u, DONE] = front + value
+            unit[u, DATA] += 1
+            if port[RECORD]:
+                record[START, head], record[END, head] = front, front + value
         elif kind == WAIT:
-            cycle = s.flag[value]
+            cycle = flag[value]
             if cycle < 0:
-                s.flag[value] = -2 - q
-                s.stalled[q] = 1
+                flag[value] = -2 - u
+                unit[u, STALLED] = 1
                 break
             front = max(ready, cycle)
             if settled:
-                s.data[q] += 1
-            if c[RECORD]:
-                s.start[head], s.end[head] = ready, front
+                unit[u, DATA] += 1
+            if port[RECORD]:
+                record[START, head], record[END, head] = ready, front
         else:
             front = ready
             if settled:
-                _settle_set(s, q, head, kind, value, front, c)
-                s.data[q] += 1
-        s.time[head] = front
+                _settle_set(unit, port, flag, record, word, u, head, front)
+                unit[u, DATA] += 1
+        time[head] = front
         head += 1
-    s.head[q], s.front[q] = head, front
-
-
-@njit(cache=True, inline="always")
-def _settle_set(s, q, entry, kind, slot, left, c):
-    cycle = max(left, s.done[q])
-    if c[RECORD]:
-        s.start[entry], s.end[entry] = left, cycle
-    _fire(s, slot, cycle + c[REMOTE_CYCLES] if kind == SET_REMOTE else cycle)
+    unit[u, HEAD], unit[u, FRONT] = head, front
 
 
 @njit(cache=True)
-def _complete(s, k, core, q, word, c, now):
+def _complete(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, u: int, now: int) -> None:
     """The running transfer of a DMA ends: SETs behind it take effect, the next one starts, the queue may issue again."""
-    s.finish[k, core] = FAR
-    s.active[k] -= 1
-    s.moving[core] -= 1
-    if s.moving[core] == 0:
-        s.moved_cycles[core] += now - s.moving_since[core]
-    s.transfer_cycles[q] += now - s.began[k, core]
-    s.done[q] = now
-    data, head = s.data[q], s.head[q]
-    if c[RECORD]:
-        s.start[data], s.end[data] = s.began[k, core], now
+    scalar = u // UNITS * UNITS + SCALAR_UNIT
+    data, head = unit[u, DATA], unit[u, HEAD]
+    if port[RECORD]:
+        record[START, data], record[END, data] = unit[u, BEGAN], now
+    port[ACTIVE if u % UNITS == MTE2 else ACTIVE + 1] -= 1
+    unit[scalar, MOVING] -= 1
+    if unit[scalar, MOVING] == 0:
+        unit[scalar, CORE_MOVED] += now - unit[scalar, MOVING_SINCE]
+    unit[u, MOVED] += now - unit[u, BEGAN]
+    unit[u, FINISH] = FAR
+    unit[u, DONE] = now
     data += 1
     while data < head:
-        w = word[data]
-        kind, value = w & KIND_MASK, w >> KIND_BITS
+        kind = word[data] & KIND_MASK
         if kind == TRANSFER:
-            _start_data(s, k, core, q, value, now, max(s.time[data] + c[LATENCY], now))
+            _start_data(unit, port, u, word[data] >> KIND_BITS, now, max(time[data] + port[LATENCY], now))
             break
         if kind != WAIT:
-            _settle_set(s, q, data, kind, value, s.time[data], c)
+            _settle_set(unit, port, flag, record, word, u, data, time[data])
         data += 1
-    s.data[q] = data
-    if s.inflight[q] == c[OUTSTANDING]:
-        # a transfer that waited for this slot is issued now; one that comes later is issued later anyway
-        s.front[q] = max(s.front[q], now)
-    s.inflight[q] -= 1
-    head_waits = head < s.tail[q] and word[head] & KIND_MASK == WAIT
-    if not (s.stalled[q] and head_waits):
-        s.stalled[q] = 0
-        _wake(s, core * _ITEMS + (MTE2 if k == 0 else MTE3))
+    unit[u, DATA] = data
+    if unit[u, INFLIGHT] == port[OUTSTANDING]:
+        # a transfer that waited for this place is issued now; one that comes later is issued later anyway
+        unit[u, FRONT] = max(unit[u, FRONT], now)
+    unit[u, INFLIGHT] -= 1
+    if unit[u, STALLED] and word[head] & KIND_MASK != WAIT:
+        unit[u, STALLED] = 0
+        _wake(unit, port, u)
 
 
 @njit(cache=True)
-def _drain(s, word, engine, queue_start, stream_start, c, now):
+def _drain(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, engine: NDArray[np.uint8], now: int) -> None:
     """Let everything run ahead that can."""
-    last = s.work.shape[0] - 1
-    while s.work[last] > 0:
-        s.work[last] -= 1
-        item = s.work[s.work[last]]
-        s.queued[item] = 0
-        core, e = item >> 3, item & 7
+    while port[TOP] >= 0:
+        u = port[TOP]
+        port[TOP] = unit[u, NEXT]
+        unit[u, QUEUED] = 0
+        e = u % UNITS
         if e == SCALAR_UNIT:
-            _dispatch(s, core, engine, queue_start, stream_start[core + 1], c)
+            _dispatch(unit, port, time, record, engine, u)
             continue
-        q = core * ENGINES + e
-        if e == MTE2:
-            _advance_dma(s, q, core, 0, word, c, now)
-        elif e == MTE3:
-            _advance_dma(s, q, core, 1, word, c, now)
+        if e in (MTE2, MTE3):
+            _advance_dma(unit, port, time, flag, record, word, u, now)
         else:
-            _advance(s, q, word, c)
-        if s.full[core] == q and s.head[q] > s.tail[q] - c[QUEUE_DEPTH]:
-            _wake(s, core * _ITEMS + SCALAR_UNIT)
+            _advance(unit, port, time, flag, record, word, u)
+        scalar = u - e + SCALAR_UNIT
+        if unit[scalar, FULL] == u and unit[u, HEAD] > unit[u, TAIL] - port[QUEUE_DEPTH]:
+            _wake(unit, port, scalar)
 
 
 @njit(cache=True)
-def run(s, word, engine, queue_start, stream_start, rates, changes, c):
-    """Simulate; returns the last cycle, or -1 when everything that is left waits for something that cannot come.
+def run(
+    time: Ints,
+    flag: Ints,
+    unit: Ints,
+    record: Ints,
+    word: Ints,
+    engine: NDArray[np.uint8],
+    queue_start: Ints,
+    stream_start: Ints,
+    rates: Ints,
+    changes: Ints,
+    port: Ints,
+) -> int:
+    """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
 
-    rates: int64 [steps, cores + 1, cores + 1, 2], rates[i] from changes[i] (int64 [steps], the first 0) on.
+    rates: int64 [steps, cores + 1, cores + 1, 2]; rates[i] from changes[i] (int64 [steps], the first 0) on.
     """
-    _reset(s, queue_start, stream_start)
-    cores = s.pc.shape[0]
+    _reset(unit, port, flag, queue_start, stream_start)
+    units = unit.shape[0]
     now, step = 0, 0
     while True:
-        _drain(s, word, engine, queue_start, stream_start, c, now)
-        upcoming = FAR
-        for k in range(2):
-            rate = rates[step, s.active[0], s.active[1], k]
-            nearest = FAR
-            for core in range(cores):
-                nearest = min(nearest, s.finish[k, core])
-                upcoming = min(upcoming, s.begin[k, core])
-            if nearest != FAR:
-                upcoming = min(upcoming, now + (nearest - s.served[k] + rate - 1) // rate)
+        _drain(unit, port, time, flag, record, word, engine, now)
+        read_rate, write_rate = rates[step, port[ACTIVE], port[ACTIVE + 1]]
+        upcoming, read_end, write_end = FAR, FAR, FAR
+        for u in range(0, units, UNITS):
+            upcoming = min(upcoming, unit[u + MTE2, BEGIN], unit[u + MTE3, BEGIN])
+            read_end = min(read_end, unit[u + MTE2, FINISH])
+            write_end = min(write_end, unit[u + MTE3, FINISH])
+        if read_end != FAR:
+            upcoming = min(upcoming, now + (read_end - port[SERVED] + read_rate - 1) // read_rate)
+        if write_end != FAR:
+            upcoming = min(upcoming, now + (write_end - port[SERVED + 1] + write_rate - 1) // write_rate)
         if upcoming == FAR:
             break
-        if step + 1 < changes.shape[0]:
-            upcoming = min(upcoming, changes[step + 1])
-        for k in range(2):
-            s.served[k] += rates[step, s.active[0], s.active[1], k] * (upcoming - now)
-        now = upcoming
-        if step + 1 < changes.shape[0] and changes[step + 1] == now:
+        if step + 1 < changes.shape[0] and changes[step + 1] <= upcoming:
             step += 1
-        for core in range(cores):
+            upcoming = changes[step]
+        port[SERVED] += read_rate * (upcoming - now)
+        port[SERVED + 1] += write_rate * (upcoming - now)
+        now = upcoming
+        for core in range(0, units, UNITS):
             for k in range(2):
-                q = core * ENGINES + (MTE2 if k == 0 else MTE3)
-                if s.finish[k, core] <= s.served[k]:
-                    _complete(s, k, core, q, word, c, now)
-                elif s.begin[k, core] <= now:
-                    _start_data(s, k, core, q, word[s.data[q]] >> KIND_BITS, now, now)
+                u = core + (MTE2 if k == 0 else MTE3)
+                if unit[u, FINISH] <= port[SERVED + k]:
+                    _complete(unit, port, time, flag, record, word, u, now)
+                elif unit[u, BEGIN] <= now:
+                    _start_data(unit, port, u, word[unit[u, DATA]] >> KIND_BITS, now, now)
     last = 0
-    for core in range(cores):
-        last = max(last, s.issued[core])
-        if s.pc[core] != stream_start[core + 1]:
+    for u in range(units):
+        if unit[u, HEAD] != unit[u, STOP]:  # HEAD and PC are the same column
             return -1
-    for q in range(s.head.shape[0]):
-        last = max(last, s.front[q], s.done[q])
-        if s.head[q] != queue_start[q + 1]:
-            return -1
+        last = max(last, unit[u, ISSUED]) if u % UNITS == SCALAR_UNIT else max(last, unit[u, FRONT], unit[u, DONE])
     return last
 
 
 @njit(cache=True)
-def compute_union(time, word, queue_start, cores):
-    """Cycles in which CUBE or VECTOR works, per core: busy of both, less the overlap of two ordered lists of intervals."""
-    out = np.zeros(cores, np.int64)
+def compute_union(time: Ints, word: Ints, queue_start: Ints, cores: int) -> int:
+    """Cycles in which CUBE or VECTOR of a core works, summed over cores: the union of two ordered lists of intervals each."""
+    total = 0
     for core in range(cores):
         a, a_end = queue_start[core * ENGINES + CUBE], queue_start[core * ENGINES + CUBE + 1]
         b, b_end = queue_start[core * ENGINES + VECTOR], queue_start[core * ENGINES + VECTOR + 1]
-        covered, total = 0, 0
-        while a < a_end or b < b_end:
+        covered = 0
+        while True:
             while a < a_end and word[a] & KIND_MASK != FIXED:
                 a += 1
             while b < b_end and word[b] & KIND_MASK != FIXED:
                 b += 1
-            if a < a_end and (b >= b_end or time[a] <= time[b]):
+            if a < a_end and (b == b_end or time[a] <= time[b]):
                 i = a
                 a += 1
             elif b < b_end:
@@ -399,8 +394,6 @@ def compute_union(time, word, queue_start, cores):
             else:
                 break
             end = time[i] + (word[i] >> KIND_BITS)
-            if end > covered:
-                total += end - max(covered, time[i])
-                covered = end
-        out[core] = total
-    return out
+            total += max(0, end - max(covered, time[i]))
+            covered = max(covered, end)
+    return total

@@ -1,0 +1,140 @@
+"""Speed of the timing simulator: instructions per second and simulated cycles per second, beside ONNXim's published rate.
+
+    python scripts/bench_simulator.py [--json] [--max-instructions N] [--repeats N]
+
+The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs, FIXPIPE, stores.
+`simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from typing import Any
+
+import numpy as np
+
+from simulator.npu import isa
+from simulator.npu.isa import WORDS, Op
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
+from simulator.timing import prepare, simulate
+
+# cycles per second that ONNXim (IEEE CAL 2024) reached on this class of host at 4 cores
+ONNXIM_CYCLES_PER_SECOND = (31_000, 66_000)
+_TILE = 40  # instructions of one tile, 16 of them flags
+
+
+def _record(
+    op: Op, engine: Engine, source: int = 0, target: int = 0, d: int = -1, s0: int = -1, s1: int = -1, p: tuple[int, ...] = ()
+) -> Code:
+    row = np.zeros(WORDS, np.int32)
+    row[: isa.P] = (op, engine, DataType.float16, 0, source, target, d, s0, s1, -1)
+    row[isa.P : isa.P + len(p)] = p
+    return row
+
+
+def _tile(core: int, parity: int) -> list[Code]:
+    """One tile: 64 pixels x 64 channels, k = 128, in buffers of its parity (flag id = parity, too)."""
+
+    def flag(op: Op, engine: Engine, other: Engine) -> Code:
+        return _record(op, engine, p=(core, other, parity))
+
+    def copy(engine: Engine, source: Memory, target: Memory, at_source: int, at_target: int, blocks: int) -> Code:
+        return _record(Op.COPY, engine, source, target, at_target, at_source, p=(blocks, 1, 0, 0, 1, 0, 0))
+
+    mte2, mte1, cube, fixpipe, mte3 = Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.FIXPIPE, Engine.MTE3
+    l1, l0, l0c, ub = parity * 1024, parity * 512, parity * 1024, parity * 512
+    rows = [flag(Op.WAIT, mte2, mte1)]
+    rows += [copy(mte2, Memory.DDR, Memory.L1, i * 256, l1 + i * 256, 256) for i in range(4)]
+    rows += [flag(Op.SET, mte2, mte1), flag(Op.WAIT, mte1, mte2), flag(Op.WAIT, mte1, cube)]
+    for i in range(4):
+        im2col = (8, 8, 8, 64, 1, 1, 1, 1, 1, 1, 0, 0, 8, 0, 64, 64, i * 2, 2, 16)
+        rows.append(_record(Op.IM2COL, mte1, Memory.L1, Memory.L0A, l0 + i * 128, l1, p=im2col))
+        rows.append(copy(mte1, Memory.L1, Memory.L0B, l1 + 512 + i * 128, l0 + i * 128, 128))
+    rows += [flag(Op.SET, mte1, cube), flag(Op.SET, mte1, mte2), flag(Op.WAIT, cube, mte1), flag(Op.WAIT, cube, fixpipe)]
+    for i in range(8):
+        k, n = divmod(i, 2)
+        rows.append(
+            _record(Op.MMAD, cube, Memory.L0A, Memory.L0C, l0c + n * 256, l0 + k * 128, l0 + k * 128 + n * 64, p=(64, 2, 2, int(k > 0)))
+        )
+    rows += [flag(Op.SET, cube, mte1), flag(Op.SET, cube, fixpipe), flag(Op.WAIT, fixpipe, cube), flag(Op.WAIT, fixpipe, mte3)]
+    for n in range(2):
+        rows.append(_record(Op.FIXPIPE, fixpipe, Memory.L0C, Memory.UB, ub + n * 128, l0c + n * 256, p=(64, 64, 2, 64, 0, 1)))
+    rows += [flag(Op.SET, fixpipe, cube), flag(Op.SET, fixpipe, mte3), flag(Op.WAIT, mte3, fixpipe)]
+    rows += [copy(mte3, Memory.UB, Memory.DDR, ub + n * 128, 2048 + core * 256 + n * 128, 128) for n in range(2)]
+    rows.append(flag(Op.SET, mte3, fixpipe))
+    return rows
+
+
+def tiled_program(machine: Machine, instructions: int) -> Program:
+    """About `instructions` in all, split over the machine's cores."""
+    streams = []
+    for core in range(machine.cores):
+        body = np.stack(_tile(core, 0) + _tile(core, 1))
+        assert len(body) == 2 * _TILE
+        # buffers are free at first; at the end whoever waits for a free one takes the last SET
+        free = ((Engine.MTE1, Engine.MTE2), (Engine.CUBE, Engine.MTE1), (Engine.FIXPIPE, Engine.CUBE), (Engine.MTE3, Engine.FIXPIPE))
+        first = [_record(Op.SET, a, p=(core, b, parity)) for a, b in free for parity in (0, 1)]
+        last = [_record(Op.WAIT, b, p=(core, a, parity)) for a, b in free for parity in (0, 1)]
+        repeats = max(1, instructions // machine.cores // len(body))
+        streams.append(np.concatenate((first, np.tile(body, (repeats, 1)), last)))
+    blocks = 2048 + machine.cores * 256
+    memory = MemoryMap(DataType.float16, (DdrBuffer("all", "scratch", 0, blocks),), blocks)
+    return Program(machine.digest, tuple(streams), memory)
+
+
+def measure(machine: Machine, instructions: int, repeats: int) -> dict[str, Any]:
+    """Best of `repeats` runs of one program."""
+    program = tiled_program(machine, instructions)
+    if instructions <= 100_000:
+        program.verify(machine)
+    prepare_s, run_s = [], []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        prepared = prepare(program, machine)
+        middle = time.perf_counter()
+        timing = simulate(prepared, machine, SHARE_UNIT // 2)
+        run_s.append(time.perf_counter() - middle)
+        prepare_s.append(middle - begin)
+    n, cycles = timing.instructions, timing.cycles
+    return {
+        "cores": machine.cores,
+        "instructions": n,
+        "cycles": cycles,
+        "prepare_s": min(prepare_s),
+        "simulate_s": min(run_s),
+        "instructions_per_s": n / min(run_s),
+        "instructions_per_s_with_prepare": n / (min(run_s) + min(prepare_s)),
+        "cycles_per_s": cycles / min(run_s),
+        "times_onnxim": [cycles / min(run_s) / rate for rate in reversed(ONNXIM_CYCLES_PER_SECOND)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--max-instructions", type=int, default=10_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    edge = load_machine("edge")
+    simulate(tiled_program(edge, 1000), edge, SHARE_UNIT)  # compile
+    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= options.max_instructions]
+    cases = [(1, size) for size in sizes] + [(cores, min(1_000_000, options.max_instructions)) for cores in (2, 4, 8)]
+    rows = [measure(edge.model_copy(update={"cores": cores}), size, options.repeats) for cores, size in cases]
+    if options.json:
+        print(json.dumps({"host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "rows": rows}))
+        return
+    print("cores instructions   M instr/s  (with prepare)   M cycles/s   times ONNXim (31-66 thousand cycles/s)")
+    for r in rows:
+        print(
+            f"{r['cores']:5d} {r['instructions']:12,d} {r['instructions_per_s'] / 1e6:11.1f} {r['instructions_per_s_with_prepare'] / 1e6:15.1f}"
+            f" {r['cycles_per_s'] / 1e6:12.1f}   {r['times_onnxim'][0]:,.0f}-{r['times_onnxim'][1]:,.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
