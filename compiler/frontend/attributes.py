@@ -1,0 +1,70 @@
+"""Attribute values that the ONNX checker lets pass and that cannot be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto
+
+from simulator.npu.errors import BadInputError
+
+# attribute -> least value of each of its integers
+LEAST: dict[str, int] = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "group": 1}
+WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
+ONE_OF = {"auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "ceil_mode": (0, 1), "count_include_pad": (0, 1)}
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """Attribute name -> value; strings decoded."""
+    out: dict[str, Any] = {}
+    for item in node.attribute:
+        value = onnx.helper.get_attribute_value(item)
+        out[item.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return out
+
+
+def label(node: NodeProto) -> str:
+    """How messages call a node: its name, or what it produces."""
+    return f"{node.op_type} {(node.name or (node.output[0] if node.output else '?'))!r}"
+
+
+def check_attributes(model: ModelProto, where: str) -> None:
+    """Raise BadInputError where a window, a group or the channels of a convolution cannot be right."""
+    weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
+    for node in model.graph.node:
+        values = attributes(node)
+        if node.op_type in WINDOWED:
+            _check_window(node, values, where)
+        if node.op_type == "Conv" and len(node.input) > 1 and node.input[1] in weights:
+            shape = weights[node.input[1]]
+            groups = int(values.get("group", 1))
+            if len(shape) < 3 or 0 in shape:
+                raise BadInputError(f"{where}: {label(node)}: weights of shape {list(shape)}; expected [c_out, c_in / group, kh, kw]")
+            if shape[0] % groups:
+                raise BadInputError(f"{where}: {label(node)}: {shape[0]} output channels are not divisible by group {groups}")
+            kernel = values.get("kernel_shape")
+            if kernel is not None and tuple(kernel) != shape[2:]:
+                raise BadInputError(f"{where}: {label(node)}: kernel_shape {list(kernel)} but weights of shape {list(shape)}")
+        if node.op_type == "LRN" and int(values.get("size", 0)) < 1:
+            raise BadInputError(f"{where}: {label(node)}: size {values.get('size')}; at least 1 is accepted")
+
+
+def _check_window(node: NodeProto, values: dict[str, Any], where: str) -> None:
+    for name, least in LEAST.items():
+        if name not in values:
+            continue
+        numbers = values[name] if isinstance(values[name], list) else [values[name]]
+        for number in numbers:
+            if not least <= number < 2**31:
+                raise BadInputError(f"{where}: {label(node)}: {name} {values[name]}; each is at least {least} and below 2^31")
+    for name, accepted in ONE_OF.items():
+        if name in values and values[name] not in accepted:
+            raise BadInputError(f"{where}: {label(node)}: {name} {values[name]!r}; accepted: {', '.join(map(str, accepted))}")
+    lengths = {name: len(values[name]) for name in ("strides", "dilations", "kernel_shape") if name in values}
+    if "pads" in values:
+        if len(values["pads"]) % 2:
+            raise BadInputError(f"{where}: {label(node)}: pads {values['pads']}; expected a begin and an end for each axis")
+        lengths["pads"] = len(values["pads"]) // 2
+    if len(set(lengths.values())) > 1:
+        raise BadInputError(f"{where}: {label(node)}: {', '.join(f'{k} has {v} axes' for k, v in lengths.items())}; expected one number")

@@ -1,0 +1,168 @@
+"""Reading an ONNX file: safely, checked, with every shape known.
+
+`load_model` answers with a model that passes the checker, has static shapes, no initialiser among its inputs and an opset of at least
+`OPSET`; everything else is `BadInputError`, one line: what, where, what would be accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto, ValueInfoProto
+
+from compiler.frontend.attributes import check_attributes
+from compiler.frontend.weights import seed_weights
+from simulator.npu.errors import BadInputError
+
+OPSET = 17  # what the translation is written against; newer models are left as they are
+MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
+Shapes = Mapping[str, Sequence[int]]
+
+
+def one_line(error: BaseException | str, limit: int = 240) -> str:
+    """The message without line breaks, cut to `limit` characters."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def load_model(path: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
+    """Read, check and clean an ONNX file.
+
+    shapes: input name -> dimensions, for inputs whose shape is dynamic.  random_weights: a seed, replaces every weight
+    (`compiler.frontend.weights`).  Raises BadInputError.
+    """
+    model = read_model(path)
+    model = prepare(model, shapes, str(path))
+    if random_weights is not None:
+        model = seed_weights(model, random_weights)
+    return model
+
+
+def read_model(path: str | Path) -> ModelProto:
+    """The file as it is, external data included; raises BadInputError."""
+    path = Path(path)
+    if not path.exists():
+        raise BadInputError(f"{path}: no such file")
+    if not path.is_file():
+        raise BadInputError(f"{path}: not a file, expected an ONNX model")
+    size = path.stat().st_size
+    if size == 0:
+        raise BadInputError(f"{path}: the file is empty, expected an ONNX model")
+    if size > MAX_PROTO_BYTES:
+        raise BadInputError(f"{path}: {size} bytes, an ONNX file has at most {MAX_PROTO_BYTES}; save its weights as external data")
+    try:
+        model = onnx.load_model(str(path), format="protobuf", load_external_data=False)
+    except (DecodeError, ValueError) as error:
+        raise BadInputError(f"{path}: not an ONNX file, or cut short ({one_line(error)})") from None
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise BadInputError(f"{path}: not an ONNX model: it has no graph")
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
+        raise BadInputError(f"{path}: external data: {one_line(error)}") from None
+    return model
+
+
+def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
+    """Check a model and make its inputs and opset what the translation expects; the argument is left alone."""
+    try:
+        if model.ByteSize() > MAX_PROTO_BYTES:
+            raise BadInputError(f"{where}: more than {MAX_PROTO_BYTES} bytes with its weights, which protobuf cannot hold")
+        onnx.checker.check_model(model)
+    except EncodeError as error:
+        raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
+    check_attributes(model, where)
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    _drop_initialisers_from_inputs(copy)
+    _fix_shapes(copy, shapes or {}, where)
+    copy = _convert_opset(copy)
+    try:
+        return onnx.shape_inference.infer_shapes(copy, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
+
+
+def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
+    """32 hex digits over the model's bytes and the given shapes."""
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True))
+    for name in sorted(shapes or {}):
+        digest.update(f"\n{name}={','.join(str(int(d)) for d in (shapes or {})[name])}".encode())
+    return digest.hexdigest()[:32]
+
+
+def opset_of(model: ModelProto) -> int:
+    """Version of the default operator set."""
+    return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+
+
+def _drop_initialisers_from_inputs(model: ModelProto) -> None:
+    """Before IR 4 every initialiser was listed as an input as well; one that can be overridden cannot be folded."""
+    constants = {item.name for item in model.graph.initializer} | {item.values.name for item in model.graph.sparse_initializer}
+    kept = [item for item in model.graph.input if item.name not in constants]
+    if len(kept) < len(model.graph.input):
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+        model.ir_version = max(model.ir_version, 4)
+
+
+def _fix_shapes(model: ModelProto, shapes: Shapes, where: str) -> None:
+    names = [item.name for item in model.graph.input]
+    for name in shapes:
+        if name not in names:
+            raise BadInputError(f"{where}: --shape {name}=...: no such input; inputs: {', '.join(names) or 'none'}")
+    for item in model.graph.input:
+        if item.name in shapes:
+            _set_shape(item, [int(d) for d in shapes[item.name]], where)
+        dims = item.type.tensor_type.shape.dim
+        if not item.type.HasField("tensor_type") or not item.type.tensor_type.HasField("shape"):
+            raise BadInputError(f"{where}: input {item.name!r} has no shape; give one with --shape {item.name}=1,3,224,224")
+        for axis, dim in enumerate(dims):
+            if not dim.HasField("dim_value"):
+                shown = ",".join(str(d.dim_value) if d.HasField("dim_value") else (d.dim_param or "?") for d in dims)
+                example = ",".join(str(d.dim_value) if d.HasField("dim_value") else "1" for d in dims)
+                if len(dims) == 4:
+                    example = "1,3,224,224"
+                raise BadInputError(
+                    f"{where}: input {item.name!r} has a dynamic shape [{shown}] (axis {axis}); give one with --shape {item.name}={example}"
+                )
+            if dim.dim_value <= 0:
+                raise BadInputError(f"{where}: input {item.name!r} has {dim.dim_value} on axis {axis}; every dimension is at least 1")
+    if shapes:
+        # inferred shapes of the old input sizes would contradict the new ones
+        del model.graph.value_info[:]
+        for item in model.graph.output:
+            if item.type.HasField("tensor_type"):
+                item.type.tensor_type.ClearField("shape")
+
+
+def _set_shape(item: ValueInfoProto, dims: list[int], where: str) -> None:
+    known = item.type.tensor_type.shape.dim
+    if item.type.tensor_type.HasField("shape") and len(known) != len(dims):
+        raise BadInputError(f"{where}: --shape {item.name}={','.join(map(str, dims))}: the model has {len(known)} dimensions there")
+    for axis, size in enumerate(dims):
+        if size < 1:
+            raise BadInputError(f"{where}: --shape {item.name}={','.join(map(str, dims))}: every dimension is at least 1")
+        if axis < len(known) and known[axis].HasField("dim_value") and axis > 0 and known[axis].dim_value != size:
+            raise BadInputError(f"{where}: --shape {item.name}: axis {axis} is {known[axis].dim_value} in the model, not {size}")
+    item.type.tensor_type.ClearField("shape")
+    for size in dims:
+        item.type.tensor_type.shape.dim.add().dim_value = size
+
+
+def _convert_opset(model: ModelProto) -> ModelProto:
+    """To OPSET where the converter can; else the model stays (the translation knows the old forms of its operators)."""
+    if opset_of(model) >= OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OPSET)
+    except (RuntimeError, ValueError, IndexError):
+        return model

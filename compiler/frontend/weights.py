@@ -1,0 +1,192 @@
+"""Seeded random weights for a model that has none worth keeping.
+
+The light networks that ship with onnx have constant weights: every channel computes the same.  `seed_weights` draws new ones
+such that values stay near 1 through the whole network in float16: moments (mean, variance) of each tensor are followed analytically, and
+each weight's variance is 1 / (fan-in x second moment of its input).  For zero-mean weights that is exact in expectation,
+whatever the input's mean (He et al. 2015, eq. 9), and residual sums need no further damping: the next layer divides by what they grew to.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from compiler.frontend.attributes import attributes
+
+LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
+BIAS_STD = 0.05
+
+
+@dataclass(frozen=True)
+class _Moments:
+    mean: float
+    variance: float
+
+    @property
+    def second(self) -> float:
+        return self.mean**2 + self.variance
+
+
+_UNIT = _Moments(0.0, 1.0)
+
+
+def seed_weights(model: ModelProto, seed: int) -> ModelProto:
+    """A copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
+
+    Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.FLOAT}
+    shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
+    fillers: set[str] = set()
+    for node in copy.graph.node:
+        if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
+            value = attributes(node).get("value")
+            if value is None or value.data_type == onnx.TensorProto.FLOAT:
+                constants[node.output[0]] = tuple(int(d) for d in shapes[node.input[0]])
+                fillers.add(node.output[0])
+    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy))
+    for node in copy.graph.node:
+        drawer.visit(node)
+    _replace(copy, drawer.drawn, fillers)
+    return copy
+
+
+def _last_product(model: ModelProto) -> str:
+    """Output of the last Conv, Gemm or MatMul in the file: the logits."""
+    last = ""
+    for node in model.graph.node:
+        if node.op_type in ("Conv", "Gemm", "MatMul"):
+            last = node.output[0]
+    return last
+
+
+def _replace(model: ModelProto, drawn: dict[str, NDArray[np.float32]], fillers: set[str]) -> None:
+    for item in model.graph.initializer:
+        if item.name in drawn and item.name not in fillers:
+            item.CopyFrom(numpy_helper.from_array(drawn[item.name], item.name))
+    kept = [node for node in model.graph.node if not (node.op_type == "ConstantOfShape" and node.output[0] in drawn)]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    for name in sorted(fillers & set(drawn)):
+        model.graph.initializer.append(numpy_helper.from_array(drawn[name], name))
+    model.ir_version = max(model.ir_version, 4)  # initialisers that are no inputs
+
+
+class _Drawer:
+    """Walks the nodes in order; `moments` of every tensor met, `drawn` the new weights."""
+
+    def __init__(
+        self, rng: np.random.Generator, constants: dict[str, tuple[int, ...]], targets: dict[str, NDArray[np.int64]], logits: str
+    ) -> None:
+        self.rng = rng
+        self.targets = targets  # constant shapes that Reshape takes
+        self.reshaped: dict[str, tuple[int, ...]] = {}
+        self.constants = constants
+        self.logits = logits
+        self.drawn: dict[str, NDArray[np.float32]] = {}
+        self.alias: dict[str, str] = {}  # a relabelled constant -> the constant
+        self.moments: dict[str, _Moments] = {}
+
+    def constant(self, name: str) -> str | None:
+        name = self.alias.get(name, name)
+        return name if name in self.constants else None
+
+    def draw(self, name: str, mean: float, std: float, least: float = -math.inf) -> None:
+        if name not in self.drawn:
+            # uniform in [-sqrt 3, sqrt 3) has variance 1, and is drawn several times faster than normal values: VGG has 144 million
+            values = self.rng.random(self.constants[name], dtype=np.float32)
+            values -= np.float32(0.5)
+            values *= np.float32(std * math.sqrt(12))
+            values += np.float32(mean)
+            self.drawn[name] = np.maximum(values, np.float32(least), out=values)
+
+    def of(self, name: str) -> _Moments:
+        return self.moments.get(name, _UNIT)
+
+    def visit(self, node: NodeProto) -> None:
+        op = node.op_type
+        out = node.output[0] if node.output else ""
+        inputs = list(node.input)
+        if op in ("Conv", "Gemm", "MatMul"):
+            self.moments[out] = self._product(node)
+        elif op == "BatchNormalization":
+            self.moments[out] = self._batch_norm(node)
+        elif op in ("Mul", "Add", "Sub", "Div", "Sum"):
+            self.moments[out] = self._arithmetic(op, inputs)
+        elif op in ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Dropout", "Transpose") and inputs:
+            source = self.constant(inputs[0])
+            if source is not None:
+                self.alias[out] = source
+                if op == "Reshape" and inputs[1] in self.targets:
+                    self.reshaped[out] = np.empty(self.constants[source], np.bool_).reshape(self.targets[inputs[1]]).shape
+            self.moments[out] = self.of(inputs[0])
+        elif inputs and op != "ConstantOfShape":
+            self.moments[out] = _pointwise(op, [self.of(name) for name in inputs])
+
+    def _product(self, node: NodeProto) -> _Moments:
+        std = LOGITS_STD if node.output[0] == self.logits else 1.0
+        values = attributes(node)
+        weight = self.constant(node.input[1])
+        if weight is None:
+            return _UNIT
+        shape = self.reshaped.get(node.input[1], self.constants[weight])
+        transposed = node.op_type == "MatMul" or not values.get("transB", 0)
+        fan_in = shape[0] if node.op_type != "Conv" and transposed else math.prod(shape[1:])
+        scale = abs(float(values.get("alpha", 1.0))) or 1.0
+        self.draw(weight, 0.0, std / (scale * math.sqrt(max(1, fan_in) * max(self.of(node.input[0]).second, 1e-6))))
+        bias = self.constant(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None:
+            self.draw(bias, 0.0, BIAS_STD)
+        return _Moments(0.0, std**2)
+
+    def _batch_norm(self, node: NodeProto) -> _Moments:
+        x = self.of(node.input[0])
+        scale, bias, mean, variance = (self.constant(name) for name in node.input[1:5])
+        # statistics that fit the input, as training would leave them: the output is near (0, 1)
+        plan = ((scale, 1.0, 0.1, 0.5), (bias, 0.0, 0.1, -math.inf), (mean, x.mean, 0.1, -math.inf))
+        for name, centre, std, least in plan:
+            if name is not None:
+                self.draw(name, centre, std, least)
+        if variance is not None:
+            self.draw(variance, x.variance, 0.1 * x.variance, 0.5 * x.variance)
+        return _UNIT
+
+    def _arithmetic(self, op: str, inputs: list[str]) -> _Moments:
+        tensors = [name for name in inputs if self.constant(name) is None]
+        for name in inputs:
+            source = self.constant(name)
+            if source is not None and tensors:
+                self.draw(source, *((1.0, 0.1, 0.5) if op in ("Mul", "Div") else (0.0, 0.1)))
+        moments = [self.of(name) for name in tensors]
+        if not moments or len(moments) == 1:
+            return moments[0] if moments else _UNIT
+        if op in ("Add", "Sum", "Sub"):
+            return _Moments(sum(m.mean for m in moments), sum(m.variance for m in moments))
+        return _Moments(math.prod(m.mean for m in moments), math.prod(m.second for m in moments))
+
+
+def _pointwise(op: str, inputs: list[_Moments]) -> _Moments:
+    """Moments after an operator without weights, its input taken as normal."""
+    x = inputs[0]
+    if op == "Concat":
+        mean = sum(m.mean for m in inputs) / len(inputs)
+        return _Moments(mean, sum(m.second for m in inputs) / len(inputs) - mean**2)
+    if op == "Relu":
+        std = math.sqrt(x.variance) or 1e-3
+        z = x.mean / std
+        density, below = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), 0.5 * (1 + math.erf(z / math.sqrt(2)))
+        mean = x.mean * below + std * density
+        return _Moments(mean, max((x.mean**2 + x.variance) * below + x.mean * std * density - mean**2, 1e-6))
+    if op == "MaxPool":
+        # expected maximum of a handful of correlated values: one standard deviation up
+        return _Moments(x.mean + math.sqrt(x.variance), x.variance)
+    if op == "GlobalAveragePool":
+        return _Moments(x.mean, x.variance / 4)
+    return x

@@ -1,0 +1,96 @@
+"""What a Graph means: a numpy evaluator on logical (n, c, h, w) float32 tensors.  Plain, not fast; every rewrite is held to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Shuffle, Softmax, Vector
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Floats], keep: bool = False) -> dict[str, Floats]:
+    """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
+    values: dict[str, Floats] = {}
+    for port in graph.inputs:
+        values[port.tensor] = np.asarray(feeds[port.onnx_name], np.float32).reshape(graph.shapes[port.tensor])
+    for op in graph.operators:
+        values[op.y] = apply(op, [values[name] for name in op.inputs])
+    if keep:
+        return values
+    return {port.onnx_name: values[port.tensor].reshape(port.onnx_shape) for port in graph.outputs}
+
+
+def apply(op: Operator, inputs: list[Floats]) -> Floats:
+    """One operator on its inputs."""
+    x = inputs[0]
+    if isinstance(op, Conv):
+        return _conv(op, x, inputs[1] if len(inputs) > 1 else None)
+    if isinstance(op, Pool):
+        return _pool(op, x)
+    if isinstance(op, Vector):
+        return _vector(op, inputs)
+    if isinstance(op, Softmax):
+        e = np.exp(x - x.max(axis=1, keepdims=True))
+        return np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
+    if isinstance(op, Concat):
+        return np.concatenate(inputs, axis=1)
+    assert isinstance(op, Shuffle)
+    return x[:, list(op.order)]
+
+
+def _windows(x: Floats, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], pads: tuple[int, ...], fill: float) -> Floats:
+    """[n, c, h_out, w_out, kh, kw]"""
+    top, left, bottom, right = pads
+    if any(pads):
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+    reach = ((kernel[0] - 1) * dilation[0] + 1, (kernel[1] - 1) * dilation[1] + 1)
+    windows = sliding_window_view(x, reach, axis=(2, 3))
+    return windows[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+
+
+def _conv(op: Conv, x: Floats, residual: Floats | None) -> Floats:
+    c_out, c_in, kh, kw = op.weights.shape
+    windows = _windows(x, (kh, kw), op.stride, op.dilation, op.pads, 0.0)
+    n, _, h, w = windows.shape[:4]
+    out = np.empty((n, c_out, h, w), np.float32)
+    rows = c_out // op.groups
+    for g in range(op.groups):
+        part = windows[:, g * c_in : (g + 1) * c_in].transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, c_in * kh * kw)
+        product = part @ op.weights[g * rows : (g + 1) * rows].reshape(rows, -1).T
+        out[:, g * rows : (g + 1) * rows] = product.reshape(n, h, w, rows).transpose(0, 3, 1, 2)
+    out += op.bias[:, None, None]
+    if residual is not None:
+        out += residual
+    return np.maximum(out, np.float32(0)) if op.activation == "relu" else out
+
+
+def _pool(op: Pool, x: Floats) -> Floats:
+    if op.mode == "max":
+        return _windows(x, op.kernel, op.stride, (1, 1), op.pads, -np.inf).max(axis=(4, 5))
+    total = _windows(x, op.kernel, op.stride, (1, 1), op.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)
+    ones = np.ones((1, 1, *x.shape[2:]), np.float32)
+    count = _windows(ones, op.kernel, op.stride, (1, 1), op.pads, 1.0 if op.count_include_pad else 0.0).sum(axis=(4, 5))
+    return np.asarray(total / count, np.float32)
+
+
+def _vector(op: Vector, inputs: list[Floats]) -> Floats:
+    v = inputs[0]
+    for step in op.steps:
+        value = np.float32(step.value)
+        other = inputs[step.operand] if step.operand >= 0 else v
+        if step.op == "scale_shift":
+            assert step.scale is not None
+            assert step.shift is not None
+            v = v * step.scale[:, None, None] + step.shift[:, None, None]
+        else:
+            v = {
+                "relu": lambda a, s, b: np.maximum(a, np.float32(0)), "exp": lambda a, s, b: np.exp(a), "ln": lambda a, s, b: np.log(a),
+                "sqrt": lambda a, s, b: np.sqrt(a), "reciprocal": lambda a, s, b: np.float32(1) / a, "square": lambda a, s, b: a * a,
+                "adds": lambda a, s, b: a + s, "muls": lambda a, s, b: a * s, "maxs": lambda a, s, b: np.maximum(a, s),
+                "mins": lambda a, s, b: np.minimum(a, s), "add": lambda a, s, b: a + b, "sub": lambda a, s, b: a - b,
+                "mul": lambda a, s, b: a * b, "div": lambda a, s, b: a / b, "max": lambda a, s, b: np.maximum(a, b),
+                "min": lambda a, s, b: np.minimum(a, b),
+            }[step.op](v, value, other)  # fmt: skip
+    return v

@@ -1,0 +1,141 @@
+"""Applies rewrite rules to a fixed point.
+
+A rule looks at one operator (and, through `View`, at its neighbours) and answers with what replaces it.  Replacements stand at the
+place of the operator that was looked at, which is the last of the matched ones, so the order stays topological.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Shape, Shuffle, Softmax, Vector, output_shape
+
+MAX_SWEEPS = 1000
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a rule wants: `gone` operators leave (the one looked at among them), `new` come in its place.
+
+    alias: tensor -> tensor that stands for it from now on (where an operator vanishes).
+    """
+
+    gone: tuple[Operator, ...]
+    new: tuple[Operator, ...] = ()
+    alias: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class View:
+    """A graph's neighbourhoods, as they are during one sweep."""
+
+    producers: dict[str, Operator]
+    uses: Counter[str]  # reads of a tensor; a model output counts as one
+    outputs: frozenset[str]
+    inputs: frozenset[str]
+    shapes: dict[str, Shape]
+    position: dict[str, int]  # tensor -> index of its producer
+
+    def only_use(self, tensor: str) -> bool:
+        """One reader and not a model output."""
+        return self.uses[tensor] == 1 and tensor not in self.outputs
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named rewrite.  `apply` answers None where it does not match."""
+
+    name: str
+    apply: Callable[[Operator, View], Match | None]
+
+
+@dataclass(frozen=True)
+class RewriteReport:
+    """How often each rule fired, in the order of the rules."""
+
+    fired: dict[str, int]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in self.fired.items() if count) or "nothing"
+
+
+def view_of(graph: Graph) -> View:
+    uses: Counter[str] = Counter(name for op in graph.operators for name in op.inputs)
+    uses.update(port.tensor for port in graph.outputs)
+    return View(
+        graph.producers(),
+        uses,
+        frozenset(port.tensor for port in graph.outputs),
+        frozenset(port.tensor for port in graph.inputs),
+        graph.shapes,
+        {op.y: i for i, op in enumerate(graph.operators)},
+    )
+
+
+def with_inputs(op: Operator, names: Sequence[str]) -> Operator:
+    """The operator reading other tensors, in the order of `op.inputs`."""
+    if tuple(names) == op.inputs:
+        return op
+    if isinstance(op, Conv):
+        return replace(op, x=names[0], residual=names[1] if len(names) > 1 else None)
+    if isinstance(op, Vector | Concat):
+        return replace(op, inputs=tuple(names))
+    assert isinstance(op, Pool | Softmax | Shuffle)
+    return replace(op, x=names[0])
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, RewriteReport]:
+    """The graph after no rule fires any more, verified after every sweep."""
+    fired = {rule.name: 0 for rule in rules}
+    for _ in range(MAX_SWEEPS):
+        swept = _sweep(graph, rules, fired)
+        if swept is None:
+            return graph, RewriteReport(fired)
+        graph = swept
+        graph.verify()
+    raise AssertionError(f"{graph.name}: rules still fire after {MAX_SWEEPS} sweeps: {fired}")
+
+
+def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph | None:
+    view = view_of(graph)
+    placed: dict[int, tuple[Operator, ...]] = {}  # position -> what stands there now
+    touched: set[str] = set()  # outputs of operators that this sweep has changed already
+    alias: dict[str, str] = {}
+    for index, op in enumerate(graph.operators):
+        if op.y in touched:
+            continue
+        for rule in rules:
+            match = rule.apply(op, view)
+            if match is None or any(item.y in touched for item in match.gone):
+                continue
+            # what a rule saw of its neighbours' inputs must still be true
+            if any(name in alias for item in (*match.gone, *match.new) for name in item.inputs):
+                continue
+            for item in match.gone:
+                placed[view.position[item.y]] = ()
+                touched.add(item.y)
+            placed[index] = match.new
+            touched.update(item.y for item in match.new)
+            for old, new in match.alias.items():
+                alias[old] = alias.get(new, new)
+            fired[rule.name] += 1
+            break
+    if not placed:
+        return None
+    operators = [item for index, op in enumerate(graph.operators) for item in placed.get(index, (op,))]
+    shapes = {port.tensor: graph.shapes[port.tensor] for port in graph.inputs}
+    final = []
+    for op in operators:
+        renamed = with_inputs(op, [_resolve(alias, name) for name in op.inputs])
+        shapes[renamed.y] = output_shape(renamed, [shapes[name] for name in renamed.inputs])
+        final.append(renamed)
+    outputs = tuple(replace(port, tensor=_resolve(alias, port.tensor)) for port in graph.outputs)
+    return replace(graph, operators=tuple(final), shapes=shapes, outputs=outputs)
+
+
+def _resolve(alias: dict[str, str], name: str) -> str:
+    while name in alias:
+        name = alias[name]
+    return name

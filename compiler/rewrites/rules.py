@@ -1,0 +1,229 @@
+"""The rewrites, as a list.  Each keeps the values of the graph's outputs; `tests/compiler/rewrites` checks every entry alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.ir.graph import Concat, Conv, Floats, Operator, Shuffle, Step, Vector
+from compiler.rewrites.engine import Match, Rule, View
+
+AFFINE = ("scale_shift", "muls", "adds")
+
+
+def affine(step: Step, channels: int) -> tuple[Floats, Floats] | None:
+    """(scale [c], shift [c]) of a step that is one, else None."""
+    one, zero = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    if step.op == "scale_shift":
+        assert step.scale is not None
+        assert step.shift is not None
+        return step.scale, step.shift
+    if step.op == "muls":
+        return one * np.float32(step.value), zero
+    if step.op == "adds":
+        return one, one * np.float32(step.value)
+    return None
+
+
+def without_first_step(op: Vector, x: str) -> tuple[Operator, ...]:
+    """The rest of a chain, starting from x; nothing where no step is left."""
+    if len(op.steps) == 1:
+        return ()
+    used = sorted({step.operand for step in op.steps[1:] if step.operand >= 0} - {0})
+    index = {0: 0} | {old: new for new, old in enumerate(used, 1)}
+    steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op.steps[1:])
+    return (Vector(op.name, (x, *(op.inputs[i] for i in used)), op.y, steps),)
+
+
+def _into_conv(conv: Conv, op: Vector, view: View, **changes: object) -> Match | None:
+    """`conv` with `changes` in place of conv and op's first step.  A later step that reads the old start value forbids it."""
+    if any(step.operand == 0 for step in op.steps[1:]):
+        return None
+    last = len(op.steps) == 1
+    fused = replace(conv, y=op.y if last else conv.y, **changes)  # type: ignore[arg-type]
+    return Match((conv, op), (fused, *without_first_step(op, fused.y)))
+
+
+def _plain_conv(tensor: str, view: View) -> Conv | None:
+    """The Conv that alone produces a tensor for one reader, and that applies nothing after its bias."""
+    conv = view.producers.get(tensor)
+    if isinstance(conv, Conv) and view.only_use(tensor) and conv.activation == "none" and conv.residual is None:
+        return conv
+    return None
+
+
+def fold_affine(op: Operator, view: View) -> Match | None:
+    """Conv, then scale and shift per channel (BN, Mul, Add): into the weights."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op not in AFFINE:
+        return None
+    conv = _plain_conv(op.inputs[0], view)
+    if conv is None:
+        return None
+    terms = affine(op.steps[0], conv.weights.shape[0])
+    assert terms is not None
+    scale, shift = terms
+    weights = (conv.weights * scale[:, None, None, None]).astype(np.float32)
+    return _into_conv(conv, op, view, weights=weights, bias=(conv.bias * scale + shift).astype(np.float32))
+
+
+def fuse_relu(op: Operator, view: View) -> Match | None:
+    """Conv (with or without a residual), then ReLU."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu":
+        return None
+    conv = view.producers.get(op.inputs[0])
+    if not isinstance(conv, Conv) or not view.only_use(conv.y) or conv.activation != "none":
+        return None
+    return _into_conv(conv, op, view, activation="relu")
+
+
+def fuse_residual(op: Operator, view: View) -> Match | None:
+    """Conv, then Add of another tensor: FIXPIPE adds it.  Of two convolutions the one produced last takes the other's result."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
+        return None
+    first, other = op.inputs[0], op.inputs[op.steps[0].operand]
+    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2:
+        return None
+    if any(step.operand in (0, op.steps[0].operand) for step in op.steps[1:]):
+        return None
+    candidates = [(view.position[t], t, o) for t, o in ((first, other), (other, first)) if _plain_conv(t, view) is not None]
+    if not candidates:
+        return None
+    _, tensor, residual = max(candidates)
+    conv = view.producers[tensor]
+    assert isinstance(conv, Conv)
+    return _into_conv(conv, op, view, residual=residual)
+
+
+def merge_chains(op: Operator, view: View) -> Match | None:
+    """Two element-wise chains, the first read by the second only."""
+    if not isinstance(op, Vector):
+        return None
+    before = view.producers.get(op.inputs[0])
+    if not isinstance(before, Vector) or not view.only_use(before.y) or not op.steps:
+        return None
+    if any(step.operand == 0 for step in op.steps):
+        return None
+    names = list(before.inputs)
+    index: dict[int, int] = {}
+    for old, name in enumerate(op.inputs[1:], 1):
+        if name not in names:
+            names.append(name)
+        index[old] = names.index(name)
+    steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op.steps)
+    return Match((before, op), (Vector(before.name, tuple(names), op.y, before.steps + steps),))
+
+
+def swap_operands(op: Operator, view: View) -> Match | None:
+    """a + b where only b is a chain that could be merged: b + a."""
+    if not isinstance(op, Vector) or len(op.inputs) != 2 or not op.steps or op.steps[0].op not in ("add", "mul", "max", "min"):
+        return None
+    if op.steps[0].operand != 1 or any(step.operand >= 0 for step in op.steps[1:]):
+        return None
+    a, b = (view.producers.get(name) for name in op.inputs)
+    if isinstance(b, Vector) and view.only_use(b.y) and not (isinstance(a, Vector | Conv) and view.only_use(a.y)):
+        return Match((op,), (replace(op, inputs=(op.inputs[1], op.inputs[0])),))
+    return None
+
+
+def simplify_steps(op: Operator, view: View) -> Match | None:
+    """Neighbouring scale-and-shift steps become one; steps that change nothing go."""
+    if not isinstance(op, Vector):
+        return None
+    channels = view.shapes[op.y][1]
+    steps: list[Step] = []
+    for step in op.steps:
+        previous = steps[-1] if steps else None
+        if (step.op == "muls" and step.value == 1) or (step.op == "adds" and step.value == 0):
+            continue
+        if previous is not None and previous.op == step.op == "relu":
+            continue
+        if previous is not None and previous.op == step.op == "muls":
+            steps[-1] = replace(step, value=previous.value * step.value)
+            continue
+        if previous is not None and previous.op in AFFINE and step.op in AFFINE and "scale_shift" in (previous.op, step.op):
+            first, second = affine(previous, channels), affine(step, channels)
+            assert first is not None
+            assert second is not None
+            scale, shift = first[0] * second[0], first[1] * second[0] + second[1]
+            steps[-1] = Step("scale_shift", scale=scale.astype(np.float32), shift=shift.astype(np.float32))
+            continue
+        steps.append(step)
+    if len(steps) == len(op.steps):
+        return None
+    return Match((op,), (replace(op, steps=tuple(steps)),))
+
+
+def drop_empty_chain(op: Operator, view: View) -> Match | None:
+    """A chain without steps is its first input."""
+    if isinstance(op, Vector) and not op.steps:
+        return Match((op,), alias={op.y: op.inputs[0]})
+    return None
+
+
+def drop_unused(op: Operator, view: View) -> Match | None:
+    """Nobody reads it."""
+    return Match((op,)) if view.uses[op.y] == 0 else None
+
+
+def drop_single_concat(op: Operator, view: View) -> Match | None:
+    if isinstance(op, Concat) and len(op.inputs) == 1:
+        return Match((op,), alias={op.y: op.inputs[0]})
+    return None
+
+
+def drop_identity_shuffle(op: Operator, view: View) -> Match | None:
+    if isinstance(op, Shuffle) and op.order == tuple(range(len(op.order))):
+        return Match((op,), alias={op.y: op.x})
+    return None
+
+
+def merge_shuffles(op: Operator, view: View) -> Match | None:
+    """A shuffle of a shuffle is one; the inner stays where others read it."""
+    inner = view.producers.get(op.x) if isinstance(op, Shuffle) else None
+    if not isinstance(op, Shuffle) or not isinstance(inner, Shuffle):
+        return None
+    return Match((op,), (replace(op, x=inner.x, order=tuple(inner.order[i] for i in op.order)),))
+
+
+def shuffle_into_conv(op: Operator, view: View) -> Match | None:
+    """The rows of an ungrouped convolution's weights in shuffled order.  A grouped one would have to become dense: its shuffle stays."""
+    conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
+    if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or not view.only_use(conv.y):
+        return None
+    if conv.groups != 1 or conv.residual is not None:
+        return None
+    order = list(op.order)
+    return Match((conv, op), (replace(conv, y=op.y, weights=conv.weights[order], bias=conv.bias[order]),))
+
+
+def nest_concat(op: Operator, view: View) -> Match | None:
+    """[a, b, c] where [a, b] exists becomes [[a, b], c]: one storage serves both (DenseNet as PyTorch exports it)."""
+    if not isinstance(op, Concat):
+        return None
+    best: Concat | None = None
+    for other in view.producers.values():
+        if isinstance(other, Concat) and other is not op and 1 < len(other.inputs) < len(op.inputs):
+            is_prefix = op.inputs[: len(other.inputs)] == other.inputs and view.position[other.y] < view.position[op.y]
+            if is_prefix and (best is None or len(other.inputs) > len(best.inputs)):
+                best = other
+    if best is None:
+        return None
+    return Match((op,), (replace(op, inputs=(best.y, *op.inputs[len(best.inputs) :])),))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("drop-unused", drop_unused),
+    Rule("drop-empty-chain", drop_empty_chain),
+    Rule("drop-single-concat", drop_single_concat),
+    Rule("drop-identity-shuffle", drop_identity_shuffle),
+    Rule("merge-shuffles", merge_shuffles),
+    Rule("shuffle-into-conv", shuffle_into_conv),
+    Rule("fold-affine", fold_affine),
+    Rule("fuse-residual", fuse_residual),
+    Rule("fuse-relu", fuse_relu),
+    Rule("simplify-steps", simplify_steps),
+    Rule("merge-chains", merge_chains),
+    Rule("swap-operands", swap_operands),
+    Rule("nest-concat", nest_concat),
+)
