@@ -1,0 +1,178 @@
+"""Is a program right whatever the times?  Races, reads of unwritten memory, bounds, deadlock, flag counts, to the 32-byte block.
+
+Two accesses that share a block, one of them a write, must be ordered by happens-before: the order of a queue, and flags (the i-th
+WAIT of a flag comes after its i-th SET).  Lifetimes of buffers that overlap show as races or as reads of what somebody else wrote
+last.  `simulator.hazards` has the walk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import hazards
+from simulator.hazards import FLAGGED, NOBODY, UNWRITTEN, WRITTEN, Walk
+from simulator.host_layout import read_blocks
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.program import Code, Program, block_limits
+
+FindingKind = Literal["out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "deadlock"]
+_KINDS: tuple[FindingKind, ...] = ("out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write")
+FINDINGS_LIMIT = 1000
+_HOST = -1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    core, instruction, engine: the record (-1, -1, None where it is the host that reads).  blocks: first and one past the last
+    block of `memory`; a hull where several are concerned; None where no memory is.  other: (core, instruction) on the other side of a race.
+    """
+
+    kind: FindingKind
+    core: int
+    instruction: int
+    engine: Engine | None
+    memory: Memory | None
+    blocks: tuple[int, int] | None
+    other: tuple[int, int] | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def check(program: Program, machine: Machine) -> tuple[Finding, ...]:
+    """All findings (at most `FINDINGS_LIMIT`), in the order of one legal run; () for a right program.
+
+    Raises `ProgramError` for records that are illegal in themselves (opcode, path, parameters, flag ids).
+    """
+    balance = program.verify_records(machine)
+    code = np.ascontiguousarray(np.concatenate(program.streams))
+    keys, walk = _prepare(program, machine, code)
+    hazards.walk(walk)
+    namer = _Namer(program, code, walk)
+    findings = [namer.finding(row, keys) for row in walk.found[: min(int(walk.total[0]), FINDINGS_LIMIT)]]
+    stuck = np.flatnonzero(walk.head < walk.queue_start[1:])
+    findings += [namer.deadlock(int(walk.by_queue[walk.head[q]]), bool(walk.head[q] < walk.tail[q])) for q in stuck]
+    if not stuck.size:
+        findings += _at_the_end(program, walk, balance)
+    return tuple(findings[:FINDINGS_LIMIT])
+
+
+def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np.int32], Walk]:
+    """The flags' keys (int32 [flags, 5]) and the walk's arrays."""
+    n = len(code)
+    lengths = np.array([len(stream) for stream in program.streams])
+    core = np.repeat(np.arange(len(lengths)), lengths)
+    used, queue = np.unique(core * len(Engine) + code[:, isa.ENGINE], return_inverse=True)
+    by_queue = np.argsort(queue, kind="stable")
+    queue_start = np.searchsorted(queue[by_queue], np.arange(len(used) + 1))
+    place = np.empty(n, np.int32)
+    place[by_queue] = np.arange(n) - queue_start[queue[by_queue]] + 1
+
+    flag = np.full(n, -1, np.int32)
+    rows = np.flatnonzero(np.isin(code[:, isa.OP], FLAGGED))
+    here = np.stack((core[rows], code[rows, isa.ENGINE]), 1)
+    there = code[rows][:, [isa.FLAG_CORE, isa.FLAG_ENGINE]]
+    setting = (code[rows, isa.OP] == Op.SET)[:, None]
+    named = np.concatenate((np.where(setting, here, there), np.where(setting, there, here), code[rows][:, [isa.FLAG_ID]]), 1)
+    keys, number = np.unique(named, axis=0, return_inverse=True)
+    flag[rows] = number.reshape(-1)
+    waiting = rows[code[rows, isa.OP] == Op.WAIT]  # a flag has one consumer queue: stream order is its order
+    waits = waiting[np.argsort(flag[waiting], kind="stable")]
+    wait_start = np.searchsorted(flag[waits], np.arange(len(keys) + 1))
+
+    limits = block_limits(program.memory, machine)
+    constants = int(limits[Memory.DDR, 1])
+    base = np.empty((machine.cores, len(Memory)), np.int64)
+    base[:, Memory.DDR] = -constants
+    on_chip = limits[1:, 0]
+    first = int(limits[Memory.DDR, 0]) - constants
+    starts = first + np.concatenate(([0], np.cumsum(np.tile(on_chip, machine.cores))))
+    base[:, 1:] = starts[:-1].reshape(machine.cores, len(Memory) - 1)
+    writer = np.full(int(starts[-1]), UNWRITTEN, np.int32)
+    for buffer in program.memory.of_kind("input"):
+        writer[buffer.offset_blocks - constants : buffer.offset_blocks - constants + buffer.size_blocks] = WRITTEN
+
+    def ints(values: NDArray[np.generic]) -> NDArray[np.int32]:
+        return np.ascontiguousarray(values, np.int32)
+
+    queues = len(used)
+    walk = Walk(
+        code=code, core_start=ints(np.concatenate(([0], np.cumsum(lengths)))), queue=ints(queue.reshape(-1)), place=place,
+        by_queue=ints(by_queue), queue_start=ints(queue_start), flag=flag, waits=ints(waits), wait_start=ints(wait_start),
+        core_of_queue=ints(used // len(Engine)), base=base, limits=limits, clock=np.zeros((queues, queues), np.int32),
+        head=ints(queue_start[:-1]).copy(), tail=ints(queue_start[:-1]).copy(), sets=np.zeros(len(keys), np.int32),
+        waited=np.zeros(len(keys), np.int32), snapshot=np.zeros((len(waits), queues), np.int32), writer=writer,
+        reader=np.full(len(writer), NOBODY, np.int32), found=np.zeros((FINDINGS_LIMIT, 6), np.int64), total=np.zeros(1, np.int64),
+        depth=machine.queue_depth, count_limit=machine.flags.count_limit,
+    )  # fmt: skip
+    return ints(keys), walk
+
+
+class _Namer:
+    """Rows of the walk to findings with text."""
+
+    def __init__(self, program: Program, code: Code, walk: Walk) -> None:
+        self.program, self.code, self.walk = program, code, walk
+
+    def place(self, i: int) -> tuple[int, int]:
+        core = int(np.searchsorted(self.walk.core_start, i, side="right")) - 1
+        return core, i - int(self.walk.core_start[core])
+
+    def name(self, i: int) -> str:
+        core, instruction = self.place(i)
+        return f"core {core} instruction {instruction} ({Engine(int(self.code[i, isa.ENGINE])).name} {Op(int(self.code[i, isa.OP])).name})"
+
+    def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
+        kind, i, memory, lo, hi, other = (int(value) for value in row)
+        core, instruction = self.place(i)
+        engine = Engine(int(self.code[i, isa.ENGINE]))
+        if kind == hazards.FLAG_COUNT:
+            text = f"{self.name(i)}: the count of {_flag_name(keys[lo])} can exceed {self.walk.count_limit}"
+            return Finding("flag_count", core, instruction, engine, None, None, None, text)
+        where = f"{Memory(memory).name} blocks {lo}..{hi}"
+        what = {
+            hazards.OUT_OF_BOUNDS: f"touches {where}, the memory has {int(self.walk.limits[memory, 0])}",
+            hazards.UNWRITTEN_READ: f"reads {where}, which nobody has written",
+            hazards.CONSTANT_WRITE: f"writes {where}, which hold constants",
+            hazards.RACE: f"and {self.name(other)} touch {where} in no order" if other >= 0 else "",
+        }[kind]
+        partner = self.place(other) if other >= 0 else None
+        text = f"{self.name(i)} {what}"
+        return Finding(_KINDS[kind], core, instruction, engine, Memory(memory), (lo, hi), partner, text)
+
+    def deadlock(self, i: int, issued: bool) -> Finding:
+        core, instruction = self.place(i)
+        why = "waits for a flag that is never set" if issued else f"is never issued: a queue of core {core} is full or stands"
+        return Finding("deadlock", core, instruction, Engine(int(self.code[i, isa.ENGINE])), None, None, None, f"{self.name(i)} {why}")
+
+
+def _flag_name(key: NDArray[np.int32]) -> str:
+    source, source_engine, target, target_engine, flag = (int(value) for value in key)
+    return f"flag {flag} of core {source} {Engine(source_engine).name} -> core {target} {Engine(target_engine).name}"
+
+
+def _at_the_end(program: Program, walk: Walk, balance: dict[tuple[int, ...], int]) -> list[Finding]:
+    """Flags that are left set, and outputs that the host reads and nobody wrote."""
+    findings = []
+    for key, count in sorted(balance.items()):
+        if count:
+            text = f"{_flag_name(np.array(key, np.int32))} is left with count {count} at the end"
+            findings.append(Finding("flag_count", key[0], _HOST, Engine(key[1]), None, None, None, text))
+    constants = program.memory.constant_blocks
+    for buffer in program.memory.of_kind("output"):
+        start = buffer.offset_blocks - constants
+        missing = np.flatnonzero((walk.writer[start : start + buffer.size_blocks] == UNWRITTEN) & read_blocks(buffer, program.memory.dtype))
+        if missing.size:
+            lo, hi = buffer.offset_blocks + int(missing[0]), buffer.offset_blocks + int(missing[-1]) + 1
+            text = f"the host reads output {buffer.name!r}, DDR blocks {lo}..{hi}, of which {missing.size} were never written"
+            findings.append(Finding("unwritten_read", _HOST, _HOST, None, Memory.DDR, (lo, hi), None, text))
+    return findings
