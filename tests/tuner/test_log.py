@@ -147,7 +147,7 @@ def test_verify_finds_a_truncated_and_a_stray_file(tmp_path: Path) -> None:
 
 
 WRITER = """
-import sys
+import sys, time
 from pathlib import Path
 from tuner import log as L
 from tuner.candidate import RESULTS, Measurement, TaskRecord
@@ -161,7 +161,8 @@ for seq in range(start, 10**9):
     log.add_task(record)
     m = Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, seq))
     log.add_row(L.LogRow(seq, record.task, "segment", "net", m))
-    if seq % 5 == 0:
+    time.sleep(0.002)
+    if seq % 20 == 0:
         log.flush()
         print(log.rows_published, flush=True)
 """
@@ -171,7 +172,7 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> Non
     rng = np.random.default_rng(7)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     acknowledged = 0
-    for _ in range(5):
+    for _ in range(4):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline().startswith("start")

@@ -1,0 +1,148 @@
+"""A guest's manners on a Ray cluster: find one or start one, ask for room, and leave it as it was found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# before ray is imported: no usage report over the network, no advice on the user's terminal
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from simulator.npu.errors import BadInputError, TilefarmError
+
+CONNECT_S = 3.0
+HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
+STORE_BYTES = 256 << 20
+ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Say = Callable[[str], None]
+
+
+def say_on_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A driver's tie to Ray.  `owned`: this object made it, so closing it ends it (and a local cluster with it)."""
+
+    owned: bool
+
+    def close(self) -> None:
+        if self.owned and ray.is_initialized():
+            ray.shutdown()
+
+
+def connect(address: str | None = None, local_cpus: int | None = None) -> Connection:
+    """A running Ray if this process has one, else `address` or RAY_ADDRESS, else a local one.
+
+    Raises `BadInputError` within 10 s where nothing answers.
+    """
+    if ray.is_initialized():
+        return Connection(owned=False)
+    wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if wanted == "local":
+        cpus = max(local_cpus or 1, len(os.sched_getaffinity(0)))
+        # sockets live in the session folder and a socket's path has 107 characters: not under a long TMPDIR
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=STORE_BYTES, _temp_dir="/tmp/ray", **quiet)
+        _tighten_token()
+        return Connection(owned=True)
+    if wanted != "auto":
+        probe(wanted)
+    try:
+        ray.init(address=wanted, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BadInputError(f"--address {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
+    return Connection(owned=True)
+
+
+def probe(address: str) -> None:
+    """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "://" in address:
+        raise BadInputError(f"--address {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
+    refused = f"--address {address}: no Ray head answers there; start one with `ray start --head`, or leave --address out"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BadInputError(f"{refused} ({error})") from None
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(check, timeout=HEALTH_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired:
+        raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
+    if done.returncode:
+        raise BadInputError(refused)
+
+
+def _tighten_token() -> None:
+    """Ray leaves the secret of its local clusters readable by every user of the computer."""
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if token.is_file() and token.stat().st_uid == os.getuid() and token.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        token.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+
+def cpus() -> tuple[int, int]:
+    """Free CPUs and all CPUs of the cluster."""
+    return int(ray.available_resources().get("CPU", 0)), int(ray.cluster_resources().get("CPU", 0))
+
+
+def reserve(workers: int, wait_s: float, name: str, say: Say = say_on_stderr, resource: str | None = None) -> Any:
+    """One placement group with a CPU (and one unit of a custom `resource`) per worker.
+
+    Says what it waits for; raises `BadInputError` when there is no room within `wait_s` seconds.
+    """
+    bundle = {"CPU": 1.0} | ({resource: 1.0} if resource else {})
+    group = placement_group([bundle] * workers, strategy="PACK", name=name)
+    end_s = time.monotonic() + wait_s
+    patience_s = 1.0  # on a cluster with room it takes less, and nothing is said
+    while not group.wait(timeout_seconds=max(0.0, min(patience_s, end_s - time.monotonic()))):
+        free, total = cpus()
+        if time.monotonic() >= end_s:
+            remove_placement_group(group)
+            raise BadInputError(
+                f"--workers {workers}: no room within {wait_s:g} s (free {free} of {total} CPUs); ask for fewer, or a longer --wait"
+            )
+        say(f"waiting for {workers} CPUs (free {free} of {total})")
+        patience_s = min(30.0, patience_s * 2)
+    return group
+
+
+def release(group: Any) -> None:
+    """Give a reservation back."""
+    if ray.is_initialized():
+        remove_placement_group(group)
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment of a worker: one thread in every library, and the modules that this driver sees.
+
+    The driver's `sys.path` (without what Python itself adds) goes along, so that workers import the same tree, installed
+    or not; a `working_dir` would be packed and shipped at every start.
+    """
+    own = (sys.prefix, sys.base_prefix)
+    tree = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
+    paths = [entry for entry in dict.fromkeys(tree) if os.path.isdir(entry) and not entry.startswith(own)]
+    root = str(Path(__file__).resolve().parents[1])
+    if root not in paths and not root.startswith(own):
+        paths.insert(0, root)
+    return {"PYTHONPATH": os.pathsep.join(paths), **dict.fromkeys(ONE_THREAD, "1")}
+
+
+class FarmError(TilefarmError):
+    """The cluster, not the input: workers that cannot be kept alive."""
