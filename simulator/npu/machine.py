@@ -204,6 +204,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if isinstance(key, list | dict | set):
+                raise BadInputError(f"line {key_node.start_mark.line + 1}: a key is a name or a number, found {key!r}")
             if key in seen:
                 raise BadInputError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
             seen.add(key)
@@ -216,7 +218,7 @@ def read_yaml(path: FilePath) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2020-99-99 is a date to YAML
         raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except BadInputError as error:
         raise BadInputError(f"{path}: {error}") from None

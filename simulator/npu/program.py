@@ -198,7 +198,9 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
         (isa.I_MPAD, 16, 1 << 20),
         (isa.I_LANES, 4, 32),
+        (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
     ),
+    (Op.VCONVERT,): ((isa.V_IMM, DataType.float16, DataType.float32),),
     (Op.MMAD,): ((isa.M_MPAD, 16, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
     (Op.FIXPIPE,): (
         (isa.F_M, 1, 1 << 20), (isa.F_MPAD, 16, 1 << 20), (isa.F_N1, 1, 1 << 20),
@@ -208,12 +210,17 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
 }  # fmt: skip
 
 
+_MAX_COPY_BLOCKS = 1 << 24  # bursts may fall on one another, so the memories alone do not bound what a COPY moves
+
+
 def _check_parameters(code: Code, core: int) -> None:
     for ops, limits in _RANGES.items():
         rows = np.isin(code[:, isa.OP], [int(op) for op in ops])
         for word, low, high in limits:
             bad = rows & ((code[:, word] < low) | (code[:, word] > high))
             _reject(code, core, bad, f"parameter word {word} must be in {low}..{high}")
+    moved = code[:, isa.C_COUNT].astype(np.float64) * code[:, isa.C_COUNT2] * code[:, isa.C_LENGTH]
+    _reject(code, core, (code[:, isa.OP] == Op.COPY) & (moved > _MAX_COPY_BLOCKS), f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     padded = ((code[:, isa.OP] == Op.IM2COL) & (code[:, isa.I_MPAD] % 16 != 0)) | (
         (code[:, isa.OP] == Op.MMAD) & (code[:, isa.M_MPAD] % 16 != 0)
     )

@@ -1,0 +1,143 @@
+"""Machine files: what is wrong in one is named with file, key and value."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine, Memory, configs_folder, load_machine, preset_names, read_yaml
+
+PRESETS = preset_names()
+
+
+def text_of(name: str) -> str:
+    return (configs_folder() / "machines" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tiny() -> dict:
+    return yaml.safe_load(text_of("tiny"))
+
+
+def load(tmp_path: Path, raw: dict | str) -> Machine:
+    path = tmp_path / "m.yaml"
+    path.write_text(raw if isinstance(raw, str) else yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    return load_machine(str(path))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_loads_and_says_every_value_itself(name):
+    machine = load_machine(name)
+    assert machine.name == name
+    given = yaml.safe_load(text_of(name))
+    assert set(given) == set(Machine.model_fields), "a preset leaves nothing to defaults"
+    assert machine.description
+    assert machine.contention["none"] == 1.0
+    assert machine.share_units("none") == 65536
+    assert Machine.model_validate_json(machine.model_dump_json()).digest == machine.digest
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_bring_data_through_the_cube_and_back(name):
+    machine = load_machine(name)
+    for source, destination in [("DDR", "L1"), ("L1", "L0A"), ("L1", "L0B"), ("L0C", "UB"), ("UB", "DDR")]:
+        assert machine.path(Memory[source], Memory[destination]) is not None, f"{source} -> {destination}"
+    assert machine.path(Memory.DDR, Memory.L0C) is None
+
+
+def test_digests_tell_machines_apart_and_not_comments(tmp_path, tiny):
+    assert len({load_machine(name).digest for name in PRESETS}) == len(PRESETS)
+    assert load(tmp_path, tiny).digest == load_machine("tiny").digest
+    assert load(tmp_path, tiny | {"queue_depth": tiny["queue_depth"] + 1}).digest != load_machine("tiny").digest
+
+
+def test_a_changed_file_is_read_again(tmp_path, tiny):
+    path = tmp_path / "m.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    assert load_machine(str(path)).queue_depth == 16
+    path.write_text(yaml.safe_dump(tiny | {"queue_depth": 99}))
+    assert load_machine(str(path)).queue_depth == 99
+
+
+def change(tiny: dict, where: str, value: object) -> dict:
+    *folders, last = where.split(".")
+    at = tiny
+    for key in folders:
+        at = at[int(key) if key.isdigit() else key]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return tiny
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        ("frequency", 5, r"frequency: Extra inputs are not permitted \(got 5\)"),
+        ("ddr.speed", 5, r"ddr\.speed: Extra inputs"),
+        ("ddr.latency_cycles", None, r"ddr\.latency_cycles: Field required"),
+        ("buffers_bytes.L1", -32, r"buffers_bytes\.L1: .*greater than or equal to 1 \(got -32\)"),
+        ("buffers_bytes.L1", 100, r"buffers_bytes: .*L1: 100 is not a multiple of 32"),
+        ("buffers_bytes.L1", 2**80, r"buffers_bytes\.L1"),
+        ("cores", 0, r"cores: .*\(got 0\)"),
+        ("cores", 65, r"cores: .*\(got 65\)"),
+        ("clock_hz", 1.5, r"clock_hz: .*\(got 1\.5\)"),
+        ("clock_hz", "fast", r"clock_hz: .*\(got 'fast'\)"),
+        ("name", "No Good", r"name: .*pattern"),
+        ("matrix.kind", "sphere", r"matrix\.kind: .*'cube'"),
+        ("matrix.cycles_per_fractal", {"float64": 1}, r"matrix\.cycles_per_fractal"),
+        ("paths.0.engine", "CUBE", r"paths\.0\.engine: .*'MTE1'"),
+        ("paths.0.source", "L3", r"paths\.0\.source: .*'DDR'"),
+        ("paths.0.bytes_per_cycle", 0, r"paths\.0\.bytes_per_cycle"),
+        ("paths.1.destination", "L1", r"paths: DDR -> L1 is listed twice"),
+        ("ddr.efficiency", {64: 1.0}, r"ddr: .*needs a value for bursts of 32 bytes"),
+        ("ddr.efficiency", {32: 1.5}, r"ddr\.efficiency\.32: .*\(got 1\.5\)"),
+        ("ddr.efficiency", {32: 0.0}, r"ddr\.efficiency\.32: .*\(got 0\.0\)"),
+        ("contention", {"none": 1.0, "worst": 0.0}, r"contention\.worst: .*\(got 0\.0\)"),
+    ],
+)
+def test_a_wrong_value_is_named_with_file_key_and_value(tmp_path, tiny, where, value, message):
+    with pytest.raises(BadInputError, match=rf"m\.yaml: .*{message}") as caught:
+        load(tmp_path, change(tiny, where, value))
+    assert "\n" not in str(caught.value)
+
+
+def test_all_complaints_come_at_once(tmp_path, tiny):
+    tiny["cores"], tiny["clock_hz"] = 0, 0
+    with pytest.raises(BadInputError, match=r"cores: .*; clock_hz: "):
+        load(tmp_path, tiny)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\ncores: 1\nname: b\n", r"line 3: key 'name' is given twice"),
+        ("ddr:\n  outstanding: 1\n  outstanding: 2\n", r"line 3: key 'outstanding' is given twice"),
+        ("name: [", r"not YAML"),
+        ("- 1\n", r"expected a mapping of machine keys, found list"),
+        ("", r"expected a mapping of machine keys, found NoneType"),
+        ("? [1, 2]\n: 3\n", r"line 1: a key is a name or a number, found \[1, 2\]"),
+        ("name: 2020-99-99\n", r"not YAML: month"),
+        pytest.param("[" * 5000, r"not YAML", id="deep"),
+        ("a: !!python/object/apply:os.getcwd []\n", r"not YAML"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, text, message):
+    with pytest.raises(BadInputError, match=message) as caught:
+        load(tmp_path, text)
+    assert "m.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInputError, match=r"m\.yaml: (cannot be read|not YAML)"):
+        read_yaml(tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize("name", ["ascend9000", "no/such/file.yaml", "", ".."])
+def test_an_unknown_machine_names_those_that_exist(name):
+    with pytest.raises(BadInputError, match=r"no such preset or file; presets: ascend310, .*tiny"):
+        load_machine(name)
