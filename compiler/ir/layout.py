@@ -1,0 +1,270 @@
+"""Where values lie: storages, and the place of every tensor in one of them.
+
+A storage is NC1HWC0 in blocks of 32 bytes: [n][planes][h][w] blocks of C0 lanes (a four-lane image: [n][h][w] pixels of 4 lanes).
+A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its channel i counted from its first plane.  So
+
+* Concat is addresses: its storage holds the inputs side by side, each from a whole plane on, and the gaps show in `lanes`;
+* Shuffle is labels: the same planes, `lanes` permuted;
+* a Conv may write any lanes (its weights are packed to match), so it follows whoever reads it together with something else;
+* Pool, Vector, Softmax and depthwise Conv keep the lanes of what they read.
+
+Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
+tensor is needed in two places, a 1x1 Conv with the identity as weights where it is needed in two lane orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Shape, Shuffle, Softmax, Vector
+from compiler.ir.lanes import Pattern, Patterns
+from compiler.rewrites.engine import with_inputs
+from simulator.npu.machine import DataType
+
+IMAGE_LANES = 4
+
+
+@dataclass(frozen=True)
+class Storage:
+    """[n][planes][h][w] pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (then planes = 1 and w % 4 = 0)."""
+
+    name: str
+    n: int
+    planes: int
+    h: int
+    w: int
+    pixel_lanes: int
+
+    def blocks(self, dtype: DataType) -> int:
+        """Size in blocks of 32 bytes."""
+        return self.n * self.planes * self.h * self.w * self.pixel_lanes // dtype.lanes
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Planes [plane, plane + planes) of a storage; channel i in lane lanes[i], counted from the first lane of `plane`."""
+
+    storage: str
+    plane: int
+    planes: int
+    lanes: tuple[int, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """`graph` is the one to compile: the one that was given, and the copies that it needs."""
+
+    graph: Graph
+    dtype: DataType
+    storages: dict[str, Storage]
+    placements: dict[str, Placement]
+    copies: tuple[str, ...] = ()  # names of the operators that were added
+
+    def storage_blocks(self) -> dict[str, int]:
+        """Storage -> size in blocks of 32 bytes."""
+        return {name: storage.blocks(self.dtype) for name, storage in self.storages.items()}
+
+    def verify(self) -> None:
+        """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
+        self.graph.verify()
+        c0 = self.dtype.lanes
+        for tensor, (n, c, h, w) in self.graph.shapes.items():
+            place = self.placements[tensor]
+            storage = self.storages[place.storage]
+            lanes_per_plane = storage.pixel_lanes
+            if (storage.n, storage.h, storage.w) != (n, h, w):
+                raise ValueError(f"{tensor}: ({n}, {h}, {w}) in storage {storage}")
+            if lanes_per_plane not in (IMAGE_LANES, c0) or (lanes_per_plane != c0 and (w % IMAGE_LANES or storage.planes != 1)):
+                raise ValueError(f"{tensor}: storage {storage} has neither {c0} lanes nor {IMAGE_LANES} of an image")
+            if place.plane < 0 or place.plane + place.planes > storage.planes:
+                raise ValueError(f"{tensor}: planes {place.plane}..{place.plane + place.planes} outside {storage}")
+            if len(place.lanes) != c or len(set(place.lanes)) != c or min(place.lanes) < 0 or max(place.lanes) >= place.planes * lanes_per_plane:
+                raise ValueError(f"{tensor}: {c} channels need {c} different lanes below {place.planes * lanes_per_plane}")
+        for op in self.graph.operators:
+            self._verify_operator(op)
+        self._verify_overlaps()
+
+    def _verify_operator(self, op: Operator) -> None:
+        places = self.placements
+        y = places[op.y]
+        same: Sequence[str] = op.inputs
+        if isinstance(op, Conv):
+            same = [name for name in (op.residual,) if name is not None]
+            if keeps_lanes(op):
+                same = [*same, op.x]
+            if self.storages[places[op.x].storage].pixel_lanes != self.dtype.lanes and op.groups != 1:
+                raise ValueError(f"{op.name}: a four-lane image read by a grouped convolution")
+        if isinstance(op, Concat):
+            base = 0
+            for name in op.inputs:
+                place = places[name]
+                expected = tuple(lane + (place.plane - y.plane) * self.dtype.lanes for lane in place.lanes)
+                if place.storage != y.storage or y.lanes[base : base + len(place.lanes)] != expected:
+                    raise ValueError(f"{op.name}: {name} is not at its place in {op.y}")
+                base += len(place.lanes)
+            return
+        if isinstance(op, Shuffle):
+            x = places[op.x]
+            if (x.storage, x.plane, x.planes) != (y.storage, y.plane, y.planes) or y.lanes != tuple(x.lanes[i] for i in op.order):
+                raise ValueError(f"{op.name}: {op.y} is not {op.x} in another order")
+            return
+        for name in same:
+            if (places[name].lanes, places[name].planes) != (y.lanes, y.planes):
+                raise ValueError(f"{op.name}: lanes of {name} and {op.y} differ")
+            if not isinstance(op, Conv) and self.storages[places[name].storage].pixel_lanes != self.dtype.lanes:
+                raise ValueError(f"{op.name}: a four-lane image read by {type(op).__name__}")
+
+    def _verify_overlaps(self) -> None:
+        """Two written tensors never share a plane: what shares one is a Concat or a Shuffle of the other."""
+        written: dict[tuple[str, int], str] = {}
+        names = [port.tensor for port in self.graph.inputs]
+        names += [op.y for op in self.graph.operators if not isinstance(op, Concat | Shuffle)]
+        for name in names:
+            place = self.placements[name]
+            for plane in range(place.plane, place.plane + place.planes):
+                other = written.setdefault((place.storage, plane), name)
+                if other != name:
+                    raise ValueError(f"{name} and {other} both lie in plane {plane} of {place.storage}")
+
+
+def keeps_lanes(op: Operator) -> bool:
+    """Whether channel i of y has to lie in the lane of channel i of x: all but a Conv that mixes channels."""
+    if isinstance(op, Conv):
+        return op.groups > 1 and op.groups == op.weights.shape[0] and op.weights.shape[1] == 1
+    return isinstance(op, Pool | Vector | Softmax)
+
+
+def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
+    """Places for every tensor.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
+    names = _Names(graph)
+    graph, place_copies = _one_place(graph, names)
+    graph, patterns, lane_copies = _one_order(graph, names)
+    lanes = {name: patterns.lanes(name, dtype.lanes) for name in graph.shapes}
+    storages: dict[str, Storage] = {}
+    placements: dict[str, Placement] = {}
+    inside = _containers(graph)
+    images = _images(graph, dtype) if four_lanes else set()
+    for name, shape in graph.shapes.items():
+        root, plane = name, 0
+        while root in inside:
+            root, before = inside[root]
+            plane += sum(lanes[item][1] for item in before)
+        order, planes = lanes[name]
+        if root == name:
+            pixel_lanes = IMAGE_LANES if name in images else dtype.lanes
+            storages[name] = Storage(name, shape[0], planes, shape[2], shape[3], pixel_lanes)
+        placements[name] = Placement(root, plane, planes, order)
+    layout = Layout(graph, dtype, storages, placements, (*place_copies, *lane_copies))
+    layout.verify()
+    return layout
+
+
+class _Names:
+    """Fresh names beside a graph's own."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.taken = set(graph.shapes) | {op.name for op in graph.operators}
+
+    def fresh(self, base: str) -> str:
+        name, count = base, 1
+        while name in self.taken:
+            count += 1
+            name = f"{base}.{count}"
+        self.taken.add(name)
+        return name
+
+
+def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
+    """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
+    held: set[str] = {port.tensor for port in graph.inputs}  # region roots that have their place
+    root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
+    shapes, operators, copies = dict(graph.shapes), [], []
+    for op in graph.operators:
+        if isinstance(op, Shuffle):
+            root[op.y] = root.get(op.x, op.x)
+        if isinstance(op, Concat):
+            inputs = []
+            for name in op.inputs:
+                region = root.get(name, name)
+                if region in held:
+                    copy = Vector(names.fresh(f"{op.name}.copy"), (name,), names.fresh(f"{name}.copy"), ())
+                    shapes[copy.y] = shapes[name]
+                    operators.append(copy)
+                    copies.append(copy.name)
+                    name = copy.y
+                else:
+                    held.add(region)
+                inputs.append(name)
+            op = replace(op, inputs=tuple(inputs))
+        operators.append(op)
+    return replace(graph, operators=tuple(operators), shapes=shapes), copies
+
+
+def _one_order(graph: Graph, names: _Names) -> tuple[Graph, Patterns, list[str]]:
+    """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
+    patterns = Patterns({name: shape[1] for name, shape in graph.shapes.items()})
+    shapes, operators, copies = dict(graph.shapes), [], []
+    for op in graph.operators:
+        if isinstance(op, Concat):
+            patterns.define(op.y, Pattern("concat", op.inputs))
+        elif isinstance(op, Shuffle):
+            patterns.define(op.y, Pattern("shuffle", (op.x,), op.order))
+        else:
+            if isinstance(op, Conv):
+                follow = [op.x] if keeps_lanes(op) else []
+                follow += [op.residual] if op.residual is not None else []
+            else:
+                follow = list(op.inputs)
+            renamed = list(op.inputs)
+            for name in dict.fromkeys(follow):
+                if patterns.unite(op.y, name):
+                    continue
+                relane = _identity_conv(names.fresh(f"{op.name}.relane"), name, names.fresh(f"{name}.relane"), shapes[name])
+                shapes[relane.y] = shapes[name]
+                patterns.add(relane.y, shapes[name][1])
+                operators.append(relane)
+                copies.append(relane.name)
+                united = patterns.unite(op.y, relane.y)
+                assert united, "a fresh tensor takes any order"
+                renamed = [relane.y if item == name else item for item in renamed]
+            op = with_inputs(op, renamed)
+        operators.append(op)
+    return replace(graph, operators=tuple(operators), shapes=shapes), patterns, copies
+
+
+def _identity_conv(name: str, x: str, y: str, shape: Shape) -> Conv:
+    c = shape[1]
+    return Conv(name, x, y, np.eye(c, dtype=np.float32).reshape(c, c, 1, 1), np.zeros(c, np.float32))
+
+
+def _containers(graph: Graph) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Tensor -> (the tensor whose planes hold it, those of its inputs that lie before it)."""
+    inside: dict[str, tuple[str, tuple[str, ...]]] = {}
+    shuffled: dict[str, str] = {}
+    for op in graph.operators:
+        if isinstance(op, Shuffle):
+            shuffled[op.y] = op.x
+            inside[op.y] = (op.x, ())
+        if isinstance(op, Concat):
+            for i, name in enumerate(op.inputs):
+                while name in shuffled:
+                    name = shuffled[name]
+                inside[name] = (op.y, op.inputs[:i])
+    return inside
+
+
+def _images(graph: Graph, dtype: DataType) -> set[str]:
+    """Model inputs that can be four-lane images."""
+    consumers = graph.consumers()
+    found = set()
+    for port in graph.inputs:
+        _, c, _, w = graph.shapes[port.tensor]
+        readers = consumers[port.tensor]
+        ungrouped = all(isinstance(op, Conv) and op.groups == 1 and op.residual != port.tensor for op in readers)
+        is_output = any(item.tensor == port.tensor for item in graph.outputs)
+        if dtype is DataType.float16 and c <= IMAGE_LANES and w % IMAGE_LANES == 0 and readers and ungrouped and not is_output:
+            found.add(port.tensor)
+    return found
