@@ -1,0 +1,231 @@
+"""Text form of a stream: one line per instruction, printed and parsed without loss.
+
+    VECTOR  VADD        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8  f16 @3.12
+    MTE1    COPY        L0B[0] L1[640]  length=32 count=1 count2=1  f16
+    CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 acc=1  f16 @3.12
+    FIXPIPE SET         core=0 engine=MTE3 id=2
+
+Engine, opcode, operands (destination first; `-` where an optional one is absent), parameters by the names of `isa.OPS` (zero
+where left out), data type (f16, f32, i8), and @segment.operator where the tag is not zero.  An immediate is printed as a number
+where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as word<index>=value, so that every
+record with a known opcode makes the round trip.  `#` starts a comment; numbers in front of `:` are labels for the reader.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.errors import BadInputError
+from simulator.npu.isa import OPS, WORDS, Op, OpSpec, P
+from simulator.npu.machine import DataType, Engine, Memory
+
+_TYPES = {DataType.float16: "f16", DataType.float32: "f32", DataType.int8: "i8"}
+_TYPE_NUMBERS = {name: int(dtype) for dtype, name in _TYPES.items()}
+_OPERAND = re.compile(r"(-|[A-Za-z0-9]+\[-?\d+\])\Z")
+_NAMED = re.compile(r"([a-z]\w*)=(\S+)\Z")
+_LABEL = re.compile(r"\s*\d+:")
+_FLAGS = (Op.SET, Op.WAIT)
+
+
+def _sources(spec: OpSpec) -> int:
+    """Operands after the destination; -1 words of those that are optional print as `-`."""
+    return spec.sources + spec.optional
+
+
+def _memories(op: Op, record: list[int]) -> list[int]:
+    """Memory of the destination and of every source: implied for the second ones of MMAD and FIXPIPE."""
+    rest = {Op.MMAD: Memory.L0B, Op.FIXPIPE: Memory.UB}.get(op, record[isa.SRC])
+    return [record[isa.DST], record[isa.SRC], int(rest), int(rest)]
+
+
+def _is_float(op: Op, name: str) -> bool:
+    return name == "imm" and op != Op.VCONVERT
+
+
+def _print_param(op: Op, name: str, word: int) -> str:
+    if name == "engine" and 0 <= word < len(Engine):
+        return f"engine={Engine(word).name}"
+    if op == Op.VCONVERT and name == "imm" and 0 <= word < len(DataType):
+        return f"imm={_TYPES[DataType(word)]}"
+    if _is_float(op, name):
+        text = str(np.float32(isa.bits_float(word)))
+        return f"imm={text if text != 'nan' and isa.float_bits(float(text)) == word else hex(word & 0xFFFFFFFF)}"
+    return f"{name}={word}"
+
+
+def print_record(words: NDArray[np.int32]) -> str:
+    """One line for one record, without its number."""
+    record = [int(word) for word in words]
+    if record[isa.OP] not in OPS:
+        raise BadInputError(f"opcode {record[isa.OP]}: expected one of {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
+    op = Op(record[isa.OP])
+    spec = OPS[op]
+    shown = _blank(op)  # what a reader of the line so far would build
+    shown[isa.ENGINE] = _known(record[isa.ENGINE], len(Engine))
+    parts = [f"{Engine(shown[isa.ENGINE]).name:7} {op.name:11}"]
+    if op not in _FLAGS:
+        shown[isa.DST] = _known(record[isa.DST], len(Memory))
+        if _sources(spec):
+            shown[isa.SRC] = _known(record[isa.SRC], len(Memory))
+        operands = []
+        for i, memory in enumerate(_memories(op, shown)[: 1 + _sources(spec)]):
+            word = shown[isa.D + i] = record[isa.D + i]
+            operands.append("-" if word == -1 and i > spec.sources else f"{Memory(memory).name}[{word}]")
+        parts.append(" ".join(operands) + " ")
+    shown[P : P + len(spec.params)] = record[P : P + len(spec.params)]
+    params = [_print_param(op, name, word) for name, word in zip(spec.params, record[P:], strict=False) if word or op in _FLAGS]
+    if params:
+        parts.append(" ".join(params) + " ")
+    if 0 <= record[isa.DTYPE] < len(DataType) and (record[isa.DTYPE] or op not in _FLAGS):
+        parts.append(_TYPES[DataType(record[isa.DTYPE])])
+        shown[isa.DTYPE] = record[isa.DTYPE]
+    if record[isa.TAG]:
+        parts.append(f"@{record[isa.TAG] >> 16}.{record[isa.TAG] & 0xFFFF}")
+        shown[isa.TAG] = record[isa.TAG]
+    parts += [f"word{i}={word}" for i, (word, printed) in enumerate(zip(record, shown, strict=True)) if word != printed]
+    return " ".join(parts).rstrip()
+
+
+def _known(word: int, count: int) -> int:
+    return word if 0 <= word < count else 0
+
+
+def _blank(op: Op) -> list[int]:
+    """A record of which nothing is said: addresses of operands that the opcode does not have are -1, all else is zero."""
+    record = [0] * WORDS
+    record[isa.OP] = int(op)
+    spec = OPS[op]
+    if op not in _FLAGS:
+        for word in range(isa.D + 1 + spec.sources, isa.S2 + 1):
+            record[word] = -1
+        record[isa.SRC] = record[isa.DST] = int(Memory.UB) if spec.moves == ((Memory.UB, Memory.UB),) else 0
+    return record
+
+
+def print_program(code: NDArray[np.int32], *, numbers: bool = False) -> str:
+    """Text of a stream (int32 [n, 32]), a line per record; `numbers` puts the record's number in front."""
+    width = len(str(max(len(code) - 1, 0)))
+    lines = [(f"{i:{width}}: " if numbers else "") + print_record(words) for i, words in enumerate(code)]
+    return "".join(line + "\n" for line in lines)
+
+
+def parse(text: str) -> NDArray[np.int32]:
+    """The stream (int32 [n, 32]) that a text prints.
+
+    Raises `BadInputError` with the line, the token and what would be accepted.
+    """
+    records = []
+    for number, line in enumerate(text.splitlines(), 1):
+        tokens = _LABEL.sub("", line.partition("#")[0], count=1).split()
+        if tokens:
+            records.append(_Line(number).parse(tokens))
+    return np.array(records, np.int64).reshape(-1, WORDS).astype(np.int32)
+
+
+class _Line:
+    """One line being parsed."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def error(self, token: str, accepted: str) -> BadInputError:
+        return BadInputError(f"line {self.number}: {token!r}: expected {accepted}")
+
+    def parse(self, tokens: list[str]) -> list[int]:
+        if tokens[0] not in Engine.__members__:
+            raise self.error(tokens[0], f"an engine: {', '.join(Engine.__members__)}")
+        if len(tokens) < 2 or tokens[1] not in Op.__members__:
+            raise self.error(tokens[1] if len(tokens) > 1 else "", f"an opcode: {', '.join(Op.__members__)}")
+        op = Op[tokens[1]]
+        record = _blank(op)
+        record[isa.ENGINE] = int(Engine[tokens[0]])
+        operands = list(takewhile(_OPERAND.match, tokens[2:]))
+        self.operands(op, record, operands)
+        seen: set[str] = set()
+        for token in tokens[2 + len(operands) :]:
+            name = "type" if token in _TYPE_NUMBERS else token.partition("=")[0] if "=" in token else token[:1]
+            if name in seen:
+                raise self.error(token, f"{name!r} once")
+            seen.add(name)
+            self.rest(op, record, token)
+        return record
+
+    def operands(self, op: Op, record: list[int], operands: list[str]) -> None:
+        spec = OPS[op]
+        least, most = (0, 0) if op in _FLAGS else (1 + spec.sources, 1 + _sources(spec))
+        if not least <= len(operands) <= most:
+            count = str(most) if least == most else f"{least} to {most}"
+            raise self.error(" ".join(operands), f"{count} operands of {op.name}, each as L1[12]{', or -' if least < most else ''}")
+        for i, token in enumerate(operands):
+            if token == "-":
+                if i < least:
+                    raise self.error(token, f"an operand as L1[12]; number {i + 1} of {op.name} is not optional")
+                continue
+            name, _, address = token[:-1].partition("[")
+            if name not in Memory.__members__:
+                raise self.error(token, f"a memory: {', '.join(Memory.__members__)}")
+            if i < 2:
+                record[isa.DST if i == 0 else isa.SRC] = int(Memory[name])
+            elif _memories(op, record)[i] != Memory[name]:
+                raise self.error(token, f"operand {i + 1} of {op.name} in {Memory(_memories(op, record)[i]).name}")
+            record[isa.D + i] = self.integer(token, address)
+
+    def rest(self, op: Op, record: list[int], token: str) -> None:
+        spec = OPS[op]
+        if token in _TYPE_NUMBERS:
+            record[isa.DTYPE] = _TYPE_NUMBERS[token]
+            return
+        if token.startswith("@"):
+            segment, dot, operator = token[1:].partition(".")
+            if not dot:
+                raise self.error(token, "@segment.operator")
+            high, low = self.integer(token, segment), self.integer(token, operator)
+            if not (-(1 << 15) <= high < 1 << 15 and 0 <= low < 1 << 16):
+                raise self.error(token, "@segment.operator with a segment of 16 bits and an operator in 0..65535")
+            record[isa.TAG] = high << 16 | low
+            return
+        match = _NAMED.match(token)
+        if match is None:
+            raise self.error(token, f"name=value, a data type ({', '.join(_TYPE_NUMBERS)}) or @segment.operator")
+        name, value = match.groups()
+        if name in spec.params:
+            record[P + spec.params.index(name)] = self.value(op, name, token, value)
+        elif name[:4] == "word" and name[4:].isdigit() and int(name[4:]) < WORDS:
+            record[int(name[4:])] = self.integer(token, value)
+        else:
+            raise self.error(token, f"a parameter of {op.name}: {', '.join(spec.params)}")
+
+    def value(self, op: Op, name: str, token: str, value: str) -> int:
+        if name == "engine" and not value.lstrip("-").isdigit():
+            if value not in Engine.__members__:
+                raise self.error(token, f"an engine: {', '.join(Engine.__members__)}")
+            return int(Engine[value])
+        if op == Op.VCONVERT and name == "imm" and value in _TYPE_NUMBERS:
+            return _TYPE_NUMBERS[value]
+        if _is_float(op, name):
+            return self.immediate(token, value)
+        return self.integer(token, value)
+
+    def immediate(self, token: str, value: str) -> int:
+        try:
+            if value.startswith("0x"):
+                return int(struct.unpack("<i", struct.pack("<I", int(value, 16)))[0])
+            with np.errstate(over="ignore"):
+                return isa.float_bits(float(value))
+        except (ValueError, struct.error):
+            raise self.error(token, "imm=number, or the bits of a float32 as 0x hex") from None
+
+    def integer(self, token: str, value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise self.error(token, "an integer") from None
+        if not -(1 << 31) <= number < 1 << 31:
+            raise self.error(token, "an integer of 32 bits")
+        return number
