@@ -61,7 +61,7 @@ def _check_window(node: NodeProto, values: dict[str, Any], where: str) -> None:
     for name, accepted in ONE_OF.items():
         if name in values and values[name] not in accepted:
             raise BadInputError(f"{where}: {label(node)}: {name} {values[name]!r}; accepted: {', '.join(map(str, accepted))}")
-    lengths = {name: len(values[name]) for name in ("strides", "dilations", "kernel_shape") if name in values}
+    lengths: dict[str, int] = {name: len(values[name]) for name in ("strides", "dilations", "kernel_shape") if name in values}
     if "pads" in values:
         if len(values["pads"]) % 2:
             raise BadInputError(f"{where}: {label(node)}: pads {values['pads']}; expected a begin and an end for each axis")

@@ -16,10 +16,7 @@ Values = dict[str, Any]
 
 
 def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, others: tuple[str, ...] = ()) -> None:
-    inputs = (view.tensor, *others)
-    if others:
-        inputs = (view.tensor, *(t for t in others))
-    state.finish(node, Vector(state.name(node), inputs, node.output[0], steps), view.shape)
+    state.finish(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.shape)
 
 
 def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
@@ -85,7 +82,7 @@ def _per_channel(state: Translator, node: NodeProto, view: View, array: NDArray[
     """A constant operand as one value, or as one per channel of the view's tensor."""
     if array.size == 1 and array.ndim <= len(view.shape):
         return float(array.reshape(-1)[0])
-    n, c, h, w = state.shapes[view.tensor]
+    c = state.shapes[view.tensor][1]
     padded = (1,) * (len(view.shape) - array.ndim) + array.shape
     is_channel = len(padded) == len(view.shape) and len(view.shape) > 1 and all(d == 1 for i, d in enumerate(padded) if i != 1)
     if not is_channel or view.shape[1] != c or padded[1] != c:

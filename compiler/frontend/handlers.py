@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from compiler.rewrites.lrn import lower_lrn
 
 Values = dict[str, Any]
 Pads = tuple[int, int, int, int]
+Mode = Literal["max", "average"]
 
 
 def _pair(state: Translator, node: NodeProto, values: Values, key: str) -> tuple[int, int]:
@@ -108,7 +109,7 @@ def matmul(state: Translator, node: NodeProto, values: Values) -> None:
 def pool(state: Translator, node: NodeProto, values: Values) -> None:
     x = state.image(node)
     _, _, h, w = state.shapes[x]
-    mode = "max" if node.op_type == "MaxPool" else "average"
+    mode: Mode = "max" if node.op_type == "MaxPool" else "average"
     kernel, stride = _pair(state, node, values, "kernel_shape"), _pair(state, node, values, "strides")
     if _pair(state, node, values, "dilations") != (1, 1):
         raise state.refuse(node, f"dilations {values['dilations']}; only windows without holes are supported")
@@ -136,7 +137,7 @@ def pool(state: Translator, node: NodeProto, values: Values) -> None:
 def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
     x = state.image(node)
     _, _, h, w = state.shapes[x]
-    mode = "max" if node.op_type == "GlobalMaxPool" else "average"
+    mode: Mode = "max" if node.op_type == "GlobalMaxPool" else "average"
     state.finish(node, Pool(state.name(node), x, node.output[0], mode, (h, w)))
 
 
@@ -218,7 +219,7 @@ def transpose(state: Translator, node: NodeProto, values: Values) -> None:
         return
     splits_channels = rank >= 3 and view.shape[0] == n and view.shape[1] * view.shape[2] == c and math.prod(view.shape[3:]) == h * w
     if not splits_channels or perm != [0, 2, 1, *range(3, rank)]:
-        raise state.refuse(node, f"perm {perm} of {list(view.shape)}; supported is the [n, g, c/g, h, w] -> [n, c/g, g, h, w] of a channel shuffle")
+        raise state.refuse(node, f"perm {perm} of {list(view.shape)}; supported is [n, g, c/g, h, w] -> [n, c/g, g, h, w]")
     groups, size = view.shape[1], view.shape[2]
     order = tuple(g * size + m for m in range(size) for g in range(groups))
     shape = (n, size, groups, *view.shape[3:])

@@ -9,6 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Shuffle, Softmax, Vector
 
+Pair = tuple[int, int]
+
 
 def evaluate(graph: Graph, feeds: Mapping[str, Floats], keep: bool = False) -> dict[str, Floats]:
     """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
@@ -40,7 +42,7 @@ def apply(op: Operator, inputs: list[Floats]) -> Floats:
     return x[:, list(op.order)]
 
 
-def _windows(x: Floats, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], pads: tuple[int, ...], fill: float) -> Floats:
+def _windows(x: Floats, kernel: Pair, stride: Pair, dilation: Pair, pads: tuple[int, int, int, int], fill: float) -> Floats:
     """[n, c, h_out, w_out, kh, kw]"""
     top, left, bottom, right = pads
     if any(pads):

@@ -81,7 +81,8 @@ class Layout:
                 raise ValueError(f"{tensor}: storage {storage} has neither {c0} lanes nor {IMAGE_LANES} of an image")
             if place.plane < 0 or place.plane + place.planes > storage.planes:
                 raise ValueError(f"{tensor}: planes {place.plane}..{place.plane + place.planes} outside {storage}")
-            if len(place.lanes) != c or len(set(place.lanes)) != c or min(place.lanes) < 0 or max(place.lanes) >= place.planes * lanes_per_plane:
+            inside = min(place.lanes) >= 0 and max(place.lanes) < place.planes * lanes_per_plane
+            if len(place.lanes) != c or len(set(place.lanes)) != c or not inside:
                 raise ValueError(f"{tensor}: {c} channels need {c} different lanes below {place.planes * lanes_per_plane}")
         for op in self.graph.operators:
             self._verify_operator(op)
@@ -181,7 +182,9 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
     held: set[str] = {port.tensor for port in graph.inputs}  # region roots that have their place
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
-    shapes, operators, copies = dict(graph.shapes), [], []
+    shapes = dict(graph.shapes)
+    operators: list[Operator] = []
+    copies: list[str] = []
     for op in graph.operators:
         if isinstance(op, Shuffle):
             root[op.y] = root.get(op.x, op.x)
@@ -206,7 +209,9 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
 def _one_order(graph: Graph, names: _Names) -> tuple[Graph, Patterns, list[str]]:
     """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
     patterns = Patterns({name: shape[1] for name, shape in graph.shapes.items()})
-    shapes, operators, copies = dict(graph.shapes), [], []
+    shapes = dict(graph.shapes)
+    operators: list[Operator] = []
+    copies: list[str] = []
     for op in graph.operators:
         if isinstance(op, Concat):
             patterns.define(op.y, Pattern("concat", op.inputs))

@@ -102,6 +102,7 @@ def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph 
     view = view_of(graph)
     placed: dict[int, tuple[Operator, ...]] = {}  # position -> what stands there now
     touched: set[str] = set()  # outputs of operators that this sweep has changed already
+    removed: set[str] = set()  # tensors that this sweep has left without a producer
     alias: dict[str, str] = {}
     for index, op in enumerate(graph.operators):
         if op.y in touched:
@@ -110,14 +111,15 @@ def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph 
             match = rule.apply(op, view)
             if match is None or any(item.y in touched for item in match.gone):
                 continue
-            # what a rule saw of its neighbours' inputs must still be true
-            if any(name in alias for item in (*match.gone, *match.new) for name in item.inputs):
+            # what a rule saw further up may be gone by now: the next sweep looks again
+            if any(name in alias or name in removed for item in (*match.gone, *match.new) for name in item.inputs):
                 continue
             for item in match.gone:
                 placed[view.position[item.y]] = ()
                 touched.add(item.y)
             placed[index] = match.new
             touched.update(item.y for item in match.new)
+            removed |= {item.y for item in match.gone} - {item.y for item in match.new}
             for old, new in match.alias.items():
                 alias[old] = alias.get(new, new)
             fired[rule.name] += 1
