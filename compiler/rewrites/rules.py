@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Floats, Operator, Shuffle, Step, Vector
+from compiler.ir.graph import Concat, Conv, Floats, Operator, Pool, Shuffle, Softmax, Step, Vector
 from compiler.rewrites.engine import Match, Rule, View
 
 AFFINE = ("scale_shift", "muls", "adds")
@@ -197,6 +197,62 @@ def shuffle_into_conv(op: Operator, view: View) -> Match | None:
     return Match((conv, op), (replace(conv, y=op.y, weights=conv.weights[order], bias=conv.bias[order]),))
 
 
+def relu_before_concat(op: Operator, view: View) -> Match | None:
+    """ReLU of a Concat that nobody else reads: ReLU of each part, where at least one is a Conv that can take it or needs none."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or any(step.operand == 0 for step in op.steps):
+        return None
+    concat = view.producers.get(op.inputs[0])
+    if not isinstance(concat, Concat) or not view.only_use(concat.y):
+        return None
+    parts = [view.producers.get(name) for name in concat.inputs]
+    free = [isinstance(part, Conv) and view.only_use(part.y) and part.activation == "none" for part in parts]
+    if not any(free) or not all(can or is_nonnegative(name, view) for can, name in zip(free, concat.inputs, strict=True)):
+        return None
+    chains = tuple(
+        Vector(f"{op.name}.{i}", (name,), f"{op.y}.{i}", (Step("relu"),))
+        for i, (name, can) in enumerate(zip(concat.inputs, free, strict=True))
+        if can
+    )
+    renamed = iter(chain.y for chain in chains)
+    inputs = tuple(next(renamed) if can else name for name, can in zip(concat.inputs, free, strict=True))
+    last = len(op.steps) == 1
+    moved = replace(concat, inputs=inputs, y=op.y if last else concat.y)
+    return Match((concat, op), (*chains, moved, *without_first_step(op, moved.y)))
+
+
+def relu_before_max_pool(op: Operator, view: View) -> Match | None:
+    """ReLU of a maximum is the maximum of ReLUs; in front of the pool a Conv can take it."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or any(step.operand == 0 for step in op.steps):
+        return None
+    pool = view.producers.get(op.inputs[0])
+    if not isinstance(pool, Pool) or pool.mode != "max" or not view.only_use(pool.y):
+        return None
+    conv = view.producers.get(pool.x)
+    if not isinstance(conv, Conv) or not view.only_use(conv.y) or conv.activation != "none":
+        return None
+    moved = replace(pool, y=op.y if len(op.steps) == 1 else pool.y)
+    return Match((conv, pool, op), (replace(conv, activation="relu"), moved, *without_first_step(op, moved.y)))
+
+
+def is_nonnegative(tensor: str, view: View, depth: int = 8) -> bool:
+    """Whether every value is known to be at least zero, by what produces it."""
+    op = view.producers.get(tensor)
+    if op is None or depth == 0:
+        return False
+    if isinstance(op, Conv):
+        return op.activation == "relu"
+    if isinstance(op, Vector):
+        return bool(op.steps) and op.steps[-1].op in ("relu", "exp", "square", "sqrt")
+    return isinstance(op, Softmax) or all(is_nonnegative(name, view, depth - 1) for name in op.inputs)
+
+
+def drop_needless_relu(op: Operator, view: View) -> Match | None:
+    """ReLU of what cannot be negative."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or not is_nonnegative(op.inputs[0], view):
+        return None
+    return Match((op,), (replace(op, steps=op.steps[1:]),))
+
+
 def nest_concat(op: Operator, view: View) -> Match | None:
     """[a, b, c] where [a, b] exists becomes [[a, b], c]: one storage serves both (DenseNet as PyTorch exports it)."""
     if not isinstance(op, Concat):
@@ -225,5 +281,8 @@ RULES: tuple[Rule, ...] = (
     Rule("simplify-steps", simplify_steps),
     Rule("merge-chains", merge_chains),
     Rule("swap-operands", swap_operands),
+    Rule("relu-before-concat", relu_before_concat),
+    Rule("relu-before-max-pool", relu_before_max_pool),
+    Rule("drop-needless-relu", drop_needless_relu),
     Rule("nest-concat", nest_concat),
 )

@@ -1,0 +1,79 @@
+"""A Graph as text, one operator a line, for goldens and for reading.  Weights show as a shape and a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+
+from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Port, Shape, Shuffle, Softmax, Step
+
+
+def print_graph(graph: Graph, fingerprints: bool = True) -> str:
+    """fingerprints: six hex digits over each constant's values; off where values differ between libraries' versions."""
+    lines = [f"graph {graph.name}"]
+    lines += [f"  input {_port(port, graph.shapes[port.tensor])}" for port in graph.inputs]
+    for op in graph.operators:
+        lines.append(f"  {op.y}: {_shape(graph.shapes[op.y])} = {_operator(op, fingerprints)}")
+    lines += [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
+    return "\n".join(lines) + "\n"
+
+
+def _port(port: Port, shape: Shape) -> str:
+    same = tuple(port.onnx_shape) == shape and port.onnx_name == port.tensor
+    named = "" if same else f" as {port.onnx_name} [{', '.join(map(str, port.onnx_shape))}]"
+    return f"{port.tensor}: {_shape(shape)}{named}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _values(array: Floats, fingerprints: bool) -> str:
+    if not fingerprints:
+        return _shape(array.shape)
+    return f"{_shape(array.shape)}#{hashlib.sha256(array.tobytes()).hexdigest()[:6]}"
+
+
+def _operator(op: Operator, fingerprints: bool) -> str:
+    head = f"{type(op).__name__.lower()}({', '.join(op.inputs)})"
+    return " ".join([head, *_details(op, fingerprints)])
+
+
+def _details(op: Operator, fingerprints: bool) -> list[str]:
+    if isinstance(op, Conv):
+        out = [f"weights={_values(op.weights, fingerprints)}", f"bias={_values(op.bias, fingerprints)}"]
+        out += _window(op.stride, op.pads)
+        out += [f"dilation={_shape(op.dilation)}"] if op.dilation != (1, 1) else []
+        out += [f"groups={op.groups}"] if op.groups > 1 else []
+        return out + ([op.activation] if op.activation != "none" else [])
+    if isinstance(op, Pool):
+        out = [op.mode, f"kernel={_shape(op.kernel)}", *_window(op.stride, op.pads)]
+        return out + (["count_include_pad"] if op.count_include_pad else [])
+    if isinstance(op, Shuffle):
+        return [f"order={_order(op.order)}"]
+    if isinstance(op, Softmax | Concat):
+        return []
+    return ["[" + "; ".join(_step(step, fingerprints) for step in op.steps) + "]"]
+
+
+def _window(stride: tuple[int, int], pads: tuple[int, int, int, int]) -> list[str]:
+    out = [f"stride={_shape(stride)}"] if stride != (1, 1) else []
+    return out + ([f"pads={','.join(map(str, pads))}"] if any(pads) else [])
+
+
+def _order(order: tuple[int, ...]) -> str:
+    """groups:g where channels are dealt out from g groups, else the list."""
+    size = len(order)
+    for groups in range(2, size):
+        if size % groups == 0 and order == tuple(g * (size // groups) + m for m in range(size // groups) for g in range(groups)):
+            return f"groups:{groups}"
+    return ",".join(map(str, order))
+
+
+def _step(step: Step, fingerprints: bool) -> str:
+    if step.op == "scale_shift":
+        assert step.scale is not None
+        assert step.shift is not None
+        return f"scale_shift {_values(step.scale, fingerprints)} {_values(step.shift, fingerprints)}"
+    if step.operand >= 0:
+        return f"{step.op} #{step.operand}"
+    return f"{step.op} {step.value:.9g}" if step.op in ("adds", "muls", "maxs", "mins") else step.op
