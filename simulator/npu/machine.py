@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
@@ -190,11 +190,14 @@ class Machine(_Spec):
         """Peak multiply-accumulates per cycle of one core, by data type."""
         return {name: 16 * 16 * DataType[name].lanes / cycles for name, cycles in self.matrix.cycles_per_fractal.items()}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """32 hex digits over every value (not over the YAML's formatting or comments)."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -1,0 +1,104 @@
+"""Plan: the genome, and the schedule file that a user exports, reads, edits and compiles again to the same bytes.
+
+A plan cuts the operators, in their topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
+operators stays in L1, block by block, with the halo recomputed; what leaves it is written to DDR.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import validation_line
+
+PLAN_VERSION = 1
+
+
+class _Gene(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConvTiling(_Gene):
+    """Tiling of a convolution or matrix product on one block.
+
+    weights: `resident` loads all of them once for the segment, `streamed` loads chunks of chunk_n1 x 16 channels by chunk_k1 blocks
+    for every block.  tile_m pixels (a multiple of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
+    order: which of m and n is the outer loop.
+    """
+
+    kind: Literal["conv"] = "conv"
+    weights: Literal["resident", "streamed"]
+    chunk_n1: PositiveInt
+    chunk_k1: PositiveInt
+    tile_m: Annotated[int, Field(ge=16, multiple_of=16)]
+    tile_n1: PositiveInt
+    tile_k1: PositiveInt
+    order: Literal["m", "n"]
+
+
+class VectorTiling(_Gene):
+    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time."""
+
+    kind: Literal["vector"] = "vector"
+    tile_planes: PositiveInt
+    tile_rows: PositiveInt
+
+
+Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
+
+
+class SegmentPlan(_Gene):
+    """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor; window: slots per intermediate."""
+
+    operators: tuple[str, ...]
+    blocks: PositiveInt = 1
+    prefetch: Literal[1, 2] = 2
+    window: Literal[1, 2] = 1
+    tilings: tuple[Tiling, ...]
+
+    @model_validator(mode="after")
+    def _one_tiling_each(self) -> Self:
+        if len(self.operators) != len(self.tilings) or not self.operators:
+            raise ValueError(f"{len(self.operators)} operators need as many tilings, found {len(self.tilings)}")
+        return self
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON: what the segment's code depends on."""
+        return self.model_dump_json()
+
+
+class Plan(_Gene):
+    """version, what it was made for, and the segments in order."""
+
+    version: Literal[1] = PLAN_VERSION
+    model: str
+    machine: str
+    dtype: Literal["float16", "float32"]
+    segments: tuple[SegmentPlan, ...]
+
+    def to_json(self) -> str:
+        """Readable, stable text: the file format."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over the canonical JSON."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def parse_plan(text: str | bytes, where: str = "plan") -> Plan:
+    """Read a plan file; `BadInputError` with the dotted key."""
+    try:
+        raw: Any = json.loads(text)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInputError(f"{where}: not JSON: {error}") from None
+    try:
+        return Plan.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"{where}: {validation_line(error)}") from None

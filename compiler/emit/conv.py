@@ -1,0 +1,171 @@
+"""Convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE and the way out, tile by tile.
+
+Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
+An L0A or L0B tile that is still in place is not loaded again.  Where a chunk does not hold all of k, every (m, n) tile of the chunk
+keeps its own place in L0C until its last k; else two places take turns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.emit.records import DDR, L0B, L1, MTE1, MTE2, MTE3, UB, Code, copy, fixpipe, im2col, mmad
+
+# where results go
+TO_DDR, TO_L1, TO_L1_BY_UB = 0, 1, 2
+
+
+class ConvJob(NamedTuple):
+    """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
+
+    in_base: L1 block of (plane 0, row that output row 0 starts from).  in_rows: rows from there that exist.
+    dst: block of (plane 0, output row 0) in DDR or L1.  residual: the same for the residual operand; -1 without one.
+    weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
+    """
+
+    dtype: int
+    tag: int
+    in_base: int
+    in_rows: int
+    in_w: int
+    in_pitch: int
+    in_plane: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    dh: int
+    dw: int
+    pad_top: int
+    pad_left: int
+    lanes: int
+    out_rows: int
+    out_w: int
+    groups: int
+    c1: int
+    k1: int
+    n1: int
+    resident: int
+    weights_0: int
+    weights_1: int
+    weights_at: int
+    chunk_n1: int
+    chunk_k1: int
+    tile_m: int
+    tile_n1: int
+    tile_k1: int
+    n_outer: int
+    bias: int
+    act: int
+    to: int
+    dst: int
+    dst_plane: int
+    residual_from: int
+    residual: int
+    residual_plane: int
+    out_0: int
+    out_1: int
+    res_0: int
+    res_1: int
+    half_a: int
+    half_b: int
+    half_c: int
+    planes_per_n1: int
+    fixpipe_engine: int
+
+
+# parities of the double buffers, carried from one operator to the next
+A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, PARITIES = range(7)
+
+
+@njit(cache=True)
+def emit_conv(out: Code, at: int, j: ConvJob, parity) -> int:  # type: ignore[no-untyped-def]
+    """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short."""
+    pixels = j.out_rows * j.out_w
+    tiles_m = -(-pixels // j.tile_m)
+    chunks_k = -(-j.k1 // j.chunk_k1)
+    capacity = out.shape[0]
+    for group in range(j.groups):
+        base = j.in_base + group * j.c1 * j.in_plane
+        for n_start in range(0, j.n1, j.chunk_n1):
+            n_size = min(j.chunk_n1, j.n1 - n_start)
+            tiles_n = -(-n_size // j.tile_n1)
+            for k_start in range(0, j.k1, j.chunk_k1):
+                k_size = min(j.chunk_k1, j.k1 - k_start)
+                if j.resident:
+                    w_base = j.weights_0 + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
+                    w_row = j.k1 * 16
+                else:
+                    if at >= capacity:
+                        return -1
+                    w_base = j.weights_1 if parity[W_SLOT] else j.weights_0
+                    parity[W_SLOT] ^= 1
+                    w_row = k_size * 16
+                    source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
+                    at = copy(out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * 16, w_row, 1, 0, 0)
+                in_a, in_b = -1, -1
+                for tile in range(tiles_m * tiles_n):
+                    if j.n_outer:
+                        tm, tn = tile % tiles_m, tile // tiles_m
+                    else:
+                        tm, tn = tile // tiles_n, tile % tiles_n
+                    m_start = tm * j.tile_m
+                    m = min(j.tile_m, pixels - m_start)
+                    mpad = (m + 15) // 16 * 16
+                    n_tile = tn * j.tile_n1
+                    n = min(j.tile_n1, n_size - n_tile)
+                    if chunks_k > 1:
+                        c = (tm * n_size + n_tile) * j.tile_m * 2
+                    else:
+                        c = parity[C_SLOT] * j.half_c
+                        parity[C_SLOT] ^= 1
+                    for k_tile in range(0, k_size, j.tile_k1):
+                        if at + 8 >= capacity:
+                            return -1
+                        k = min(j.tile_k1, k_size - k_tile)
+                        want_a = tm * 65536 + k_tile
+                        if want_a != in_a:
+                            parity[A_SLOT] ^= 1
+                            in_a = want_a
+                            at = im2col(
+                                out, at, j.dtype, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
+                                j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
+                                k_start + k_tile, k, j.lanes,
+                            )  # fmt: skip
+                        want_b = tn * 65536 + k_tile
+                        if want_b != in_b:
+                            parity[B_SLOT] ^= 1
+                            in_b = want_b
+                            source = w_base + n_tile * w_row + k_tile * 16
+                            at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, parity[B_SLOT] * j.half_b, k * 16, n, w_row, k * 16, 1, 0, 0)
+                        first = k_start + k_tile == 0
+                        at = mmad(out, at, j.dtype, j.tag, parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b, c, mpad, k, n, 0 if first else 1)
+                    if k_start + k_size == j.k1:
+                        n_out = group * j.n1 + n_start + n_tile
+                        at = _way_out(out, at, j, parity, c, m_start, m, mpad, n_out, n)
+    return at
+
+
+@njit(cache=True)
+def _way_out(out, at, j, parity, c, m_start, m, mpad, n_out, n):  # type: ignore[no-untyped-def]
+    """Residual in, FIXPIPE, and the copy to where the result belongs."""
+    plane = n_out * j.planes_per_n1
+    planes = n * j.planes_per_n1
+    bias = j.bias + n_out * 2
+    residual = -1
+    if j.residual >= 0:
+        residual = j.res_1 if parity[RES_SLOT] else j.res_0
+        parity[RES_SLOT] ^= 1
+        engine = MTE2 if j.residual_from == DDR else MTE1
+        source = j.residual + plane * j.residual_plane + m_start
+        at = copy(out, at, j.dtype, j.tag, engine, j.residual_from, UB, source, residual, m, planes, j.residual_plane, m, 1, 0, 0)
+    target = j.dst + plane * j.dst_plane + m_start
+    if j.to == TO_L1:
+        return fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, L1, c, target, bias, residual, m, mpad, n, j.dst_plane, m, j.act)
+    slot = j.out_1 if parity[OUT_SLOT] else j.out_0
+    parity[OUT_SLOT] ^= 1
+    at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, residual, m, mpad, n, m, m, j.act)
+    memory = DDR if j.to == TO_DDR else L1
+    return copy(out, at, j.dtype, j.tag, MTE3, UB, memory, slot, target, m, planes, m, j.dst_plane, 1, 0, 0)

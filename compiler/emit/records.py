@@ -1,0 +1,200 @@
+"""Writers of single records, inlined into the emission kernels: the only place where a record's words are filled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.machine import Engine, Memory
+
+Code = NDArray[np.int32]
+
+DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
+MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
+_COPY, _IM2COL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.MMAD), int(Op.FIXPIPE)
+OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2, P = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2, isa.P
+
+
+@njit(cache=True, inline="always")
+def copy(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, dstride, count2, sstride2, dstride2):
+    """COPY: count2 x count runs of `length` blocks.  Touching runs are joined, so that a burst is as long as it really is."""
+    if count > 1 and sstride == length and dstride == length:
+        length *= count
+        count = 1
+    if count == 1 and count2 > 1:
+        count, sstride, dstride = count2, sstride2, dstride2
+        count2 = 1
+        if sstride == length and dstride == length:
+            length *= count
+            count = 1
+    row = out[at]
+    row[:] = 0
+    row[OP] = _COPY
+    row[ENGINE] = engine
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = src
+    row[DST] = dst
+    row[D] = d
+    row[S0] = s
+    row[S1] = -1
+    row[S2] = -1
+    row[P] = length
+    row[P + 1] = count
+    row[P + 2] = sstride
+    row[P + 3] = dstride
+    row[P + 4] = count2
+    row[P + 5] = sstride2
+    row[P + 6] = dstride2
+    return at + 1
+
+
+@njit(cache=True, inline="always")
+def mmad(out, at, dtype, tag, a, b, c, mpad, k, n1, acc):
+    row = out[at]
+    row[:] = 0
+    row[OP] = _MMAD
+    row[ENGINE] = CUBE
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = L0A
+    row[DST] = L0C
+    row[D] = c
+    row[S0] = a
+    row[S1] = b
+    row[S2] = -1
+    row[P] = mpad
+    row[P + 1] = k
+    row[P + 2] = n1
+    row[P + 3] = acc
+    return at + 1
+
+
+@njit(cache=True, inline="always")
+def fixpipe(out, at, dtype, tag, engine, dst, s, d, bias, residual, m, mpad, n1, dplane, rplane, act):
+    row = out[at]
+    row[:] = 0
+    row[OP] = _FIXPIPE
+    row[ENGINE] = engine
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = L0C
+    row[DST] = dst
+    row[D] = d
+    row[S0] = s
+    row[S1] = bias
+    row[S2] = residual
+    row[P] = m
+    row[P + 1] = mpad
+    row[P + 2] = n1
+    row[P + 3] = dplane
+    row[P + 4] = rplane
+    row[P + 5] = act
+    return at + 1
+
+
+@njit(cache=True, inline="always")
+def im2col(out, at, dtype, tag, base, d, h, w, pitch, plane, kh, kw, sh, sw, dh, dw, pt, pl, ow, moff, m, mpad, koff, k, lanes):
+    row = out[at]
+    row[:] = 0
+    row[OP] = _IM2COL
+    row[ENGINE] = MTE1
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = L1
+    row[DST] = L0A
+    row[D] = d
+    row[S0] = base
+    row[S1] = -1
+    row[S2] = -1
+    row[P] = h
+    row[P + 1] = w
+    row[P + 2] = pitch
+    row[P + 3] = plane
+    row[P + 4] = kh
+    row[P + 5] = kw
+    row[P + 6] = sh
+    row[P + 7] = sw
+    row[P + 8] = dh
+    row[P + 9] = dw
+    row[P + 10] = pt
+    row[P + 11] = pl
+    row[P + 12] = ow
+    row[P + 13] = moff
+    row[P + 14] = m
+    row[P + 15] = mpad
+    row[P + 16] = koff
+    row[P + 17] = k
+    row[P + 18] = lanes
+    return at + 1
+
+
+@njit(cache=True, inline="always")
+def vector(out, at, op, dtype, tag, d, s0, s1, s2, blocks, repeats, dbs, drs, s0bs, s0rs, s1bs, s1rs, s2bs, s2rs, imm):
+    row = out[at]
+    row[:] = 0
+    row[OP] = op
+    row[ENGINE] = VECTOR
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = UB
+    row[DST] = UB
+    row[D] = d
+    row[S0] = s0
+    row[S1] = s1
+    row[S2] = s2
+    row[P] = blocks
+    row[P + 1] = repeats
+    row[P + 2] = dbs
+    row[P + 3] = drs
+    row[P + 4] = s0bs
+    row[P + 5] = s0rs
+    row[P + 6] = s1bs
+    row[P + 7] = s1rs
+    row[P + 8] = s2bs
+    row[P + 9] = s2rs
+    row[P + 10] = imm
+    return at + 1
+
+
+@njit(cache=True)
+def flat(out, at, op, dtype, tag, d, s0, s1, s2, step1, step2, blocks, imm):
+    """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
+    done = 0
+    while done < blocks:
+        left = blocks - done
+        if left >= 8:
+            repeats = min(255, left // 8)
+            width = 8
+        else:
+            repeats = 1
+            width = left
+        o1, o2 = done * step1, done * step2
+        at = vector(
+            out, at, op, dtype, tag, d + done, s0 + done, s1 + o1 if s1 >= 0 else s1, s2 + o2 if s2 >= 0 else s2,
+            width, repeats, 1, 8, 1, 8, step1, 8 * step1, step2, 8 * step2, imm,
+        )  # fmt: skip
+        done += width * repeats
+    return at
+
+
+@njit(cache=True)
+def strided(out, at, op, dtype, tag, d, s0, s1, columns, rows, dcol, drow, scol, srow, s1col, s1row, imm):
+    """A VECTOR operation over a grid of columns x rows blocks with strides; repeats run over rows, 8 columns at a time."""
+    c = 0
+    while c < columns:
+        width = min(8, columns - c)
+        r = 0
+        while r < rows:
+            repeats = min(255, rows - r)
+            at = vector(
+                out, at, op, dtype, tag,
+                d + c * dcol + r * drow, s0 + c * scol + r * srow, s1 + c * s1col + r * s1row if s1 >= 0 else s1, -1,
+                width, repeats, dcol, drow, scol, srow, s1col, s1row, 0, 0, imm,
+            )  # fmt: skip
+            r += repeats
+        c += width
+    return at

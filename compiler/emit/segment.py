@@ -1,0 +1,478 @@
+"""A segment becomes instructions: sequential records with real addresses, not yet synchronised.
+
+`lower_segment` is what the compiler does most often, once per distinct segment plan; everything per instruction happens in numba.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.emit.conv import PARITIES, TO_DDR, TO_L1, TO_L1_BY_UB, ConvJob, emit_conv
+from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, copy
+from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
+from compiler.ir.graph import Conv, Pool
+from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.buffers import Wish, fit
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from simulator.npu.isa import WORDS, Activation, float_bits
+from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
+
+CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
+_WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """Why a plan does not fit: a value, not an error."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """Records (TAG holds the kernel's index) and the most that each buffer held, in bytes."""
+
+    code: Code
+    peak_bytes: dict[str, int]
+
+
+@dataclass
+class _Emitter:
+    """State while one segment is written."""
+
+    unit: Unit
+    plan: SegmentPlan
+    blocks: Blocks
+    l1: dict[str, int]
+    ub: dict[str, int]
+    out: Code
+    at: int = 0
+
+
+def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None) -> Lowered | Infeasible:
+    """Lower the segment whose first kernel is `start`.
+
+    flip: place buffers from the top of L1 and UB, so that a segment's first loads need not wait for its predecessor's last reads.
+    scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    """
+    where = f"segment {plan.operators[0]}..{plan.operators[-1]}" if len(plan.operators) > 1 else f"segment {plan.operators[0]}"
+    stop = start + len(plan.operators)
+    blocks = cut(unit, start, stop, plan.blocks)
+    refusal = _refuse(unit, plan, blocks, start)
+    if refusal:
+        return Infeasible(where, refusal)
+    l1, need = fit(_l1_wishes(unit, plan, blocks), unit.machine.buffer_blocks(Memory.L1), 1)
+    if need > unit.machine.buffer_blocks(Memory.L1):
+        return Infeasible(where, f"needs {need * BLOCK_BYTES:,} B of L1, the machine has {unit.machine.buffers_bytes.L1:,}")
+    l1_wishes = {w.name: w.size for w in _l1_wishes(unit, plan, blocks)}
+    ub_list = _ub_wishes(unit, plan, blocks)
+    ub, need_ub = fit(ub_list, unit.machine.buffer_blocks(Memory.UB), 1)
+    if need_ub > unit.machine.buffer_blocks(Memory.UB):
+        return Infeasible(where, f"needs {need_ub * BLOCK_BYTES:,} B of UB, the machine has {unit.machine.buffers_bytes.UB:,}")
+    if flip:
+        top = unit.machine.buffer_blocks(Memory.L1)
+        l1 = {name: (top - at - l1_wishes[name]) // 16 * 16 for name, at in l1.items()}
+        sizes = {w.name: w.size for w in ub_list}
+        top = unit.machine.buffer_blocks(Memory.UB)
+        ub = {name: (top - at - sizes[name]) // 8 * 8 for name, at in ub.items()}
+    emitter = _Emitter(unit, plan, blocks, l1, ub, scratch if scratch is not None else new_scratch())
+    if not _emit(emitter):
+        return Infeasible(where, f"needs more than {CAPACITY:,} instructions")
+    peaks = {"L1": need * BLOCK_BYTES, "UB": need_ub * BLOCK_BYTES, **_l0_peaks(unit, plan, blocks, start)}
+    return Lowered(emitter.out[: emitter.at].copy(), peaks)
+
+
+def new_scratch() -> Code:
+    return np.empty((CAPACITY, WORDS), np.int32)
+
+
+def _round(blocks: int, to: int) -> int:
+    return -(-blocks // to) * to
+
+
+def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
+    """What makes the plan illegal whatever its addresses, or ''."""
+    machine = unit.machine
+    half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[start + k]
+        if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
+            return f"{spec.name} needs a {'conv' if isinstance(spec, ConvSpec) else 'vector'} tiling"
+        if plan.operators[k] != spec.name:
+            return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
+        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+            continue
+        a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
+        for name, need, have in (("L0A", a, half[Memory.L0A]), ("L0B", b, half[Memory.L0B]), ("L0C", c, half[Memory.L0C])):
+            if need > have:
+                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {name}, half of it is {have * BLOCK_BYTES:,}"
+        if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
+            pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
+            places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
+            if places > 2 * half[Memory.L0C]:
+                return (
+                    f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {2 * half[Memory.L0C] * BLOCK_BYTES:,}"
+                )
+    return ""
+
+
+def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict[str, int]:
+    peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
+    for tiling in plan.tilings:
+        if isinstance(tiling, ConvTiling):
+            sizes = (tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2)
+            for name, size in zip(peaks, sizes, strict=True):
+                peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
+    return peaks
+
+
+def _iterations(unit: Unit, blocks: Blocks) -> int:
+    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
+
+
+def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+    repeated = _iterations(unit, blocks) > 1
+    last = blocks.stop - blocks.start - 1
+    wishes = []
+    for staged in blocks.staged.values():
+        size = _round(staged.blocks(unit.storages[staged.storage].row_blocks), 16)
+        slots = 1
+        if repeated:
+            slots = plan.window if staged.produced else plan.prefetch
+        whole = repeated and (slots == 2 or not staged.produced)
+        for slot in range(slots):
+            birth, death = (0, last) if whole else (staged.birth, staged.death)
+            wishes.append(Wish(f"t{staged.storage}.{slot}", size, birth, death))
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[blocks.start + k]
+        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+            continue
+        if tiling.weights == "resident":
+            wishes.append(Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if repeated else (k, k))))
+        else:
+            size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
+            wishes += [Wish(f"w{k}.{slot}", size, k, k) for slot in (0, 1)]
+    return wishes
+
+
+def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
+    """Blocks of one UB slot of a vector kernel."""
+    if isinstance(spec, PoolSpec):
+        assert isinstance(spec.kernel, Pool)
+        rows_in = (tiling.tile_rows - 1) * spec.kernel.stride[0] + spec.kernel.kernel[0]
+        return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
+    if isinstance(spec, SoftmaxSpec):
+        return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
+    assert isinstance(spec, VectorSpec)
+    return (len(spec.reads) + spec.keeps_input) * tiling.tile_planes * tiling.tile_rows * spec.out_w
+
+
+def _way_out(unit: Unit, blocks: Blocks, k: int) -> int:
+    """Where a convolution's results go first."""
+    if not blocks.inside[k]:
+        return TO_DDR
+    return TO_L1 if unit.machine.path(Memory.L0C, Memory.L1) else TO_L1_BY_UB
+
+
+def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+    repeated = _iterations(unit, blocks) > 1
+    last = blocks.stop - blocks.start - 1
+    wishes = []
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[blocks.start + k]
+        life = (0, last) if repeated else (k, k)
+        if isinstance(spec, ConvSpec):
+            assert isinstance(tiling, ConvTiling)
+            wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
+            tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
+            if _way_out(unit, blocks, k) != TO_L1:
+                wishes += [Wish(f"o{k}.{slot}", tile, k, k) for slot in (0, 1)]
+            if spec.residual is not None:
+                wishes += [Wish(f"r{k}.{slot}", tile, k, k) for slot in (0, 1)]
+            continue
+        assert isinstance(tiling, VectorTiling)
+        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling), 8), k, k) for slot in (0, 1)]
+        if isinstance(spec, VectorSpec) and (spec.steps[:, 3] >= 0).any():
+            wishes.append(Wish(f"b{k}", _round(2 * len(spec.steps) * spec.y.planes, 8), *life))
+        elif isinstance(spec, SoftmaxSpec) and spec.gaps:
+            wishes.append(Wish(f"b{k}", _round(spec.y.planes, 8), *life))
+        elif isinstance(spec, PoolSpec) and spec.counts_at >= 0:
+            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), k, k))
+    return wishes
+
+
+def _emit(e: _Emitter) -> bool:
+    unit, blocks = e.unit, e.blocks
+    conv_parity, vector_parity = np.zeros(PARITIES, np.int64), np.zeros(1, np.int64)
+    images = unit.storages[unit.kernels[blocks.start].y.storage].n
+    iteration = 0
+    for image in range(images):
+        for t in range(blocks.count):
+            slot = {s: iteration % (e.plan.window if staged.produced else e.plan.prefetch) for s, staged in blocks.staged.items()}
+            step = 0
+            for k in range(blocks.stop - blocks.start):
+                while step < len(blocks.loads) and blocks.loads[step].step <= k:
+                    _emit_load(e, step, t, image, slot)
+                    step += 1
+                if e.at < 0:
+                    return False
+                spec = unit.kernels[blocks.start + k]
+                if not blocks.computed[k][t].size:
+                    continue
+                first = iteration == _first_use(blocks, k)
+                if isinstance(spec, ConvSpec):
+                    _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
+                else:
+                    _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
+                if e.at < 0:
+                    return False
+                if blocks.inside[k] and blocks.own[k][t].size:
+                    _emit_store(e, spec, k, t, image, slot)
+            iteration += 1
+    return e.at >= 0
+
+
+def _first_use(blocks: Blocks, k: int) -> int:
+    """The first iteration in which a kernel has rows (later images repeat the blocks)."""
+    return next(t for t in range(blocks.count) if blocks.computed[k][t].size)
+
+
+def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
+    return e.l1.get(f"t{storage}.{slot[storage]}", e.l1[f"t{storage}.0"])
+
+
+def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, slot: dict[int, int]) -> Place:
+    staged = e.blocks.staged[storage]
+    row_blocks = e.unit.storages[storage].row_blocks
+    plane_blocks = staged.rows[t].size * row_blocks
+    base = _slot(e, storage, slot) + (plane - staged.plane) * plane_blocks + (row - staged.rows[t].start) * row_blocks
+    return Place(L1, base, plane_blocks)
+
+
+def _in_ddr(e: _Emitter, storage: int, plane: int, row: int, image: int) -> Place:
+    s = e.unit.storages[storage]
+    return Place(DDR, s.address + image * s.image_blocks + plane * s.plane_blocks + row * s.row_blocks, s.plane_blocks)
+
+
+def _source(e: _Emitter, spec: AnySpec, i: int, row: int, t: int, image: int, slot: dict[int, int]) -> Place:
+    piece = spec.reads[i]
+    if piece.storage in e.blocks.staged and _covers(e, piece):
+        return _in_l1(e, piece.storage, piece.plane, row, t, slot)
+    return _in_ddr(e, piece.storage, piece.plane, row, image)
+
+
+def _covers(e: _Emitter, piece) -> bool:  # type: ignore[no-untyped-def]
+    staged = e.blocks.staged[piece.storage]
+    return staged.plane <= piece.plane and piece.plane + piece.planes <= staged.plane + staged.planes
+
+
+def _emit_load(e: _Emitter, index: int, t: int, image: int, slot: dict[int, int]) -> None:
+    load = e.blocks.loads[index]
+    rows = e.blocks.staged[load.storage].rows[t]
+    if not rows.size or e.at < 0:
+        return
+    ddr = _in_ddr(e, load.storage, load.plane, rows.start, image)
+    l1 = _in_l1(e, load.storage, load.plane, rows.start, t, slot)
+    size = rows.size * e.unit.storages[load.storage].row_blocks
+    tag = e.blocks.start + load.step
+    e.at = _copies(e.out, e.at, int(e.unit.dtype), tag, MTE2, DDR, L1, ddr.base, l1.base, size, load.planes, ddr.plane, l1.plane)
+
+
+def _emit_store(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int]) -> None:
+    """What stays in L1 for the segment and leaves it as well."""
+    rows = e.blocks.own[k][t]
+    l1 = _in_l1(e, spec.y.storage, spec.y.plane, rows.start, t, slot)
+    ddr = _in_ddr(e, spec.y.storage, spec.y.plane, rows.start, image)
+    size = rows.size * e.unit.storages[spec.y.storage].row_blocks
+    e.at = _copies(e.out, e.at, int(e.unit.dtype), spec.index, MTE3, L1, DDR, l1.base, ddr.base, size, spec.y.planes, l1.plane, ddr.plane)
+
+
+@njit(cache=True)
+def _copies(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, dstride):  # type: ignore[no-untyped-def]
+    """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
+    step = max(1, 1024 // length)
+    for i in range(0, count, step):
+        if at >= out.shape[0]:
+            return -1
+        at = copy(out, at, dtype, tag, engine, src, dst, s + i * sstride, d + i * dstride, length, min(step, count - i), sstride, dstride, 1, 0, 0)
+    return at
+
+
+@njit(cache=True)
+def _fetch(out, at, dtype, tag, memory, source, target, blocks, piece):  # type: ignore[no-untyped-def]
+    """Contiguous constants from DDR, in pieces."""
+    for i in range(0, blocks, piece):
+        if at >= out.shape[0]:
+            return -1
+        at = copy(out, at, dtype, tag, MTE2, DDR, memory, source + i, target + i, min(piece, blocks - i), 1, 0, 0, 1, 0, 0)
+    return at
+
+
+def _target(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int]) -> Place:
+    row = e.blocks.computed[k][t].start
+    if e.blocks.inside[k]:
+        return _in_l1(e, spec.y.storage, spec.y.plane, row, t, slot)
+    return _in_ddr(e, spec.y.storage, spec.y.plane, row, image)
+
+
+def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity) -> None:  # type: ignore[no-untyped-def]
+    conv, tiling, unit = spec.kernel, e.plan.tilings[k], e.unit
+    assert isinstance(conv, Conv)
+    assert isinstance(tiling, ConvTiling)
+    dtype, machine = int(unit.dtype), unit.machine
+    resident = tiling.weights == "resident"
+    w0 = e.l1[f"w{k}.0"]
+    if first:
+        e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.bias_at, e.ub[f"b{k}"], spec.bias_blocks, 1 << 30)
+        if resident and e.at >= 0:
+            e.at = _fetch(e.out, e.at, dtype, spec.index, L1, spec.weights_at, w0, spec.weight_blocks, _WEIGHT_PIECE_BLOCKS)
+        if e.at < 0:
+            return
+    rows = e.blocks.computed[k][t]
+    top = rows.start * conv.stride[0] - conv.pads[0]
+    first_row = max(0, top)
+    source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, slot)
+    target = _target(e, spec, k, t, image, slot)
+    to = _way_out(unit, e.blocks, k)
+    residual = Place(DDR, -1, 0)
+    if spec.residual is not None:
+        residual = _source(e, spec, 1, rows.start, t, image, slot)
+    path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
+    assert path is not None
+    kh, kw = conv.weights.shape[2:]
+    job = ConvJob(
+        dtype=dtype,
+        tag=spec.index,
+        in_base=source.base,
+        in_rows=e.blocks.staged[spec.reads[0].storage].rows[t].stop - first_row,
+        in_w=spec.in_w,
+        in_pitch=unit.storages[spec.reads[0].storage].row_blocks,
+        in_plane=source.plane,
+        kh=kh,
+        kw=kw,
+        sh=conv.stride[0],
+        sw=conv.stride[1],
+        dh=conv.dilation[0],
+        dw=conv.dilation[1],
+        pad_top=max(0, -top),
+        pad_left=conv.pads[1],
+        lanes=spec.lanes,
+        out_rows=rows.size,
+        out_w=spec.out_w,
+        groups=spec.groups,
+        c1=spec.c1,
+        k1=spec.k1,
+        n1=spec.n1,
+        resident=int(resident),
+        weights_0=w0,
+        weights_1=e.l1.get(f"w{k}.1", w0),
+        weights_at=spec.weights_at,
+        chunk_n1=spec.n1 if resident else min(tiling.chunk_n1, spec.n1),
+        chunk_k1=spec.k1 if resident else min(tiling.chunk_k1, spec.k1),
+        tile_m=tiling.tile_m,
+        tile_n1=tiling.tile_n1,
+        tile_k1=tiling.tile_k1,
+        n_outer=int(tiling.order == "n"),
+        bias=e.ub[f"b{k}"],
+        act=int(Activation[conv.activation]),
+        to=to,
+        dst=target.base,
+        dst_plane=target.plane,
+        residual_from=residual.memory,
+        residual=residual.base,
+        residual_plane=residual.plane,
+        out_0=e.ub.get(f"o{k}.0", 0),
+        out_1=e.ub.get(f"o{k}.1", 0),
+        res_0=e.ub.get(f"r{k}.0", 0),
+        res_1=e.ub.get(f"r{k}.1", 0),
+        half_a=machine.buffer_blocks(Memory.L0A) // 2,
+        half_b=machine.buffer_blocks(Memory.L0B) // 2,
+        half_c=machine.buffer_blocks(Memory.L0C) // 2,
+        planes_per_n1=16 // unit.dtype.lanes,
+        fixpipe_engine=int(Engine[path.engine]),
+    )
+    e.at = emit_conv(e.out, e.at, job, parity)
+
+
+def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity) -> None:  # type: ignore[no-untyped-def]
+    tiling, dtype = e.plan.tilings[k], int(e.unit.dtype)
+    assert isinstance(tiling, VectorTiling)
+    rows = e.blocks.computed[k][t]
+    target = _target(e, spec, k, t, image, slot)
+    slots = {"slot_0": e.ub[f"o{k}.0"], "slot_1": e.ub[f"o{k}.1"]}
+    consts = e.ub.get(f"b{k}", 0)
+    if isinstance(spec, PoolSpec):
+        e.at = _pool(e, spec, k, t, image, slot, tiling, slots, consts, target, parity)
+        return
+    if isinstance(spec, SoftmaxSpec):
+        if first and spec.gaps:
+            e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.masks_at, consts, spec.y.planes, 1 << 30)
+        source = _source(e, spec, 0, rows.start, t, image, slot)
+        softmax = SoftmaxJob(
+            dtype, spec.index, spec.y.planes, rows.size, spec.out_w, min(tiling.tile_rows, rows.size), **slots, masks=consts
+        )
+        e.at = emit_softmax(e.out, e.at, softmax, source, target, np.array(spec.gaps, np.int64), parity)
+        return
+    assert isinstance(spec, VectorSpec)
+    if first:
+        for i, step in enumerate(spec.steps):
+            for offset, at in ((2 * i, int(step[3])), (2 * i + 1, int(step[4]))):
+                if at >= 0:
+                    target_at = consts + offset * spec.y.planes
+                    e.at = _fetch(e.out, e.at, dtype, spec.index, UB, at, target_at, spec.y.planes, 1 << 30)
+    sources = np.array([_source(e, spec, i, rows.start, t, image, slot) for i in range(len(spec.reads))], np.int64)
+    planes, tile_rows = min(tiling.tile_planes, spec.y.planes), min(tiling.tile_rows, rows.size)
+    width = e.unit.storages[spec.y.storage].row_blocks
+    vector = VectorJob(
+        dtype, spec.index, spec.y.planes, rows.size, width, planes, tile_rows, **slots, consts=consts, keeps_input=int(spec.keeps_input)
+    )
+    e.at = emit_vector(e.out, e.at, vector, sources, target, spec.steps, parity)
+
+
+def _pool(e, spec, k, t, image, slot, tiling, slots, consts, target, parity) -> int:  # type: ignore[no-untyped-def]
+    pool, rows = spec.kernel, e.blocks.computed[k][t]
+    first_in = max(0, rows.start * pool.stride[0] - pool.pads[0])
+    first_in = min(first_in, spec.in_h - 1)
+    source = _source(e, spec, 0, first_in, t, image, slot)
+    is_max = pool.mode == "max"
+    lowest = -65504.0 if e.unit.dtype.lanes == 16 else -3.4028234663852886e38
+    scale = 0.0 if is_max or spec.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
+    job = PoolJob(
+        dtype=int(e.unit.dtype),
+        tag=spec.index,
+        planes=spec.y.planes,
+        first_row=rows.start,
+        rows=rows.size,
+        out_w=spec.out_w,
+        in_first=first_in,
+        in_h=spec.in_h,
+        in_w=spec.in_w,
+        kh=pool.kernel[0],
+        kw=pool.kernel[1],
+        sh=pool.stride[0],
+        sw=pool.stride[1],
+        pad_top=pool.pads[0],
+        pad_left=pool.pads[1],
+        is_max=int(is_max),
+        fill=float_bits(lowest if is_max else 0.0),
+        scale=float_bits(scale) if scale else 0,
+        counts_at=spec.counts_at,
+        counts=consts,
+        tile_planes=min(tiling.tile_planes, spec.y.planes),
+        tile_rows=min(tiling.tile_rows, rows.size),
+        **slots,
+    )
+    return emit_pool(e.out, e.at, job, source, target, parity)
+
+
+def l1_need(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> int:
+    """Blocks of L1 that a segment needs at least: a cheap test before lowering."""
+    return fit(_l1_wishes(unit, plan, blocks), unit.machine.buffer_blocks(Memory.L1), 0)[1]

@@ -1,0 +1,240 @@
+"""VECTOR kernels on one block: element-wise chains, pooling, softmax.  Tile in, primitives on UB, tile out.
+
+A tile is some planes by some rows of the block, whole rows: [planes][rows * w] blocks in UB, in one of two slots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.emit.records import DDR, L1, MTE1, MTE2, MTE3, UB, Code, copy, flat, strided, vector
+from simulator.npu.isa import Op
+
+_VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
+_VSUB, _VEXP, _VDIV, _LANE_MAX, _LANE_SUM = (int(o) for o in (Op.VSUB, Op.VEXP, Op.VDIV, Op.VLANE_MAX, Op.VLANE_SUM))
+_ITSELF = -2
+
+UB_SLOT = 0  # the one parity these kernels keep
+
+
+class Place(NamedTuple):
+    """Where a block of a tensor lies: memory (DDR or L1), block of (plane 0, first row), blocks per plane.
+
+    As a destination: `also` is a DDR address to store rows [also_skip, also_skip + also_rows) to as well, or -1.
+    """
+
+    memory: int
+    base: int
+    plane: int
+
+
+class VectorJob(NamedTuple):
+    """An element-wise chain on `rows` rows of `width` blocks and `planes` planes.  slots: UB addresses; one tile after another within."""
+
+    dtype: int
+    tag: int
+    planes: int
+    rows: int
+    width: int
+    tile_planes: int
+    tile_rows: int
+    slot_0: int
+    slot_1: int
+    consts: int  # UB address of scale and shift vectors: [2 * step][planes]
+    keeps_input: int
+
+
+@njit(cache=True)
+def load_tile(out, at, dtype, tag, place, plane, row, width, planes, rows, target):  # type: ignore[no-untyped-def]
+    """One tile into UB, from DDR or from L1."""
+    engine = MTE2 if place.memory == DDR else MTE1
+    source = place.base + plane * place.plane + row * width
+    size = rows * width
+    return copy(out, at, dtype, tag, engine, place.memory, UB, source, target, size, planes, place.plane, size, 1, 0, 0)
+
+
+@njit(cache=True)
+def store_tile(out, at, dtype, tag, place, plane, row, width, planes, rows, source):  # type: ignore[no-untyped-def]
+    """One tile out of UB, to DDR or to L1."""
+    target = place.base + plane * place.plane + row * width
+    size = rows * width
+    return copy(out, at, dtype, tag, MTE3, UB, place.memory, source, target, size, planes, size, place.plane, 1, 0, 0)
+
+
+@njit(cache=True)
+def emit_vector(out: Code, at: int, j: VectorJob, sources, target, steps, parity) -> int:  # type: ignore[no-untyped-def]
+    """`sources`: int64 [inputs, 3] of Place fields; `steps`: int64 [s, 5] (see VectorSpec).  Returns the next row or -1."""
+    inputs = sources.shape[0]
+    tile_blocks = j.tile_planes * j.tile_rows * j.width
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for r in range(0, j.rows, j.tile_rows):
+            rows = min(j.tile_rows, j.rows - r)
+            if at + (inputs + 2 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
+                return -1
+            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            for i in range(inputs):
+                place = Place(sources[i, 0], sources[i, 1], sources[i, 2])
+                at = load_tile(out, at, j.dtype, j.tag, place, p, r, j.width, planes, rows, slot + i * tile_blocks)
+            size = rows * j.width
+            v = slot
+            if j.keeps_input:
+                v = slot + inputs * tile_blocks
+                at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
+            for s in range(steps.shape[0]):
+                op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
+                if op == _VMADD:
+                    for plane in range(planes):
+                        scale = j.consts + 2 * s * j.planes + p + plane
+                        begin = v + plane * size
+                        at = flat(out, at, op, j.dtype, j.tag, begin, begin, scale, scale + j.planes, 0, 0, size, 0)
+                    continue
+                other, step = -1, 0
+                if operand >= 0:
+                    other, step = slot + operand * tile_blocks, 1
+                elif operand == _ITSELF:
+                    other, step = v, 1
+                at = flat(out, at, op, j.dtype, j.tag, v, v, other, -1, step, 0, planes * size, imm)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, v)
+    return at
+
+
+class PoolJob(NamedTuple):
+    """Pooling of `rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`."""
+
+    dtype: int
+    tag: int
+    planes: int
+    first_row: int
+    rows: int
+    out_w: int
+    in_first: int
+    in_h: int
+    in_w: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    pad_top: int
+    pad_left: int
+    is_max: int
+    fill: int  # float32 bits that the accumulator starts from
+    scale: int  # float32 bits of the factor before the sum, or 0 where counts are used
+    counts_at: int  # DDR blocks [out_h][out_w], or -1
+    counts: int  # UB address for a tile's rows of them
+    tile_planes: int
+    tile_rows: int
+    slot_0: int
+    slot_1: int
+
+
+@njit(cache=True)
+def emit_pool(out: Code, at: int, j: PoolJob, source, target, parity) -> int:  # type: ignore[no-untyped-def]
+    """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing."""
+    in_rows_max = (j.tile_rows - 1) * j.sh + j.kh
+    in_blocks = j.tile_planes * in_rows_max * j.in_w
+    op = _VMAX if j.is_max else _VADD
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for r in range(0, j.rows, j.tile_rows):
+            rows = min(j.tile_rows, j.rows - r)
+            oy = j.first_row + r
+            y0 = max(0, oy * j.sh - j.pad_top)
+            y1 = min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
+            in_rows = y1 - y0
+            size_in, size_out = in_rows * j.in_w, rows * j.out_w
+            by_rows = planes * ((rows + 254) // 255)
+            by_planes = rows * ((planes + 254) // 255)
+            worst = j.kh * j.kw * (j.out_w + 7) // 8 * min(by_rows, by_planes) + 64 + planes * 2
+            if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
+                return -1
+            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            acc = slot + in_blocks
+            at = load_tile(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, j.in_w, planes, in_rows, slot)
+            if j.scale != 0:
+                at = flat(out, at, _VMULS, j.dtype, j.tag, slot, slot, -1, -1, 0, 0, planes * size_in, j.scale)
+            at = flat(out, at, _VFILL, j.dtype, j.tag, acc, -1, -1, -1, 0, 0, planes * size_out, j.fill)
+            for ky in range(j.kh):
+                # output rows whose tap ky lies inside [y0, y1)
+                top = j.pad_top - ky + y0 - oy * j.sh
+                r0 = max(0, (top + j.sh - 1) // j.sh)
+                r1 = min(rows, (y1 - 1 + j.pad_top - ky) // j.sh - oy + 1)
+                if r1 <= r0:
+                    continue
+                for kx in range(j.kw):
+                    c0 = max(0, (j.pad_left - kx + j.sw - 1) // j.sw)
+                    c1 = min(j.out_w, (j.in_w - 1 + j.pad_left - kx) // j.sw + 1)
+                    if c1 <= c0:
+                        continue
+                    src = slot + ((oy + r0) * j.sh - j.pad_top + ky - y0) * j.in_w + c0 * j.sw - j.pad_left + kx
+                    dst = acc + r0 * j.out_w + c0
+                    if by_rows <= by_planes:
+                        for plane in range(planes):
+                            d, s = dst + plane * size_out, src + plane * size_in
+                            at = strided(
+                                out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, r1 - r0, 1, j.out_w, 1, j.out_w, j.sw, j.sh * j.in_w, 0,
+                            )  # fmt: skip
+                    else:
+                        for row in range(r1 - r0):
+                            d, s = dst + row * j.out_w, src + row * j.sh * j.in_w
+                            at = strided(out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, planes, 1, size_out, 1, size_out, j.sw, size_in, 0)
+            if j.counts_at >= 0:
+                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.counts_at + oy * j.out_w, j.counts, size_out, 1, 0, 0, 1, 0, 0)
+                for plane in range(planes):
+                    d = acc + plane * size_out
+                    at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.counts, -1, 1, 0, size_out, 0)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.out_w, planes, rows, acc)
+    return at
+
+
+class SoftmaxJob(NamedTuple):
+    """Softmax over all planes of `rows` rows; a tile is all planes by `tile_rows` rows."""
+
+    dtype: int
+    tag: int
+    planes: int
+    rows: int
+    width: int
+    tile_rows: int
+    slot_0: int
+    slot_1: int
+    masks: int  # UB address [planes]
+
+
+@njit(cache=True)
+def emit_softmax(out: Code, at: int, j: SoftmaxJob, source, target, gaps, parity) -> int:  # type: ignore[no-untyped-def]
+    """exp(x - max) / sum, the maximum and the sum first over planes, then over the lanes of a block."""
+    for r in range(0, j.rows, j.tile_rows):
+        rows = min(j.tile_rows, j.rows - r)
+        size = rows * j.width
+        groups = (size + 7) // 8
+        if at + 16 + len(gaps) * (size // 1024 + 2) + groups * 6 * ((j.planes + 254) // 255) + j.planes * size // 1024 >= out.shape[0]:
+            return -1
+        x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+        parity[UB_SLOT] ^= 1
+        top = x + j.planes * j.tile_rows * j.width
+        total = top + j.tile_rows * j.width
+        at = load_tile(out, at, j.dtype, j.tag, source, 0, r, j.width, j.planes, rows, x)
+        for gap in gaps:
+            d = x + gap * size
+            at = flat(out, at, _VADD, j.dtype, j.tag, d, d, j.masks + gap, -1, 0, 0, size, 0)
+        at = flat(out, at, _VCOPY, j.dtype, j.tag, top, x, -1, -1, 0, 0, size, 0)
+        if j.planes > 1:
+            at = strided(out, at, _VMAX, j.dtype, j.tag, top, top, x + size, size, j.planes - 1, 1, 0, 1, 0, 1, size, 0)
+        at = flat(out, at, _LANE_MAX, j.dtype, j.tag, top, top, -1, -1, 0, 0, size, 0)
+        at = strided(out, at, _VSUB, j.dtype, j.tag, x, x, top, size, j.planes, 1, size, 1, size, 1, 0, 0)
+        at = flat(out, at, _VEXP, j.dtype, j.tag, x, x, -1, -1, 0, 0, j.planes * size, 0)
+        at = flat(out, at, _VCOPY, j.dtype, j.tag, total, x, -1, -1, 0, 0, size, 0)
+        if j.planes > 1:
+            at = strided(out, at, _VADD, j.dtype, j.tag, total, total, x + size, size, j.planes - 1, 1, 0, 1, 0, 1, size, 0)
+        at = flat(out, at, _LANE_SUM, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
+        at = strided(out, at, _VDIV, j.dtype, j.tag, x, x, total, size, j.planes, 1, size, 1, size, 1, 0, 0)
+        at = store_tile(out, at, j.dtype, j.tag, target, 0, r, j.width, j.planes, rows, x)
+    return at
+
+
+__all__ = ["L1", "Place", "PoolJob", "SoftmaxJob", "VectorJob", "emit_pool", "emit_softmax", "emit_vector", "vector"]

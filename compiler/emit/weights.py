@@ -1,0 +1,112 @@
+"""Constants as the machine wants them: weights in [N1][K1][16] blocks per group, biases in float32, per-lane vectors.
+
+A tensor's lane map decides which column of the packed matrix belongs to which channel, so a channel shuffle or a concatenation
+costs nothing here but an index.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Conv, Floats
+from compiler.ir.layout import Placement
+from simulator.npu.machine import DataType
+
+Bytes = NDArray[np.uint8]
+
+
+def numpy_type(dtype: DataType) -> type[np.floating]:
+    return np.float16 if dtype == DataType.float16 else np.float32
+
+
+def effective_groups(conv: Conv, x: Placement, y: Placement, c0: int) -> int:
+    """The largest count of equal groups of whole planes (input) and whole 16-channel blocks (output) that holds every weight.
+
+    Depthwise convolutions come out as block-diagonal products of 16 channels, grouped ones whose groups do not fill
+    planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
+    """
+    n1, planes = y.planes * c0 // 16, x.planes
+    c_out, c_in_group = conv.weights.shape[:2]
+    if conv.groups == 1 or n1 == 1 or planes == 1:
+        return 1
+    out_block = np.asarray(y.lanes) // 16
+    in_plane = np.asarray(x.lanes) // c0
+    connected = np.zeros((n1, planes), bool)
+    per_group = c_out // conv.groups
+    for group in range(conv.groups):
+        rows = np.unique(out_block[group * per_group : (group + 1) * per_group])
+        columns = np.unique(in_plane[group * c_in_group : (group + 1) * c_in_group])
+        connected[np.ix_(rows, columns)] = True
+    for count in range(min(n1, planes), 1, -1):
+        if n1 % count or planes % count:
+            continue
+        own = np.arange(n1)[:, None] // (n1 // count) == np.arange(planes)[None, :] // (planes // count)
+        if not (connected & ~own).any():
+            return count
+    return 1
+
+
+def dense_weights(conv: Conv) -> Floats:
+    """[c_out, c_in, kh, kw], zero between groups."""
+    if conv.groups == 1:
+        return conv.weights
+    c_out, c_in_group, kh, kw = conv.weights.shape
+    per_group = c_out // conv.groups
+    dense = np.zeros((c_out, c_in_group * conv.groups, kh, kw), np.float32)
+    for group in range(conv.groups):
+        rows = slice(group * per_group, (group + 1) * per_group)
+        dense[rows, group * c_in_group : (group + 1) * c_in_group] = conv.weights[rows]
+    return dense
+
+
+def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, pixel_lanes: int) -> Bytes:
+    """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
+    c0, kind = dtype.lanes, numpy_type(dtype)
+    kh, kw = conv.weights.shape[2:]
+    n = y.planes * c0
+    dense = dense_weights(conv).astype(kind)
+    if pixel_lanes == 4:
+        positions = (kh * kw + 3) // 4 * 4
+        packed = np.zeros((n, positions, 4), kind)
+        columns = np.asarray(x.lanes)
+        packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = dense.reshape(len(y.lanes), len(columns), kh * kw)
+        blocks = packed.reshape(n // 16, 16, positions * 4 // c0, c0)
+        return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).view(np.uint8).reshape(-1)
+    identity = n == len(y.lanes) and x.planes * c0 == len(x.lanes) and _is_range(y.lanes) and _is_range(x.lanes)
+    if identity:
+        physical = dense
+    else:
+        physical = np.zeros((n, x.planes * c0, kh, kw), kind)
+        physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = dense
+    n_group, planes = n // groups, x.planes // groups
+    parts = []
+    for group in range(groups):
+        part = physical[group * n_group : (group + 1) * n_group, group * planes * c0 : (group + 1) * planes * c0]
+        part = part.reshape(n_group // 16, 16, planes, c0, kh * kw)
+        parts.append(np.ascontiguousarray(part.transpose(0, 2, 4, 1, 3)).view(np.uint8).reshape(-1))
+    return np.concatenate(parts)
+
+
+def _is_range(lanes: tuple[int, ...]) -> bool:
+    return lanes == tuple(range(len(lanes)))
+
+
+def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
+    """float32 [N1 * 16] by lane."""
+    out = np.zeros(y.planes * dtype.lanes, np.float32)
+    out[np.asarray(y.lanes)] = bias
+    return out.view(np.uint8)
+
+
+def pack_lanes(values: Floats, placement: Placement, dtype: DataType, gap: float = 0.0) -> Bytes:
+    """[planes] blocks of C0 values by lane; gaps hold `gap`."""
+    out = np.full(placement.planes * dtype.lanes, gap, numpy_type(dtype))
+    out[np.asarray(placement.lanes)] = values.astype(out.dtype)
+    return out.view(np.uint8)
+
+
+def pack_pixels(values: Floats, dtype: DataType) -> Bytes:
+    """[h][w] blocks, the same value in every lane."""
+    flat = values.astype(numpy_type(dtype)).reshape(-1, 1)
+    return np.ascontiguousarray(np.repeat(flat, dtype.lanes, axis=1)).view(np.uint8).reshape(-1)

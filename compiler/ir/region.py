@@ -1,0 +1,50 @@
+"""Regions: which rows of its inputs an operator needs for given rows of its output.
+
+One axis for now, rows: blocks are cut along them and keep the whole width, so that a block of a plane is contiguous.
+Halo, block splits, residual branches and recomputation all follow from `demand`, taken backwards with the hull over consumers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from compiler.ir.graph import Conv, Kernel, Pool
+
+
+class Rows(NamedTuple):
+    """A half-open interval of rows; empty where start >= stop."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return max(0, self.stop - self.start)
+
+    def hull(self, other: Rows) -> Rows:
+        """The smallest interval that holds both; an empty one does not count."""
+        if not self.size:
+            return other
+        if not other.size:
+            return self
+        return Rows(min(self.start, other.start), max(self.stop, other.stop))
+
+
+EMPTY = Rows(0, 0)
+
+
+def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
+    """Rows of the main input that output rows `out` need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1)."""
+    if not out.size:
+        return EMPTY
+    if isinstance(kernel, Conv):
+        size, stride, dilation, pad = kernel.weights.shape[2], kernel.stride[0], kernel.dilation[0], kernel.pads[0]
+    elif isinstance(kernel, Pool):
+        size, stride, dilation, pad = kernel.kernel[0], kernel.stride[0], 1, kernel.pads[0]
+    else:
+        return out
+    start = out.start * stride - pad
+    stop = (out.stop - 1) * stride - pad + (size - 1) * dilation + 1
+    # a window that lies wholly in the padding still names the nearest row, so that there is something to read
+    start = min(max(0, start), in_height - 1)
+    return Rows(start, max(start + 1, min(in_height, stop)))

@@ -1,0 +1,92 @@
+"""The compiler, from top to bottom: the one place to read first.
+
+    load      frontend.load        ONNX file -> checked, cleaned ModelProto
+    lower     frontend.lower       ModelProto -> Graph, rewritten
+    unit      tile.spec            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
+    plan      derive               which segments, how many blocks, what stays on chip, every tiling
+    segment   emit.segment         blocks, buffers, sequential records of one segment (cached by its plan)
+    stream    schedule.sync        flags and issue order -> one stream
+    program   simulator.npu        streams + memory map, verified
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+
+from compiler.derive.plan import Plan, SegmentPlan
+from compiler.emit.segment import Infeasible, Lowered, lower_segment, new_scratch
+from compiler.schedule.sync import Synchroniser
+from compiler.tile.spec import Unit
+from simulator.npu import isa
+from simulator.npu.program import Code, Program
+
+
+class Compiler:
+    """Compiles plans of one unit; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed."""
+
+    def __init__(self, unit: Unit, cache_bytes: int = 512 << 20) -> None:
+        self.unit = unit
+        self.synchroniser = Synchroniser(unit.machine, unit.memory)
+        self._scratch = new_scratch()
+        self._cache: OrderedDict[tuple[int, bool, str], Lowered | Infeasible] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_bytes = cache_bytes
+
+    def segment(self, plan: SegmentPlan, start: int, flip: bool = False) -> Lowered | Infeasible:
+        """Sequential records of one segment whose first kernel is `start`."""
+        key = (start, flip, plan.key)
+        found = self._cache.get(key)
+        if found is not None:
+            self._cache.move_to_end(key)
+            return found
+        lowered = lower_segment(self.unit, plan, start, flip, self._scratch)
+        self._cache[key] = lowered
+        self._cached_bytes += _size(lowered)
+        while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
+            _, old = self._cache.popitem(last=False)
+            self._cached_bytes -= _size(old)
+        return lowered
+
+    def segment_program(self, plan: SegmentPlan, start: int) -> Program | Infeasible:
+        """One segment as a program of its own: what a task measures."""
+        lowered = self.segment(plan, start)
+        if isinstance(lowered, Infeasible):
+            return lowered
+        return self._program(self.synchroniser.synchronise(lowered.code))
+
+    def compile(self, plan: Plan) -> Program | Infeasible:
+        """The whole plan as one program: the same plan gives the same bytes."""
+        parts = self.parts(plan)
+        if isinstance(parts, Infeasible):
+            return parts
+        codes = []
+        for index, part in enumerate(parts):
+            code = part.code.copy()
+            code[:, isa.TAG] |= index << 16
+            codes.append(code)
+        return self._program(self.synchroniser.synchronise(np.concatenate(codes)))
+
+    def parts(self, plan: Plan) -> list[Lowered] | Infeasible:
+        """The plan's segments, lowered; the first one that does not fit otherwise."""
+        names = [name for segment in plan.segments for name in segment.operators]
+        if names != [spec.name for spec in self.unit.kernels]:
+            return Infeasible("plan", f"its {len(names)} operators are not the model's {len(self.unit.kernels)} in their topological order")
+        start, parts = 0, []
+        for index, segment in enumerate(plan.segments):
+            lowered = self.segment(segment, start, bool(index % 2))
+            if isinstance(lowered, Infeasible):
+                return Infeasible(f"segment {index}, {lowered.where.removeprefix('segment ')}", lowered.what)
+            parts.append(lowered)
+            start += len(segment.operators)
+        return parts
+
+    def _program(self, stream: Code) -> Program:
+        machine = self.unit.machine
+        idle = np.zeros((0, isa.WORDS), np.int32)
+        return Program(machine.digest, (stream, *(idle for _ in range(machine.cores - 1))), self.unit.memory)
+
+
+def _size(part: Lowered | Infeasible) -> int:
+    return part.code.nbytes if isinstance(part, Lowered) else 0

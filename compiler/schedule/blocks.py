@@ -1,0 +1,152 @@
+"""Blocks: which rows of which tensors every block of a segment computes, loads and keeps, and what stays in L1.
+
+Rows are followed backwards with `demand`, the hull taken over consumers: a block of the segment recomputes the halo that its neighbours
+also compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir.region import EMPTY, Rows, demand
+from compiler.tile.spec import ConvSpec, Piece, Unit
+
+
+@dataclass(frozen=True)
+class Load:
+    """Planes of a storage that a segment brings from DDR into the storage's L1 buffer, for every block."""
+
+    storage: int
+    plane: int
+    planes: int
+    step: int  # position in the segment of the first kernel that reads it
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1."""
+
+    storage: int
+    plane: int
+    planes: int
+    birth: int
+    death: int
+    produced: bool  # some of it is written inside the segment
+    rows: tuple[Rows, ...]  # per block
+
+    def blocks(self, row_blocks: int) -> int:
+        return self.planes * max(r.size for r in self.rows) * row_blocks
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a segment of kernels [start, stop).
+
+    computed[k][t]: output rows of kernel start + k in block t; own[k][t]: those of them that go to DDR (empty where the output
+    does not leave the segment).  inside[k]: some kernel of the segment reads the output.
+    """
+
+    start: int
+    stop: int
+    count: int
+    computed: tuple[tuple[Rows, ...], ...]
+    own: tuple[tuple[Rows, ...], ...]
+    inside: tuple[bool, ...]
+    staged: dict[int, Staged]
+    loads: tuple[Load, ...]
+
+
+def share(height: int, block: int, blocks: int) -> Rows:
+    """The rows of a block when `height` rows are cut into `blocks` nearly equal parts."""
+    return Rows(height * block // blocks, height * (block + 1) // blocks)
+
+
+def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
+    """Rows and residences of kernels [start, stop) in `count` blocks."""
+    kernels = unit.kernels[start:stop]
+    readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
+    leaves = [spec.index in unit.escapes or len(readers[k]) < len(unit.consumers[spec.index]) for k, spec in enumerate(kernels)]
+    computed: list[list[Rows]] = [[EMPTY] * count for _ in kernels]
+    own: list[list[Rows]] = [[EMPTY] * count for _ in kernels]
+    for t in range(count):
+        for k in range(len(kernels) - 1, -1, -1):
+            spec = kernels[k]
+            rows = EMPTY
+            if leaves[k]:
+                rows = own[k][t] = share(spec.out_h, t, count)
+            for c in readers[k]:
+                rows = rows.hull(_wanted(unit, c, spec.y, computed[c - start][t]))
+            computed[k][t] = rows
+    inside = tuple(bool(r) for r in readers)
+    staged, loads = _residence(unit, start, stop, count, computed, inside)
+    return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, staged, loads)
+
+
+def _wanted(unit: Unit, reader: int, piece: Piece, out: Rows) -> Rows:
+    """Rows of a piece that kernel `reader` needs for its output rows."""
+    spec = unit.kernels[reader]
+    rows = EMPTY
+    for i, read in enumerate(spec.reads):
+        if read.overlaps(piece):
+            rows = rows.hull(demand(spec.kernel, out, spec.in_h) if i == 0 else out)
+    return rows
+
+
+def _residence(
+    unit: Unit, start: int, stop: int, count: int, computed: list[list[Rows]], inside: tuple[bool, ...]
+) -> tuple[dict[int, Staged], tuple[Load, ...]]:
+    """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only)."""
+    kernels = unit.kernels[start:stop]
+    writes: dict[int, list[tuple[int, Piece]]] = {}
+    reads: dict[int, list[tuple[int, Piece]]] = {}
+    wanted: set[int] = set()
+    for k, spec in enumerate(kernels):
+        for read in spec.reads:
+            reads.setdefault(read.storage, []).append((k, read))
+        if isinstance(spec, ConvSpec):
+            wanted.add(spec.reads[0].storage)
+        if inside[k]:
+            writes.setdefault(spec.y.storage, []).append((k, spec.y))
+            wanted.add(spec.y.storage)
+    staged: dict[int, Staged] = {}
+    loads: list[Load] = []
+    for storage in sorted(wanted):
+        made, used = writes.get(storage, []), reads.get(storage, [])
+        pieces = [piece for _, piece in made + used]
+        plane = min(p.plane for p in pieces)
+        planes = max(p.plane + p.planes for p in pieces) - plane
+        rows = []
+        for t in range(count):
+            hull = EMPTY
+            for k, piece in used:
+                hull = hull.hull(_wanted(unit, start + k, piece, computed[k][t]))
+            for k, _ in made:
+                hull = hull.hull(computed[k][t])
+            rows.append(hull)
+        new = _missing(storage, plane, planes, made, used)
+        loads += new
+        birth = min([k for k, _ in made] + [load.step for load in new])
+        death = max(k for k, _ in used)
+        staged[storage] = Staged(storage, plane, planes, birth, death, bool(made), tuple(rows))
+    return staged, tuple(sorted(loads, key=lambda load: (load.step, load.storage, load.plane)))
+
+
+def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:
+    """Runs of planes that are read but not made here; those with the same first reader are loaded together."""
+    step = [-1] * planes
+    for k, piece in reversed(used):
+        for p in range(piece.plane, piece.plane + piece.planes):
+            step[p - plane] = k
+    for _, piece in made:
+        for p in range(piece.plane, piece.plane + piece.planes):
+            step[p - plane] = -1
+    out: list[Load] = []
+    p = 0
+    while p < planes:
+        q = p
+        while q < planes and step[q] == step[p]:
+            q += 1
+        if step[p] >= 0:
+            out.append(Load(storage, plane + p, q - p, step[p]))
+        p = q
+    return out

@@ -1,0 +1,361 @@
+"""What emission and search need of a model on a machine, as numbers: storages, kernels, addresses of constants.
+
+`Unit` is made once per (graph, machine, data type) and shared by every plan, candidate and variant: its DDR addresses never depend on
+a plan, so variants can be switched by their start address alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.emit import weights
+from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.layout import Layout, Placement, assign
+from simulator.npu.isa import Op, float_bits
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
+from simulator.npu.program import DdrBuffer, MemoryMap
+
+ITSELF = -2  # the operand of a square
+_ALIGN_BLOCKS = 4  # 128 bytes: a DRAM burst of any preset
+
+
+class Piece(NamedTuple):
+    """Planes [plane, plane + planes) of a storage."""
+
+    storage: int
+    plane: int
+    planes: int
+
+    def overlaps(self, other: Piece) -> bool:
+        return self.storage == other.storage and self.plane < other.plane + other.planes and other.plane < self.plane + self.planes
+
+
+@dataclass(frozen=True)
+class StorageSpec:
+    """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`."""
+
+    name: str
+    n: int
+    planes: int
+    h: int
+    w: int
+    row_blocks: int
+    address: int
+
+    @property
+    def plane_blocks(self) -> int:
+        return self.h * self.row_blocks
+
+    @property
+    def image_blocks(self) -> int:
+        return self.planes * self.plane_blocks
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on."""
+
+    index: int
+    name: str
+    kernel: Kernel
+    reads: tuple[Piece, ...]
+    y: Piece
+    in_h: int
+    in_w: int
+    out_h: int
+    out_w: int
+
+    @property
+    def macs(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class ConvSpec(KernelSpec):
+    """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.
+
+    lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR blocks.
+    """
+
+    groups: int
+    c1: int
+    k1: int
+    n1: int
+    lanes: int
+    weights_at: int
+    bias_at: int
+
+    @property
+    def weight_blocks(self) -> int:
+        return self.groups * self.n1 * self.k1 * 16
+
+    @property
+    def bias_blocks(self) -> int:
+        return self.groups * self.n1 * 2
+
+    @property
+    def residual(self) -> Piece | None:
+        return self.reads[1] if len(self.reads) > 1 else None
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the model, without any padding."""
+        assert isinstance(self.kernel, Conv)
+        return self.out_h * self.out_w * int(self.kernel.weights.size)
+
+
+@dataclass(frozen=True)
+class PoolSpec(KernelSpec):
+    """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel."""
+
+    counts_at: int
+
+
+@dataclass(frozen=True)
+class VectorSpec(KernelSpec):
+    """steps: int64 [s, 5] of (opcode, immediate bits, operand (-1: none, -2: v itself), scale blocks or -1, shift blocks or -1)."""
+
+    steps: NDArray[np.int64]
+
+    @property
+    def keeps_input(self) -> bool:
+        """Whether a later step reads the first input again, so that v needs a buffer of its own."""
+        return bool((self.steps[:, 2] == 0).any())
+
+
+@dataclass(frozen=True)
+class SoftmaxSpec(KernelSpec):
+    """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in gaps; gaps: planes that have any."""
+
+    masks_at: int
+    gaps: tuple[int, ...]
+
+
+AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A model on a machine in a data type."""
+
+    graph: Graph
+    layout: Layout
+    machine: Machine
+    dtype: DataType
+    storages: tuple[StorageSpec, ...]
+    kernels: tuple[AnySpec, ...]
+    memory: MemoryMap
+    constants: NDArray[np.uint8]
+    producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
+    consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
+    escapes: frozenset[int]  # kernels whose output the host reads
+
+    @property
+    def macs(self) -> int:
+        return sum(spec.macs for spec in self.kernels) * self.storages[0].n
+
+    @property
+    def digest(self) -> str:
+        """32 hex: the computation without its weights' values, the machine and the data type."""
+        parts = [self.machine.digest, self.dtype.name]
+        parts += [json.dumps(signature(self, spec), sort_keys=True) for spec in self.kernels]
+        parts += [f"{s.name}:{s.n}:{s.planes}:{s.h}:{s.w}:{s.address}" for s in self.storages]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
+    """What an operator's cost depends on, apart from its block and its tiling: the key under which tasks are shared."""
+    out: dict[str, object] = {
+        "type": type(spec).__name__,
+        "in": [spec.in_h, spec.in_w],
+        "out": [spec.out_h, spec.out_w],
+        "planes": [[piece.planes, unit.storages[piece.storage].planes] for piece in (*spec.reads, spec.y)],
+    }
+    kernel = spec.kernel
+    if isinstance(spec, ConvSpec):
+        assert isinstance(kernel, Conv)
+        out |= {"groups": spec.groups, "c1": spec.c1, "k1": spec.k1, "n1": spec.n1, "lanes": spec.lanes}
+        out |= {"window": [*kernel.weights.shape[2:], *kernel.stride, *kernel.dilation, *kernel.pads], "act": kernel.activation}
+    elif isinstance(kernel, Pool):
+        out |= {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+    elif isinstance(spec, VectorSpec):
+        out |= {"steps": [[int(s[0]), int(s[2])] for s in spec.steps]}
+    return out
+
+
+class _Constants:
+    """Collects constant sections; addresses in blocks."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, NDArray[np.uint8]]] = []
+        self.offsets: list[int] = []
+        self.end = 0
+
+    def add(self, name: str, data: NDArray[np.uint8]) -> int:
+        at = self.end
+        self.parts.append((name, data))
+        self.offsets.append(at)
+        blocks = -(-len(data) // BLOCK_BYTES)
+        self.end = -(-(at + blocks) // _ALIGN_BLOCKS) * _ALIGN_BLOCKS
+        return at
+
+    def buffers(self) -> list[DdrBuffer]:
+        return [
+            DdrBuffer(name, "constant", at, -(-len(data) // BLOCK_BYTES)) for (name, data), at in zip(self.parts, self.offsets, strict=True)
+        ]
+
+    def bytes(self) -> NDArray[np.uint8]:
+        out = np.zeros(self.end * BLOCK_BYTES, np.uint8)
+        for (_, data), at in zip(self.parts, self.offsets, strict=True):
+            out[at * BLOCK_BYTES : at * BLOCK_BYTES + len(data)] = data
+        return out
+
+
+_STEP_OPS = {
+    "relu": Op.VRELU, "exp": Op.VEXP, "ln": Op.VLN, "sqrt": Op.VSQRT, "reciprocal": Op.VRECIPROCAL, "square": Op.VMUL,
+    "adds": Op.VADDS, "muls": Op.VMULS, "maxs": Op.VMAXS, "mins": Op.VMINS, "scale_shift": Op.VMADD,
+    "add": Op.VADD, "sub": Op.VSUB, "mul": Op.VMUL, "div": Op.VDIV, "max": Op.VMAX, "min": Op.VMIN,
+}  # fmt: skip
+
+
+def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
+    """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan."""
+    layout = assign(graph, dtype)
+    layout.verify()
+    names = list(layout.storages)
+    at = {name: i for i, name in enumerate(names)}
+    constants = _Constants()
+    operators = [op for op in layout.graph.operators if not isinstance(op, Concat | Shuffle)]
+
+    def piece(tensor: str) -> Piece:
+        p = layout.placements[tensor]
+        return Piece(at[p.storage], p.plane, p.planes)
+
+    pending = [_kernel_spec(i, op, layout, piece, constants, dtype) for i, op in enumerate(operators)]
+    constant_end = constants.end
+    storages, buffers, end = _place_storages(layout, constant_end, dtype)
+    producers = {
+        spec.index: tuple(p.index for p in pending[: spec.index] if any(p.y.overlaps(read) for read in spec.reads)) for spec in pending
+    }
+    consumers: dict[int, list[int]] = {spec.index: [] for spec in pending}
+    for index, sources in producers.items():
+        for source in sources:
+            consumers[source].append(index)
+    outputs = [piece(port.tensor) for port in layout.graph.outputs]
+    escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
+    memory = MemoryMap(dtype, (*constants.buffers(), *buffers), end)
+    memory.verify()
+    return Unit(
+        layout.graph,
+        layout,
+        machine,
+        dtype,
+        storages,
+        tuple(pending),
+        memory,
+        constants.bytes(),
+        producers,
+        {index: tuple(rest) for index, rest in consumers.items()},
+        escapes,
+    )
+
+
+def _place_storages(layout: Layout, address: int, dtype: DataType) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
+    ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
+    storages, buffers = [], []
+    for name, s in layout.storages.items():
+        row = s.w // 4 if s.pixel_lanes == 4 else s.w
+        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address))
+        size = s.n * s.planes * s.h * row
+        exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
+        if not exposed:
+            buffers.append(DdrBuffer(name, "scratch", address, size))
+        for port, kind in exposed[:1]:
+            p = layout.placements[port.tensor]
+            lanes = tuple(p.plane * dtype.lanes + lane for lane in p.lanes)
+            shape = layout.graph.shapes[port.tensor]
+            buffers.append(
+                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes)  # type: ignore[arg-type]
+            )
+        address = -(-(address + size) // _ALIGN_BLOCKS) * _ALIGN_BLOCKS
+    return tuple(storages), buffers, address
+
+
+def _kernel_spec(index: int, op: Kernel, layout: Layout, piece, constants: _Constants, dtype: DataType) -> AnySpec:  # type: ignore[no-untyped-def]
+    shapes = layout.graph.shapes
+    x, y = layout.placements[op.inputs[0]], layout.placements[op.y]
+    _, _, in_h, in_w = shapes[op.inputs[0]]
+    _, _, out_h, out_w = shapes[op.y]
+    base = (index, op.name, op, tuple(piece(name) for name in op.inputs), piece(op.y), in_h, in_w, out_h, out_w)
+    if isinstance(op, Conv):
+        return _conv_spec(base, op, x, y, layout, constants, dtype)
+    if isinstance(op, Pool):
+        counts = -1
+        if op.mode == "average" and any(op.pads) and not op.count_include_pad:
+            counts = constants.add(f"{op.name}/counts", weights.pack_pixels(_inverse_counts(op, in_h, in_w, out_h, out_w), dtype))
+        return PoolSpec(*base, counts_at=counts)
+    if isinstance(op, Softmax):
+        mask = weights.pack_lanes(np.zeros(len(y.lanes), np.float32), y, dtype, gap=float(np.finfo(weights.numpy_type(dtype)).min))
+        gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
+        return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
+    assert isinstance(op, Vector)
+    return VectorSpec(*base, steps=_steps(op, y, constants, dtype))
+
+
+def _full(placement: Placement, plane: int, c0: int) -> bool:
+    return sum(1 for lane in placement.lanes if lane // c0 == plane) == c0
+
+
+def _conv_spec(base, op: Conv, x: Placement, y: Placement, layout: Layout, constants: _Constants, dtype: DataType) -> ConvSpec:  # type: ignore[no-untyped-def]
+    c0 = dtype.lanes
+    lanes = 4 if layout.storages[x.storage].pixel_lanes == 4 else c0
+    groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, c0)
+    taps = op.weights.shape[2] * op.weights.shape[3]
+    c1 = x.planes // groups
+    k1 = -(-taps * 4 // c0) if lanes == 4 else c1 * taps
+    packed = weights.pack_conv(op, x, y, groups, dtype, lanes)
+    return ConvSpec(
+        *base,
+        groups=groups,
+        c1=c1,
+        k1=k1,
+        n1=y.planes * c0 // 16 // groups,
+        lanes=lanes,
+        weights_at=constants.add(f"{op.name}/weights", packed),
+        bias_at=constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, dtype)),
+    )
+
+
+def _steps(op: Vector, y: Placement, constants: _Constants, dtype: DataType) -> NDArray[np.int64]:
+    rows = []
+    for i, step in enumerate(op.steps):
+        scale = shift = -1
+        if step.op == "scale_shift":
+            assert step.scale is not None
+            assert step.shift is not None
+            scale = constants.add(f"{op.name}/scale{i}", weights.pack_lanes(step.scale, y, dtype))
+            shift = constants.add(f"{op.name}/shift{i}", weights.pack_lanes(step.shift, y, dtype))
+        rows.append((int(_STEP_OPS[step.op]), float_bits(step.value), _operand(step), scale, shift))
+    return np.array(rows, np.int64).reshape(len(rows), 5)
+
+
+def _operand(step: Step) -> int:
+    return ITSELF if step.op == "square" else step.operand
+
+
+def _inverse_counts(op: Pool, in_h: int, in_w: int, out_h: int, out_w: int) -> NDArray[np.float32]:
+    """1 / number of elements inside the image, per output pixel."""
+
+    def inside(size: int, out: int, kernel: int, stride: int, pad: int) -> NDArray[np.int64]:
+        start = np.arange(out) * stride - pad
+        return np.minimum(start + kernel, size) - np.maximum(start, 0)
+
+    rows = inside(in_h, out_h, op.kernel[0], op.stride[0], op.pads[0])
+    columns = inside(in_w, out_w, op.kernel[1], op.stride[1], op.pads[1])
+    return (1.0 / np.maximum(1, rows[:, None] * columns[None, :])).astype(np.float32)
