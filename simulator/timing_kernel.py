@@ -287,11 +287,10 @@ def _complete(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word
             _settle_set(unit, port, flag, record, word, u, data, time[data])
         data += 1
     unit[u, DATA] = data
-    if unit[u, INFLIGHT] == port[OUTSTANDING]:
-        # a transfer that waited for this place is issued now; one that comes later is issued later anyway
-        unit[u, FRONT] = max(unit[u, FRONT], now)
     unit[u, INFLIGHT] -= 1
     if unit[u, STALLED] and word[head] & KIND_MASK != WAIT:
+        # the entry at the head stood there for this end; one that comes later leaves later anyway
+        unit[u, FRONT] = max(unit[u, FRONT], now)
         unit[u, STALLED] = 0
         _wake(unit, port, u)
 

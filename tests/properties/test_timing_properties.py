@@ -1,0 +1,162 @@
+"""What must hold of the timing of any legal program, and equality with the plain model of `reference_timing`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.ddr import ContentionTrace
+from simulator.npu.cycles import price
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine, load_machine
+from simulator.npu.program import Program
+from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace
+from tests.programs import programs, random_program
+from tests.simulator.reference_timing import reference
+
+TINY = load_machine("tiny")
+SHARES = st.integers(1, SHARE_UNIT) | st.sampled_from([SHARE_UNIT, SHARE_UNIT // 2, SHARE_UNIT // 4])
+DMAS = (Engine.MTE2, Engine.MTE3)
+
+
+def variant(issue: int, depth: int, latency: int, outstanding: int, read_cap: int, write_cap: int, remote: int) -> Machine:
+    ddr = TINY.ddr.model_copy(
+        update={
+            "latency_cycles": latency,
+            "outstanding": outstanding,
+            "read_cap_bytes_per_cycle": read_cap,
+            "write_cap_bytes_per_cycle": write_cap,
+        }
+    )
+    flags = TINY.flags.model_copy(update={"between_cores_cycles": remote})
+    return TINY.model_copy(update={"issue_cycles": issue, "queue_depth": depth, "ddr": ddr, "flags": flags, "cores": 3})
+
+
+MACHINES = st.builds(
+    variant,
+    st.integers(0, 2), st.sampled_from([1, 2, 3, 16]), st.sampled_from([0, 1, 4, 9]), st.integers(1, 3),
+    st.sampled_from([7, 16, 32, 48]), st.sampled_from([5, 16, 32]), st.integers(0, 5),
+)  # fmt: skip
+
+
+def same(a: Timing, b: Timing) -> bool:
+    return (a.cycles, a.load_store_cycles, a.compute_cycles, a.busy_cycles.tolist()) == (
+        b.cycles, b.load_store_cycles, b.compute_cycles, b.busy_cycles.tolist(),
+    )  # fmt: skip
+
+
+def compare(program: Program, machine: Machine, timing: Timing, shares: list[tuple[int, int]], divisor: int = 0) -> None:
+    """Every instruction of `timing` starts and ends when the plain model says."""
+    expected = reference(program, machine, shares, divisor=divisor)
+    assert timing.recorded is not None
+    for core, entries in enumerate(expected.entries):
+        assert timing.recorded.dispatch[core].tolist() == [x.dispatched for x in entries]
+        assert timing.recorded.end[core].tolist() == [x.completed for x in entries]
+        starts = [x.begun if x.is_transfer else x.reached if x.op == Op.WAIT else x.left for x in entries]
+        assert timing.recorded.start[core].tolist() == starts
+        for engine in Engine:
+            fixed = sum(x.busy for x in entries if x.engine == engine)
+            issue = len(entries) * machine.issue_cycles if engine == Engine.SCALAR else 0
+            assert timing.busy_cycles[core, engine] == fixed + issue + expected.moved.get((core, engine), 0)
+    assert timing.cycles == expected.cycles
+    assert timing.load_store_cycles == expected.load_store_cycles
+    assert timing.compute_cycles == expected.compute_cycles
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), MACHINES, st.sampled_from([SHARE_UNIT, SHARE_UNIT // 2, 20_000, 9_001]))
+def test_equals_the_plain_model(data: st.DataObject, machine: Machine, share: int) -> None:
+    program = data.draw(programs(machine, 30))
+    compare(program, machine, simulate(program, machine, share, record=True), [(0, share)])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equals_the_plain_model_on_longer_programs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pick = [rng.choice(v) for v in ([0, 1], [2, 4, 16], [0, 4], [1, 2, 3], [7, 32], [5, 16], [0, 3])]
+    machine = variant(*(int(v) for v in pick))
+    program = random_program(machine, seed, 90)
+    share = int(rng.integers(SHARE_UNIT // 5, SHARE_UNIT))
+    compare(program, machine, simulate(program, machine, share, record=True), [(0, share)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs(TINY, 25), st.lists(st.tuples(st.integers(1, 30), st.integers(9_000, SHARE_UNIT)), max_size=5))
+def test_a_changing_load_equals_the_plain_model(program: Program, steps: list[tuple[int, int]]) -> None:
+    cycles = np.cumsum([0, *(gap for gap, _ in steps)]).tolist()
+    shares = list(zip(cycles, [SHARE_UNIT, *(share for _, share in steps)], strict=True))
+    compare(program, TINY, simulate_trace(program, TINY, ContentionTrace.of(shares), record=True), shares)
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs(TINY, 25), st.integers(1, 4))
+def test_transfers_alone_equal_the_plain_model(program: Program, divisor: int) -> None:
+    timing = simulate(program, TINY, SHARE_UNIT, shared=False, rate_divisor=divisor, record=True)
+    compare(program, TINY, timing, [(0, SHARE_UNIT)], divisor)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), MACHINES, SHARES)
+def test_bounds(data: st.DataObject, machine: Machine, share: int) -> None:
+    program = data.draw(programs(machine, 60))
+    p = prepare(program, machine)
+    timing = simulate(p, machine, share)
+    shortest = simulate(p, machine, share, shared=False)
+    longest = simulate(p, machine, share, shared=False, rate_divisor=max(1, p.dma_queues))
+    assert program_bound(p, machine, share) <= timing.cycles
+    # stricter than the bound with one rounding cycle per transfer: rates are whole units, so a transfer never needs the extra one
+    assert shortest.cycles <= timing.cycles <= longest.cycles
+    assert timing.busy_cycles.max(initial=0) <= timing.cycles
+    assert timing.compute_cycles <= timing.busy_cycles[:, [Engine.CUBE, Engine.VECTOR]].sum()
+    assert timing.load_store_cycles <= timing.busy_cycles[:, DMAS].sum()
+    assert timing.load_store_cycles <= timing.cycles * machine.cores
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(TINY, 60), SHARES)
+def test_bytes_are_conserved(program: Program, share: int) -> None:
+    timing = simulate(program, TINY, share)
+    costs = [price(code, TINY) for code in program.streams]
+    assert timing.ddr_read_bytes == sum(int(c.useful[c.useful > 0].sum()) for c in costs)
+    assert timing.ddr_write_bytes == -sum(int(c.useful[c.useful < 0].sum()) for c in costs)
+    assert timing.bus_units == sum(int(c.bus.sum()) for c in costs)
+    assert timing.instructions == program.instructions
+    # what the port could give while anything moved covers what was taken
+    assert timing.bus_units <= TINY.ddr.bytes_per_cycle * max(share, TINY.cores * 2) * timing.load_store_cycles
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(TINY, 60))
+def test_work_on_chip_does_not_depend_on_the_level(program: Program) -> None:
+    levels = list(simulate_levels(program, TINY).values())
+    on_chip = [e for e in Engine if e not in DMAS]
+    for timing in levels[1:]:
+        assert (timing.busy_cycles[:, on_chip] == levels[0].busy_cycles[:, on_chip]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(TINY, 40), SHARES)
+def test_the_same_result_on_every_run(program: Program, share: int) -> None:
+    p = prepare(program, TINY)
+    first = simulate(p, TINY, share)
+    simulate(p, TINY, SHARE_UNIT // 3)
+    assert same(first, simulate(p, TINY, share))
+    assert same(first, simulate(program, TINY, share, record=True))
+    alone = simulate_levels(p, TINY, ["severe"])["severe"]
+    assert same(alone, simulate_levels(p, TINY, ["none", "severe"])["severe"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs(TINY, 60), SHARES, SHARES)
+def test_more_bandwidth_is_never_slower_with_one_dma_queue(program: Program, a: int, b: int) -> None:
+    code = program.streams[0]
+    writes = (code[:, 0] == Op.COPY) & (code[:, 1] == Engine.MTE3)
+    one = Program(program.machine, (code[~writes],), program.memory)
+    flags = np.isin(one.streams[0][:, 0], (Op.SET, Op.WAIT))
+    # flags of the other core went with it; those that stay within this one are in pairs
+    inside = one.streams[0][:, 10] == 0
+    p = prepare(Program(program.machine, (one.streams[0][~flags | inside],), program.memory), TINY)
+    assert p.dma_queues <= 1
+    assert simulate(p, TINY, max(a, b)).cycles <= simulate(p, TINY, min(a, b)).cycles

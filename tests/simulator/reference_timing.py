@@ -1,0 +1,173 @@
+"""A slow, plain statement of the timing model: every core looked at in every cycle, rates shared out transfer by transfer.
+
+Shares no code with `simulator.timing` beyond prices and caps; `test_timing_properties` holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulator.npu import isa
+from simulator.npu.cycles import cap_units, port_units, price
+from simulator.npu.isa import Op
+from simulator.npu.machine import Engine, Machine
+from simulator.npu.program import Program
+
+
+@dataclass
+class Entry:
+    core: int
+    engine: Engine
+    op: Op
+    busy: int
+    bus: int
+    key: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    ordinal: int = 0  # among the SETs or WAITs of its flag
+    dispatched: int | None = None
+    reached: int | None = None  # WAIT: first cycle at the head of its queue
+    left: int | None = None
+    begun: int | None = None  # data phase of a transfer
+    left_to_move: int = 0
+    completed: int | None = None
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.bus > 0
+
+    def done_by(self, now: int) -> bool:
+        return self.completed is not None and self.completed <= now
+
+
+@dataclass
+class Reference:
+    cycles: int
+    entries: list[list[Entry]]  # per core in stream order
+    load_store_cycles: int = 0
+    compute_cycles: int = 0
+    moved: dict[tuple[int, Engine], int] = field(default_factory=dict)
+
+
+def _entries(program: Program, machine: Machine) -> list[list[Entry]]:
+    counts: dict[tuple[bool, tuple[int, int, int, int, int]], int] = {}
+    cores = []
+    for core, code in enumerate(program.streams):
+        costs = price(code, machine)
+        entries = []
+        for row, busy, bus in zip(code.tolist(), costs.busy.tolist(), costs.bus.tolist(), strict=True):
+            entry = Entry(core, Engine(row[isa.ENGINE]), Op(row[isa.OP]), busy, bus, left_to_move=bus)
+            other = (row[isa.FLAG_CORE], row[isa.FLAG_ENGINE])
+            if entry.op in (Op.SET, Op.WAIT):
+                here = (core, row[isa.ENGINE])
+                entry.key = (*here, *other, row[isa.FLAG_ID]) if entry.op == Op.SET else (*other, *here, row[isa.FLAG_ID])
+                place = (entry.op == Op.SET, entry.key)
+                entry.ordinal = counts.get(place, 0)
+                counts[place] = entry.ordinal + 1
+            entries.append(entry)
+        cores.append(entries)
+    return cores
+
+
+def water_fill(caps: list[int], port: int) -> list[int]:
+    """Max-min fair rates, the smallest cap served first; at least one unit each."""
+    rates = [0] * len(caps)
+    left = port
+    order = sorted(range(len(caps)), key=lambda i: caps[i])
+    for served, i in enumerate(order):
+        even = left // (len(caps) - served)
+        if caps[i] > even:
+            for j in order[served:]:
+                rates[j] = even
+            break
+        rates[i] = caps[i]
+        left -= caps[i]
+    return [max(1, rate) for rate in rates]
+
+
+def reference(program: Program, machine: Machine, shares: list[tuple[int, int]], *, divisor: int = 0, limit: int = 200_000) -> Reference:
+    """Run cycle by cycle; `shares` are (from cycle, share_units); divisor > 0: every transfer alone at min(cap, port // divisor)."""
+    cores = _entries(program, machine)
+    queues = {(c, e): [x for x in entries if x.engine == e] for c, entries in enumerate(cores) for e in Engine}
+    sets = {(x.key, x.ordinal): x for entries in cores for x in entries if x.op == Op.SET}
+    result = Reference(0, cores)
+    now = 0
+    while True:
+        while any([_step(entries, queues, sets, machine, now) for entries in cores]):
+            pass
+        if all(x.done_by(now) for entries in cores for x in entries):
+            break
+        moving = [x for entries in cores for x in entries if x.begun is not None and x.completed is None]
+        port = port_units(machine, [share for cycle, share in shares if cycle <= now][-1])
+        caps = [cap_units(machine, x.engine) for x in moving]
+        rates = [max(1, min(cap, port // divisor)) for cap in caps] if divisor else water_fill(caps, port)
+        for x, rate in zip(moving, rates, strict=True):
+            x.left_to_move -= rate
+            if x.left_to_move <= 0:
+                x.completed = now + 1
+            result.moved[x.core, x.engine] = result.moved.get((x.core, x.engine), 0) + 1
+        result.load_store_cycles += len({x.core for x in moving})
+        for c in range(len(cores)):
+            working = [x for e in (Engine.CUBE, Engine.VECTOR) for x in queues[c, e] if x.busy and x.left is not None]
+            result.compute_cycles += any(x.left <= now < x.left + x.busy for x in working if x.left is not None)
+        now += 1
+        if now > limit:
+            raise TimeoutError("no end in sight")
+    result.cycles = max([0, *(x.completed or 0 for entries in cores for x in entries)])
+    return result
+
+
+def _step(
+    entries: list[Entry],
+    queues: dict[tuple[int, Engine], list[Entry]],
+    sets: dict[tuple[tuple[int, int, int, int, int], int], Entry],
+    machine: Machine,
+    now: int,
+) -> bool:
+    """Everything that may happen in cycle `now` on one core; True if something did."""
+    moved = False
+    waiting = [x for x in entries if x.dispatched is None]
+    if waiting:
+        handed = [x.dispatched for x in entries if x.dispatched is not None]
+        x = waiting[0]
+        queued = sum(y.dispatched is not None and y.left is None for y in queues[x.core, x.engine])
+        if now >= (max(handed) if handed else 0) + machine.issue_cycles and queued < machine.queue_depth:
+            x.dispatched = now
+            moved = True
+    for engine in Engine:
+        queue = queues[entries[0].core, engine] if entries else []
+        standing = [x for x in queue if x.dispatched is not None and x.left is None]
+        if standing and _may_leave(standing[0], queue, sets, machine, now):
+            x = standing[0]
+            x.left = now
+            if x.op == Op.WAIT:
+                x.completed = now
+            elif x.op != Op.SET and not x.is_transfer:
+                x.completed = now + x.busy
+            moved = True
+        for i, x in enumerate(queue):
+            before = all(y.done_by(now) for y in queue[:i])
+            if x.left is None or x.completed is not None or not before:
+                continue
+            if x.op == Op.SET:
+                x.completed = now
+                moved = True
+            elif x.is_transfer and x.begun is None and now >= x.left + machine.ddr.latency_cycles:
+                x.begun = now
+                moved = True
+    return moved
+
+
+def _may_leave(
+    x: Entry, queue: list[Entry], sets: dict[tuple[tuple[int, int, int, int, int], int], Entry], machine: Machine, now: int
+) -> bool:
+    if x.op == Op.SET:
+        return True
+    if x.op == Op.WAIT:
+        if x.reached is None:
+            x.reached = now
+        source = sets.get((x.key, x.ordinal))
+        if source is None or source.completed is None:
+            return False
+        return now >= source.completed + (machine.flags.between_cores_cycles if source.core != x.core else 0)
+    if x.is_transfer:
+        return sum(y.is_transfer and y.left is not None and not y.done_by(now) for y in queue) < machine.ddr.outstanding
+    return all(y.done_by(now) for y in queue[: queue.index(x)])
