@@ -1,0 +1,79 @@
+"""Settings are checked with their path and value; what cannot change a result is not in the digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from simulator.npu.errors import BadInputError
+from tuner.config import load_config
+
+
+def test_default_is_complete_and_frozen() -> None:
+    config = load_config()
+    assert config == load_config("default")
+    assert config.search.population >= config.search.elites
+    with pytest.raises(ValidationError, match="frozen"):
+        config.search.population = 3
+
+
+def test_yaml_round_trip(tmp_path: Path) -> None:
+    config = load_config(None, ["search.mutation_rate=0.25", "level_weights.severe=3"])
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    assert load_config(str(tmp_path / "c.yaml")) == config
+
+
+def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("search: {population: 8}\nbudget: {candidates: null, seconds: 30}\n")
+    config = load_config(str(file), ["search.elites=2", "use.cost_model=false", "farm.workers=3"])
+    assert (config.search.population, config.search.elites, config.budget.seconds) == (8, 2, 30)
+    assert config.use.cost_model is False
+    assert config.search.islands == load_config().search.islands
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("search.population=abc", r"search\.population: .*integer \(got 'abc'\)"),
+        ("search.population=1.5", r"search\.population: .*integer.*1\.5"),
+        ("search.mutation_rate=1.5", r"search\.mutation_rate: .*less than or equal to 1 \(got 1\.5\)"),
+        ("search.epsilon=.nan", r"search\.epsilon"),
+        ("search.populatoin=4", r"no such setting; did you mean search\.population\?"),
+        ("search=4", "no such setting"),
+        ("search.population", r"expected a\.b=value"),
+        ("search.elites=1000", "1000 of a population"),
+        ("use.crossover=1", r"use\.crossover: .*boolean"),
+        ("budget.seconds=4", "give candidates or seconds"),
+        ("search.population=[", "not a YAML value"),
+        ("level_weights.none=-1", r"level_weights\.none: .*greater than 0"),
+        ("study.parameters={search.populaton: {low: 1, high: 2}}", r"'search\.populaton' is not a number.*did you mean search\.population"),
+    ],
+)
+def test_errors_name_path_and_value(override: str, text: str) -> None:
+    with pytest.raises(BadInputError, match=text) as caught:
+        load_config(None, [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("search: {populatin: 8}\n")
+    with pytest.raises(BadInputError, match=r"bad\.yaml: search\.populatin"):
+        load_config(str(file))
+    file.write_text("- 1\n")
+    with pytest.raises(BadInputError, match="expected a mapping"):
+        load_config(str(file))
+    with pytest.raises(BadInputError, match=r"presets: .*default"):
+        load_config("nowhere")
+
+
+def test_digest_covers_what_changes_a_result_and_nothing_else() -> None:
+    config = load_config()
+    assert config.replaced({"search.epsilon": 0.2}).digest != config.digest
+    assert config.replaced({"use.window": False}).digest != config.digest
+    same = config.replaced({"farm.workers": 7, "budget.candidates": 9, "study.batch": 2})
+    assert same != config
+    assert same.digest == config.digest

@@ -1,0 +1,111 @@
+"""A run folder belongs to one run and to one driver at a time; a checkpoint never runs ahead of the log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.npu.errors import BadInputError
+from tuner.candidate import RESULTS, Measurement, TaskRecord
+from tuner.checkpoint import load_checkpoint, save_checkpoint
+from tuner.log import LogRow, Origin, RunLog, read_log
+from tuner.runfolder import RunFolder, RunIdentity, read_json, write_json
+
+IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
+
+
+def test_a_new_folder_is_laid_out_and_a_second_run_refused(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "run"
+    with RunFolder(out, IDENTITY) as folder:
+        assert folder.run.startswith("net-tiny-s0-")
+        assert not folder.resumed
+        assert folder.plans.is_dir()
+        assert read_json(out / "run.json")["run"] == folder.run
+    with pytest.raises(BadInputError, match=r"holds run net-tiny-s0-\w+; --resume continues it, or give another --out"):
+        RunFolder(out, IDENTITY)
+    with pytest.raises(BadInputError, match=r"holds run .* \(seed 0, not 1\); give another --out"):
+        RunFolder(out, replace(IDENTITY, seed=1), resume=True)
+    with RunFolder(out, IDENTITY, resume=True) as folder:
+        assert folder.resumed
+
+
+def test_resume_of_nothing_starts(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "new", IDENTITY, resume=True) as folder:
+        assert not folder.resumed
+
+
+def test_other_files_and_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(BadInputError, match=r"holds other files \(thesis\.tex\)"):
+        RunFolder(tmp_path, IDENTITY)
+    assert not (tmp_path / ".lock").exists()
+    with pytest.raises(BadInputError, match="a file is there"):
+        RunFolder(tmp_path / "thesis.tex", IDENTITY)
+
+
+def test_two_drivers_on_one_folder(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", IDENTITY):
+        with pytest.raises(BadInputError, match=r"process \d+ on .* is writing here"):
+            RunFolder(tmp_path / "run", IDENTITY, resume=True)
+        code = f"""
+import sys; sys.path[:] = {sys.path!r}
+from pathlib import Path
+from simulator.npu.errors import BadInputError
+from tuner.runfolder import RunFolder, RunIdentity
+try:
+    RunFolder(Path({str(tmp_path / "run")!r}), {IDENTITY!r}, resume=True)
+except BadInputError as error:
+    print("refused", error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("refused")
+    RunFolder(tmp_path / "run", IDENTITY, resume=True).close()
+
+
+def test_run_id_follows_from_the_identity() -> None:
+    assert IDENTITY.run == replace(IDENTITY).run
+    assert IDENTITY.run != replace(IDENTITY, config_digest="d" * 32).run
+
+
+def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
+    task = TaskRecord.of("program", {"n": 0})
+    row = LogRow(0, task.task, "program", "net", Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, 1)))  # type: ignore[arg-type]
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
+        assert load_checkpoint(folder, log) is None
+        log.add_task(task)
+        log.add_row(row)
+        save_checkpoint(folder, {"seq": 1, "rng": [1, 2.5, "é"]}, log)
+        assert len(read_log(tmp_path)) == 1, "a checkpoint must not be ahead of the log"
+        assert load_checkpoint(folder, log) == {"seq": 1, "rng": [1, 2.5, "é"]}
+    file = folder / "state.json"
+    good = file.read_text()
+    with (
+        RunLog(tmp_path / "other", Origin("r", "net", "tiny", "1")) as log,
+        pytest.raises(BadInputError, match="with 1 rows; the log has 0"),
+    ):
+        load_checkpoint(folder, log)
+    with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
+        for bad, text in [
+            (good.replace('"seq":1', '"seq":2'), "damaged"),
+            (good[:-20], "not JSON"),
+            ("[]", "not a checkpoint"),
+            (good.replace('"version":1', '"version":9'), "version 9"),
+        ]:
+            file.write_text(bad)
+            with pytest.raises(BadInputError, match=text):
+                load_checkpoint(folder, log)
+
+
+def test_json_is_whole_or_absent(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"x": [1]})
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": [1]}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

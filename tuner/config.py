@@ -1,0 +1,249 @@
+"""How to tune: a frozen model is the schema, `configs/tune/*.yaml` hold the values.
+
+`configs/tune/default.yaml` has every value; another file, and `--set a.b=c`, are laid over it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import configs_folder, read_yaml, validation_line
+from tuner.candidate import digest
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Search(_Section):
+    population: Annotated[int, Field(ge=2)]
+    islands: PositiveInt
+    exchange_every: PositiveInt
+    generation: PositiveInt
+    elites: PositiveInt
+    tournament: PositiveInt
+    mutation_rate: Rate
+    max_moves: PositiveInt
+    crossover_rate: Rate
+    epsilon: Rate
+    descent: Count
+
+    @model_validator(mode="after")
+    def _elites_fit(self) -> Self:
+        if self.elites > self.population:
+            raise ValueError(f"elites: {self.elites} of a population of {self.population}")
+        return self
+
+
+class Tiling(_Section):
+    candidates: PositiveInt
+    measured: PositiveInt
+    epsilon: Rate
+
+
+class Model(_Section):
+    proposals: PositiveInt
+    min_rows: Annotated[int, Field(ge=10)]
+    retrain_every: PositiveInt
+    rounds: PositiveInt
+    max_depth: Annotated[int, Field(ge=1, le=16)]
+    learning_rate: Annotated[float, Field(gt=0, le=1)]
+    subsample: Annotated[float, Field(gt=0, le=1)]
+    column_sample: Annotated[float, Field(gt=0, le=1)]
+    min_child_weight: Annotated[float, Field(ge=0)]
+    l2: Annotated[float, Field(ge=0)]
+    hold_out: Annotated[float, Field(gt=0, lt=1)]
+
+
+class Use(_Section):
+    cost_model: bool
+    crossover: bool
+    islands: bool
+    window: bool
+    placement: bool
+    controller: bool
+
+
+class Budget(_Section):
+    """Exactly one of the two."""
+
+    candidates: PositiveInt | None
+    seconds: Positive | None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.candidates is None) == (self.seconds is None):
+            raise ValueError("give candidates or seconds, the other null")
+        return self
+
+
+class Farm(_Section):
+    backend: Literal["ray", "serial"]
+    workers: PositiveInt | None
+    wait_s: Annotated[float, Field(ge=0)]
+    item_timeout_s: Positive
+    checkpoint_every_s: Positive
+
+
+class Range(_Section):
+    """Where a study looks: whole numbers where both ends are."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low {self.low}: a logarithmic range starts above 0")
+        return self
+
+
+class Study(_Section):
+    batch: PositiveInt
+    startup: Count
+    prune: bool
+    parameters: Annotated[dict[str, Range], Field(min_length=1)]
+
+
+class TuneConfig(_Section):
+    """Every value of a tuning run; `configs/tune/default.yaml` says what each means."""
+
+    search: Search
+    tiling: Tiling
+    model: Model
+    use: Use
+    level_weights: dict[str, Positive]
+    budget: Budget
+    farm: Farm
+    study: Study
+
+    @model_validator(mode="after")
+    def _parameters_exist(self) -> Self:
+        known = dict(leaves(self.model_dump(exclude={"study"})))
+        for path in self.study.parameters:
+            value = known.get(path)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"study.parameters: {path!r} is not a number of this configuration{nearest(path, known)}")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over what can change a result: not the budget (a run may be resumed with more), the farm or the study."""
+        return digest(self.model_dump(mode="json", exclude={"budget", "farm", "study"}))
+
+    def replaced(self, values: Mapping[str, Any]) -> TuneConfig:
+        """A copy with other values by dotted path; `BadInputError` names path and value."""
+        raw = self.model_dump(mode="json")
+        for path, value in values.items():
+            _put(raw, path, value)
+        return _validated(raw, "configuration")
+
+    def to_yaml(self) -> str:
+        """Text that `load_config` reads back to an equal configuration."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+# sections whose keys are the user's
+_OPEN = ("level_weights", "study.parameters")
+
+
+def leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of everything in nested mappings."""
+    for key, value in raw.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and path not in _OPEN:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def nearest(path: str, known: Mapping[str, Any]) -> str:
+    """`; did you mean ...` for a path that does not exist."""
+    close = difflib.get_close_matches(path, known, 1, 0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _put(raw: dict[str, Any], path: str, value: Any) -> None:
+    known = dict(leaves(raw))
+    section, _, key = path.partition(".")
+    if section == "level_weights" and key:
+        raw[section][key] = value
+        return
+    if path not in known:
+        raise BadInputError(f"{path}: no such setting{nearest(path, known)}")
+    *folders, name = path.split(".")
+    for folder in folders:
+        raw = raw[folder]
+    raw[name] = value
+
+
+def _overlay(base: dict[str, Any], over: Mapping[str, Any], prefix: str = "") -> None:
+    for key, value in over.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict) and path not in _OPEN:
+            _overlay(base[key], value, f"{path}.")
+        else:
+            base[key] = value
+
+
+def _validated(raw: dict[str, Any], where: str) -> TuneConfig:
+    try:
+        return TuneConfig.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"{where}: {validation_line(error)}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise BadInputError(f"{path}: expected a mapping of settings, found {type(raw).__name__}")
+    return raw
+
+
+def config_names() -> list[str]:
+    """Names that `load_config` takes without a path."""
+    return sorted(path.stem for path in (configs_folder() / "tune").glob("*.yaml"))
+
+
+def load_config(name_or_path: str | None = None, overrides: Sequence[str] = ()) -> TuneConfig:
+    """The default, a named or given file over it, and `a.b=c` texts over that (c is read as YAML).
+
+    Raises `BadInputError` with the file, the dotted path and the value.
+    """
+    folder = configs_folder() / "tune"
+    raw, where = _read(folder / "default.yaml"), "default.yaml"
+    if name_or_path is not None:
+        path = folder / f"{name_or_path}.yaml" if name_or_path in config_names() else Path(name_or_path)
+        if not path.is_file():
+            raise BadInputError(f"--config {name_or_path}: no such preset or file; presets: {', '.join(config_names())}")
+        where = str(path)
+        _overlay(raw, _read(path))
+        _validated(raw, where)
+    for text in overrides:
+        path_text, equals, value_text = text.partition("=")
+        if not equals:
+            raise BadInputError(f"--set {text}: expected a.b=value")
+        try:
+            value = yaml.safe_load(value_text)
+        except yaml.YAMLError:
+            raise BadInputError(f"--set {text}: {value_text!r} is not a YAML value") from None
+        try:
+            _put(raw, path_text.strip(), value)
+        except BadInputError as error:
+            raise BadInputError(f"--set {text}: {error}") from None
+        where = "--set " + ", ".join(overrides)
+    return _validated(raw, where)

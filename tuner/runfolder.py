@@ -1,0 +1,152 @@
+"""`RUN/`: what lies where, whose it is, and who may write in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import atomic_write
+from tuner.candidate import digest
+
+IDENTITY = "run.json"
+LOCK = ".lock"
+FOLDERS = ("plans", "checkpoint", "models", ".tmp")
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run's results follow from; equal identities give equal rows.  The budget is not part of it."""
+
+    model: str  # name
+    model_digest: str
+    machine: str
+    machine_digest: str
+    config_digest: str
+    simulator: str
+    seed: int
+    levels: tuple[str, ...]
+    tag: str = ""
+
+    @property
+    def run(self) -> str:
+        """Id of the run: readable, and the same for the same identity."""
+        name = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{self.model}-{self.machine}")[:60]
+        return f"{name}-s{self.seed}-{digest(asdict(self))[:8]}"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """One value, readable by people, whole or not at all."""
+    atomic_write(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
+
+
+def read_json(path: Path) -> Any:
+    """Raises `BadInputError` with file and place."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadInputError(f"{path}: not JSON: {error}") from None
+
+
+class RunFolder:
+    """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty."""
+
+    def __init__(self, path: Path, identity: RunIdentity, resume: bool = False) -> None:
+        self.path, self.identity, self.run = path, identity, identity.run
+        self.resumed = False
+        if path.exists() and not path.is_dir():
+            raise BadInputError(f"--out {path}: a file is there; give a folder that is new or empty")
+        if not path.exists():
+            try:
+                path.mkdir(parents=True)
+            except OSError as error:
+                raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
+        elif not (path / IDENTITY).exists() and (others := sorted(set(os.listdir(path)) - {LOCK, *FOLDERS})):
+            raise BadInputError(f"--out {path}: holds other files ({', '.join(others[:3])}); give a folder that is new or empty")
+        self._lock = self._locked()
+        try:
+            self._claim(resume)
+            for name in FOLDERS:
+                (path / name).mkdir(exist_ok=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the next driver in.  The lock also ends with the process, however that ends."""
+        self._lock.close()
+
+    def _locked(self) -> IO[str]:
+        try:
+            lock = (self.path / LOCK).open("a+")
+        except OSError as error:
+            raise BadInputError(f"--out {self.path}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            who = lock.read().strip() or "another driver"
+            lock.close()
+            raise BadInputError(f"--out {self.path}: {who} is writing here; wait for it, or give another --out") from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        return lock
+
+    def _claim(self, resume: bool) -> None:
+        mine = json.loads(json.dumps({"run": self.run, **asdict(self.identity)}))
+        path = self.path / IDENTITY
+        if not path.exists():
+            write_json(path, mine)
+            return
+        there = read_json(path)
+        if not isinstance(there, dict) or "run" not in there:
+            raise BadInputError(f"{path}: not the identity of a run")
+        if differ := [key for key in mine if key != "run" and there.get(key) != mine[key]]:
+            what = ", ".join(f"{key} {there.get(key)!r}, not {mine[key]!r}" for key in differ[:3])
+            raise BadInputError(f"--out {self.path}: holds run {there['run']} ({what}); give another --out")
+        if not resume:
+            raise BadInputError(f"--out {self.path}: holds run {there['run']}; --resume continues it, or give another --out")
+        self.resumed = True
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def tasks(self) -> Path:
+        return self.path / "tasks"
+
+    @property
+    def plans(self) -> Path:
+        return self.path / "plans"
+
+    @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.onnx"
