@@ -1,0 +1,284 @@
+"""Features to cycles: gradient boosting on log2 cycles, trained from the log, held out by workload, promoted only if better.
+
+| name     | dtype        | meaning                                                        |
+|----------|--------------|----------------------------------------------------------------|
+| features | float32 [n, F] | one row per task, columns in the order of the feature set    |
+| cycles   | float64 [n]  | measured run times                                             |
+| groups   | [n]          | workload of each row                                           |
+
+Which rows are held out follows from a hash of the workload (of the features where there is one workload), never from the
+number of rows: so a model is compared with its successor on rows that neither was trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xgboost as xgb
+from numpy.typing import NDArray
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import atomic_write
+from tuner.candidate import FEATURE_PREFIX
+from tuner.config import Model as ModelParams
+from tuner.runfolder import read_json, write_json
+
+VERSION = 1
+REGRET_AT = (1, 8, 32)
+MAX_PAIRS = 200_000
+
+
+class Rows(NamedTuple):
+    """What a model learns from; `left_out` counts rows that could not be used."""
+
+    features: NDArray[np.float32]
+    cycles: NDArray[np.float64]
+    groups: NDArray[np.str_]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How well a model ranks rows it has not seen: means over the held-out workloads, each ranked apart.
+
+    spearman: rank correlation.  pair_accuracy: share of pairs in the right order (0.5: a coin).  regret[k]: fastest of
+    the k best by prediction ÷ fastest of all, minus 1.  log2_error: root mean square of log2(predicted ÷ measured).
+    """
+
+    rows: int
+    groups: int
+    spearman: float
+    pair_accuracy: float
+    regret: dict[str, float]
+    log2_error: float
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A trained model.  `version` is the digest of its bytes; `trained_rows`, `left_out` and `metrics` say how it came to be."""
+
+    booster: xgb.Booster
+    raw: bytes
+    width: int
+    trained_rows: int
+    left_out: int
+    metrics: Metrics
+
+    @property
+    def version(self) -> str:
+        return hashlib.sha256(self.raw).hexdigest()[:32]
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Expected cycles, float64 [n], for features float32 [n, F]."""
+        if features.ndim != 2 or features.shape[1] != self.width:
+            raise ValueError(f"features of shape {features.shape}; this model takes [n, {self.width}]")
+        if not len(features):
+            return np.zeros(0)
+        log2 = self.booster.inplace_predict(np.ascontiguousarray(features, np.float32), missing=np.nan)
+        return np.exp2(np.asarray(log2, np.float64))
+
+    def save(self, path: Path) -> None:
+        """`path` (.ubj) holds the trees, `path` with .json the metrics and the digest."""
+        facts = {
+            "version": VERSION,
+            "model_version": self.version,
+            "width": self.width,
+            "trained_rows": self.trained_rows,
+            "left_out": self.left_out,
+            "metrics": asdict(self.metrics),
+        }
+        atomic_write(path, [self.raw])
+        write_json(path.with_suffix(".json"), facts)
+
+
+def load_cost_model(path: Path) -> CostModel:
+    """What `save` wrote; `BadInputError` where the files are not a pair.  The digest is checked before xgboost sees a byte."""
+    facts = read_json(path.with_suffix(".json"))
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        known, version, width = facts["version"], facts["model_version"], int(facts["width"])
+        trained, left_out, metrics = int(facts["trained_rows"]), int(facts["left_out"]), Metrics(**facts["metrics"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInputError(f"{path.with_suffix('.json')}: not the facts of a cost model: {error!r}") from None
+    if known != VERSION:
+        raise BadInputError(f"{path.with_suffix('.json')}: version {known!r}; this program reads {VERSION}")
+    if hashlib.sha256(raw).hexdigest()[:32] != version:
+        raise BadInputError(f"{path}: damaged, or not the model of {path.with_suffix('.json').name} (digest differs)")
+    booster = xgb.Booster({"nthread": 1})
+    booster.load_model(bytearray(raw))
+    return CostModel(booster, raw, width, trained, left_out, metrics)
+
+
+def usable(features: NDArray[np.float32], cycles: NDArray[Any], groups: Sequence[Any] | NDArray[Any]) -> Rows:
+    """Leave out rows whose cycles or features are no finite numbers, or whose cycles are not positive."""
+    x, y = np.asarray(features, np.float32), np.asarray(cycles, np.float64)
+    good = np.isfinite(y) & (y > 0) & np.isfinite(x).all(axis=1)
+    return Rows(x[good], y[good], np.asarray(groups).astype(str)[good], int((~good).sum()))
+
+
+def _unit(seed: int, data: bytes) -> float:
+    return int.from_bytes(hashlib.sha256(str(seed).encode() + b":" + data).digest()[:8], "big") / 2.0**64
+
+
+def held_out(rows: Rows, seed: int, share: float) -> NDArray[np.bool_]:
+    """Mask of the rows that are kept back: whole workloads, or rows of equal features where there is one workload."""
+    names = np.unique(rows.groups)
+    if len(names) > 1:
+        place = {name: _unit(seed, name.encode()) for name in names.tolist()}
+        back = {name for name, unit in place.items() if unit < share}
+        if len(back) in (0, len(place)):  # one at least on either side
+            first = min(place, key=lambda name: (place[name], name))
+            back = {first}
+        return np.isin(rows.groups, sorted(back))
+    return np.array([_unit(seed, row.tobytes()) < share for row in rows.features], np.bool_)
+
+
+def evaluate(predicted: NDArray[np.float64], rows: Rows, seed: int) -> Metrics:
+    """Ranking metrics, workload by workload, then averaged."""
+    rng = np.random.default_rng(seed)
+    spearmans, pairs, regrets = [], [], {k: list[float]() for k in REGRET_AT}
+    for name in np.unique(rows.groups):
+        own = rows.groups == name
+        guess, truth = predicted[own], rows.cycles[own]
+        if len(np.unique(truth)) < 2:
+            continue
+        a, b = _ranks(guess), _ranks(truth)
+        spearmans.append(float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 else 0.0)
+        pairs.append(_pair_accuracy(a, b, rng))
+        order = np.argsort(guess, kind="stable")
+        for k in REGRET_AT:
+            regrets[k].append(float(truth[order[:k]].min() / truth.min() - 1))
+    error = np.log2(predicted / rows.cycles) if len(predicted) else np.zeros(1)
+    return Metrics(
+        rows=len(rows.cycles),
+        groups=len(spearmans),
+        spearman=float(np.mean(spearmans)) if spearmans else 0.0,
+        pair_accuracy=float(np.mean(pairs)) if pairs else 0.5,
+        regret={str(k): float(np.mean(values)) if values else 0.0 for k, values in regrets.items()},
+        log2_error=float(np.sqrt(np.mean(error**2))),
+    )
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 for the smallest; equal values share their mean rank."""
+    return pd.Series(values).rank().to_numpy(np.float64)
+
+
+def _pair_accuracy(guess: NDArray[np.float64], truth: NDArray[np.float64], rng: np.random.Generator) -> float:
+    n = len(truth)
+    if n * (n - 1) // 2 <= MAX_PAIRS:
+        i, j = np.triu_indices(n, 1)
+    else:
+        i, j = rng.integers(0, n, (2, MAX_PAIRS))
+    differ = truth[i] != truth[j]
+    i, j = i[differ], j[differ]
+    product = np.sign(guess[i] - guess[j]) * np.sign(truth[i] - truth[j])
+    return float(np.mean((product + 1) / 2)) if len(product) else 0.5
+
+
+def train(
+    features: NDArray[np.float32],
+    cycles: NDArray[Any],
+    groups: Sequence[Any] | NDArray[Any],
+    seed: int,
+    params: ModelParams,
+    left_out: int = 0,
+) -> CostModel:
+    """Fit on the rows that are not held out, measure on those that are.  One thread; same rows and seed, same bytes.
+
+    Raises `ValueError` where fewer than two usable rows are left to learn from.
+    """
+    rows = usable(features, cycles, groups)
+    back = held_out(rows, seed, params.hold_out)
+    x, y = rows.features[~back], np.log2(rows.cycles[~back])
+    if len(y) < 2:
+        raise ValueError(f"{len(y)} rows to learn from ({rows.left_out} left out, {int(back.sum())} held out)")
+    settings = {
+        "objective": "reg:squarederror",
+        "tree_method": "hist",
+        "max_depth": params.max_depth,
+        "learning_rate": params.learning_rate,
+        "subsample": params.subsample,
+        "colsample_bytree": params.column_sample,
+        "min_child_weight": params.min_child_weight,
+        "lambda": params.l2,
+        "base_score": float(y.mean()),
+        "seed": seed % 2**31,
+        "nthread": 1,
+        "verbosity": 0,
+    }
+    booster = xgb.train(settings, xgb.DMatrix(x, label=y, nthread=1), num_boost_round=params.rounds)
+    raw = bytes(booster.save_raw("ubj"))
+    unmeasured = Metrics(0, 0, 0.0, 0.5, {}, 0.0)
+    model = CostModel(booster, raw, x.shape[1], len(y), rows.left_out + left_out, unmeasured)
+    unseen = Rows(rows.features[back], rows.cycles[back], rows.groups[back])
+    metrics = evaluate(model.predict(unseen.features), unseen, seed)
+    return CostModel(booster, raw, model.width, model.trained_rows, model.left_out, metrics)
+
+
+class Retrained(NamedTuple):
+    """`model` is the one to use (None: none has earned it yet); `candidate` what was trained; `incumbent` on the same rows."""
+
+    model: CostModel | None
+    promoted: bool
+    candidate: CostModel
+    incumbent: Metrics | None
+
+
+def retrain(rows: Rows, seed: int, params: ModelParams, current: CostModel | None) -> Retrained:
+    """Train, and promote only a model that ranks the held-out rows better than the current one (than a coin, if none)."""
+    candidate = train(rows.features, rows.cycles, rows.groups, seed, params, rows.left_out)
+    if current is None:
+        promoted = candidate.metrics.groups > 0 and candidate.metrics.pair_accuracy > 0.5
+        return Retrained(candidate if promoted else None, promoted, candidate, None)
+    clean = usable(rows.features, rows.cycles, rows.groups)
+    back = held_out(clean, seed, params.hold_out)
+    unseen = Rows(clean.features[back], clean.cycles[back], clean.groups[back])
+    incumbent = evaluate(current.predict(unseen.features), unseen, seed)
+    promoted = merit(candidate.metrics) > merit(incumbent)
+    return Retrained(candidate if promoted else current, promoted, candidate, incumbent)
+
+
+def merit(metrics: Metrics) -> tuple[float, float, float]:
+    """What the gate compares: the order of pairs first, then rank correlation, then the regret of a short list."""
+    return metrics.pair_accuracy, metrics.spearman, -metrics.regret.get("8", 0.0)
+
+
+def rows_from_log(
+    tasks: pd.DataFrame, log: pd.DataFrame, kind: str, level: str, simulator: str, feature_set: str, features: Sequence[str]
+) -> Rows:
+    """Rows of one kind, level, simulator version and feature set, one per task (the last published), in order of publication."""
+    wanted = (log["status"] == "ok") & (log["kind"] == kind) & (log["level"] == level) & (log["simulator"] == simulator)
+    measured = log.loc[wanted, ["task", "cycles", "workload"]].drop_duplicates("task", keep="last")
+    columns = [FEATURE_PREFIX + name for name in features]
+    described = tasks.loc[tasks["feature_set"] == feature_set, ["task", *columns]].drop_duplicates("task")
+    joined = measured.merge(described, on="task", how="inner", validate="one_to_one")
+    return usable(
+        joined[columns].to_numpy(np.float32),
+        joined["cycles"].to_numpy(np.float64, na_value=np.nan),
+        joined["workload"].astype(str).to_numpy(),
+    )
+
+
+def metrics_line(metrics: Metrics) -> str:
+    """One line for a person."""
+    regret = ", ".join(f"@{k} {value:.1%}" for k, value in metrics.regret.items()) or "unknown"
+    ranking = f"spearman {metrics.spearman:.3f}, pairs {metrics.pair_accuracy:.1%}"
+    return f"{ranking}, regret {regret}, rms {metrics.log2_error:.3f} octaves"
+
+
+def history_line(retrained: Retrained) -> str:
+    """JSON for `models/history.jsonl`: what was trained, what it was compared with, what came of it."""
+    incumbent = asdict(retrained.incumbent) if retrained.incumbent else None
+    candidate = {"model_version": retrained.candidate.version, "left_out": retrained.candidate.left_out}
+    return json.dumps({**candidate, "promoted": retrained.promoted, "candidate": asdict(retrained.candidate.metrics), "current": incumbent})
