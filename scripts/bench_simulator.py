@@ -2,8 +2,9 @@
 
     python scripts/bench_simulator.py [--json] [--max-instructions N] [--repeats N]
 
-The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs, FIXPIPE, stores.
-`simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown beside it.
+The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs,
+FIXPIPE, stores.  `simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown
+beside it.
 """
 
 from __future__ import annotations
@@ -130,10 +131,9 @@ def main() -> None:
         return
     print("cores instructions   M instr/s  (with prepare)   M cycles/s   times ONNXim (31-66 thousand cycles/s)")
     for r in rows:
-        print(
-            f"{r['cores']:5d} {r['instructions']:12,d} {r['instructions_per_s'] / 1e6:11.1f} {r['instructions_per_s_with_prepare'] / 1e6:15.1f}"
-            f" {r['cycles_per_s'] / 1e6:12.1f}   {r['times_onnxim'][0]:,.0f}-{r['times_onnxim'][1]:,.0f}"
-        )
+        alone, both, cycles = (r[key] / 1e6 for key in ("instructions_per_s", "instructions_per_s_with_prepare", "cycles_per_s"))
+        low, high = r["times_onnxim"]
+        print(f"{r['cores']:5d} {r['instructions']:12,d} {alone:11.1f} {both:15.1f} {cycles:12.1f}   {low:,.0f}-{high:,.0f}")
 
 
 if __name__ == "__main__":

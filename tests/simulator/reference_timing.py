@@ -91,7 +91,7 @@ def reference(program: Program, machine: Machine, shares: list[tuple[int, int]],
     result = Reference(0, cores)
     now = 0
     while True:
-        while any([_step(entries, queues, sets, machine, now) for entries in cores]):
+        while any(_step(entries, queues, sets, machine, now) for entries in cores):
             pass
         if all(x.done_by(now) for entries in cores for x in entries):
             break
