@@ -98,6 +98,15 @@ def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: in
     return _count(program, cores)
 
 
+def apply(memories: list[Bytes], record: Words) -> int:
+    """Do one record (not SET or WAIT) on one core's memories (`Memories.cores[i]`); returns its work."""
+    handler = _HANDLERS[record[isa.OP]]
+    if handler is None:
+        raise BadInputError(f"opcode {record[isa.OP]}: expected one that works on memories, not a flag")
+    with np.errstate(all="ignore"):
+        return handler(memories, record)
+
+
 def _run(cores: list[_Core], step: Callable[[_Core], bool]) -> None:
     """Round-robin until nobody moves."""
     moved = True

@@ -1,0 +1,225 @@
+"""Small programs from text, and a second reading of the instruction set: plain loops over blocks, nothing shared with the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from simulator.functional import Memories
+from simulator.npu import isa
+from simulator.npu.asm import parse
+from simulator.npu.isa import OPS, WORDS, Op
+from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory, load_machine
+from simulator.npu.program import DdrBuffer, MemoryMap, Program
+
+TINY = load_machine("tiny")
+DDR_BLOCKS = 2048
+TYPES = {0: np.float16, 1: np.float32}
+
+
+def program(*texts: str, buffers: tuple[DdrBuffer, ...] = (), constants: int = 0) -> Program:
+    """Streams for `tiny`; without buffers all of DDR is constants and then one input."""
+    if not buffers:
+        buffers = (DdrBuffer("x", "input", constants, DDR_BLOCKS - constants),)
+        if constants:
+            buffers = (DdrBuffer("w", "constant", 0, constants), *buffers)
+    streams = [parse(text) for text in texts] + [np.zeros((0, WORDS), np.int32)] * (TINY.cores - len(texts))
+    return Program(TINY.digest, tuple(streams), MemoryMap(DataType.float16, buffers, DDR_BLOCKS))
+
+
+def memories(seed: int = 0) -> list[np.ndarray]:
+    """One core's memories; every float16 and every float32 in them is a small ordinary number."""
+    rng = np.random.default_rng(seed)
+    cores = Memories(TINY, np.zeros(DDR_BLOCKS * BLOCK_BYTES, np.uint8), 0).cores[0]
+    for array in cores:
+        array.view(np.uint16)[:] = rng.integers(0x3400, 0x4600, array.size // 2) | rng.integers(0, 2, array.size // 2) << 15
+    return cores
+
+
+def place(memory: np.ndarray, block: int, values: np.ndarray) -> None:
+    data = np.ascontiguousarray(values).view(np.uint8).ravel()
+    memory[block * BLOCK_BYTES : block * BLOCK_BYTES + data.size] = data
+
+
+def look(memory: np.ndarray, block: int, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return memory[block * BLOCK_BYTES : block * BLOCK_BYTES + count].view(dtype).reshape(shape).copy()
+
+
+# the second reading ----------------------------------------------------------------------------------------------
+
+
+def reference(cores: list[np.ndarray], record: list[int]) -> None:
+    """Do one record, block by block, as the comments of `isa` say."""
+    op = Op(record[isa.OP])
+    p = dict(zip(OPS[op].params, record[isa.P :], strict=False))
+    with np.errstate(all="ignore"):
+        {Op.COPY: _copy, Op.IM2COL: _im2col, Op.MMAD: _mmad, Op.FIXPIPE: _fixpipe}.get(op, _vector)(cores, record, p)
+
+
+def _block(memory: np.ndarray, block: int) -> np.ndarray:
+    return memory[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
+
+
+def _copy(cores, record, p):
+    source, target = cores[record[isa.SRC]], cores[record[isa.DST]]
+    for j in range(p["count2"]):
+        for i in range(p["count"]):
+            for b in range(p["length"]):
+                s = record[isa.S0] + j * p["sstride2"] + i * p["sstride"] + b
+                d = record[isa.D] + j * p["dstride2"] + i * p["dstride"] + b
+                _block(target, d)[:] = _block(source, s)
+
+
+def _im2col(cores, record, p):
+    l1, l0a = cores[Memory.L1], cores[Memory.L0A]
+    size = TYPES[record[isa.DTYPE]]().itemsize
+    for k in range(p["k"]):
+        for m in range(p["mpad"]):
+            target = _block(l0a, record[isa.D] + k * p["mpad"] + m)
+            target[:] = 0
+            if m >= p["m"]:
+                continue
+            oy, ox = divmod(p["moff"] + m, p["ow"])
+            pieces = 4 if p["lanes"] == 4 else 1
+            width = p["lanes"] * size
+            for piece in range(pieces):
+                tap = (p["koff"] + k) * pieces + piece
+                c1, tap = divmod(tap, p["kh"] * p["kw"])
+                if pieces == 4 and c1:
+                    continue
+                ky, kx = divmod(tap, p["kw"])
+                y, x = oy * p["sh"] - p["pt"] + ky * p["dh"], ox * p["sw"] - p["pl"] + kx * p["dw"]
+                if 0 <= y < p["h"] and 0 <= x < p["w"]:
+                    start = (record[isa.S0] + c1 * p["plane"] + y * p["pitch"]) * BLOCK_BYTES + x * width
+                    target[piece * width : (piece + 1) * width] = l1[start : start + width]
+
+
+def _mmad(cores, record, p):
+    dtype = TYPES[record[isa.DTYPE]]
+    c0 = BLOCK_BYTES // dtype().itemsize
+    a = look(cores[Memory.L0A], record[isa.S0], (p["k"], p["mpad"], c0), dtype).astype(np.float64)
+    b = look(cores[Memory.L0B], record[isa.S1], (p["n1"], p["k"], 16, c0), dtype).astype(np.float64)
+    c = look(cores[Memory.L0C], record[isa.D], (p["n1"], p["mpad"], 16), np.float32)
+    total = np.einsum("kmc,nkjc->nmj", a, b) + (c if p["acc"] else 0)
+    place(cores[Memory.L0C], record[isa.D], total.astype(np.float32))
+
+
+def _fixpipe(cores, record, p):
+    dtype = TYPES[record[isa.DTYPE]]
+    c0 = BLOCK_BYTES // dtype().itemsize
+    written = []
+    for n in range(p["n1"]):
+        for half in range(16 // c0):
+            for m in range(p["m"]):
+                channels = slice(half * c0, half * c0 + c0)
+                value = look(cores[Memory.L0C], record[isa.S0] + 2 * (n * p["mpad"] + m), (16,), np.float32)[channels]
+                if record[isa.S1] >= 0:
+                    value = value + look(cores[Memory.UB], record[isa.S1] + 2 * n, (16,), np.float32)[channels]
+                plane = n * (16 // c0) + half
+                if record[isa.S2] >= 0:
+                    value = value + look(cores[Memory.UB], record[isa.S2] + plane * p["rplane"] + m, (c0,), dtype).astype(np.float32)
+                if p["act"]:
+                    value = np.maximum(value, np.float32(0))
+                written.append((record[isa.D] + plane * p["dplane"] + m, value.astype(dtype)))
+    for block, value in written:  # all reads first: a residual may lie where the result goes
+        place(cores[record[isa.DST]], block, value)
+
+
+def _vector(cores, record, p):
+    op, ub = Op(record[isa.OP]), cores[Memory.UB]
+    dtype = TYPES[record[isa.DTYPE]]
+    lanes, source_dtype = BLOCK_BYTES // dtype().itemsize, dtype
+    if op == Op.VCONVERT:
+        lanes, source_dtype = 16, TYPES[p["imm"]]
+    wide, source_wide = (op == Op.VCONVERT and t is np.float32 for t in (dtype, source_dtype))
+    imm = np.int32(p["imm"]).view(np.float32)
+    for r in range(p["repeats"]):
+        written = []
+        for b in range(p["blocks"]):
+            s = [
+                look(ub, record[isa.S0 + i] + r * p[f"s{i}rs"] + b * p[f"s{i}bs"] * (1 + source_wide), (lanes,), source_dtype)
+                for i in range(OPS[op].sources)
+            ]
+            value = _lanes(op, [x.astype(np.float32) for x in s], imm, lanes, dtype)
+            written.append((record[isa.D] + r * p["drs"] + b * p["dbs"] * (1 + wide), value.astype(dtype)))
+        for block, value in written:
+            place(ub, block, value)
+
+
+def _lanes(op, s, imm, lanes, dtype):
+    if op == Op.VFILL:
+        return np.full(lanes, imm)
+    if op == Op.VMADD and dtype is np.float32:
+        return s[0].astype(np.float64) * s[1] + s[2]
+    if op == Op.VLANE_SUM:
+        total = s[0]
+        while total.size > 1:
+            total = total[: total.size // 2] + total[total.size // 2 :]
+        return np.full(lanes, total[0])
+    return {
+        Op.VCOPY: lambda: s[0], Op.VCONVERT: lambda: s[0], Op.VRELU: lambda: np.maximum(s[0], 0), Op.VEXP: lambda: np.exp(s[0]),
+        Op.VLN: lambda: np.log(s[0]), Op.VSQRT: lambda: np.sqrt(s[0]), Op.VRECIPROCAL: lambda: np.float32(1) / s[0],
+        Op.VADDS: lambda: s[0] + imm, Op.VMULS: lambda: s[0] * imm, Op.VMAXS: lambda: np.maximum(s[0], imm),
+        Op.VMINS: lambda: np.minimum(s[0], imm), Op.VADD: lambda: s[0] + s[1], Op.VSUB: lambda: s[0] - s[1],
+        Op.VMUL: lambda: s[0] * s[1], Op.VMAX: lambda: np.maximum(s[0], s[1]), Op.VMIN: lambda: np.minimum(s[0], s[1]),
+        Op.VDIV: lambda: s[0] / s[1], Op.VMADD: lambda: s[0] * s[1] + s[2], Op.VLANE_MAX: lambda: np.full(lanes, s[0].max()),
+    }[op]()  # fmt: skip
+
+
+# random legal records ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
+    """A record that `tiny` takes: every block inside its memory (the middle of it, so that strides may go either way)."""
+    op = draw(st.sampled_from(ops))
+    record = np.zeros(WORDS, np.int32)
+    record[isa.OP], record[isa.S0 : isa.S2 + 1] = op, -1
+    dtype = record[isa.DTYPE] = draw(st.sampled_from((0, 1)))
+    small = st.integers(1, 4)
+
+    def put(**values):
+        for name, value in values.items():
+            record[isa.P + OPS[op].params.index(name)] = value
+
+    def between(low, high):
+        return draw(st.integers(low, high))
+
+    if op == Op.COPY:
+        record[isa.SRC], record[isa.DST] = draw(st.sampled_from(OPS[op].moves))
+        record[isa.ENGINE] = Engine[TINY.path(Memory(record[isa.SRC]), Memory(record[isa.DST])).engine]
+        record[isa.D], record[isa.S0] = between(100, 140), between(100, 140)
+        put(**{name: draw(small) for name in ("length", "count", "count2")})
+        put(**{name: between(-8, 8) for name in ("sstride", "dstride", "sstride2", "dstride2")})
+    elif op == Op.IM2COL:
+        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.MTE1, Memory.L1, Memory.L0A
+        lanes = 4 if dtype == 0 and draw(st.booleans()) else DataType(dtype).lanes
+        h, w, kh, kw = between(1, 6), between(1, 6), draw(small), draw(small)
+        pitch = (w + 3) // 4 if lanes == 4 else w + between(0, 2)
+        record[isa.D], record[isa.S0] = between(0, 100), between(0, 100)
+        put(h=h, w=w, pitch=pitch, plane=h * pitch + between(0, 3), kh=kh, kw=kw, sh=between(1, 3), sw=between(1, 3), dh=between(1, 2))
+        put(dw=between(1, 2), pt=between(0, 3), pl=between(0, 3), ow=between(1, 7), moff=between(0, 9), m=between(1, 16), mpad=16)
+        # a tile behind the last kernel position of the four-lane mode is all zero; else up to three planes of C1
+        put(koff=between(0, 5), k=between(1, 4), lanes=lanes)
+    elif op == Op.MMAD:
+        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.CUBE, Memory.L0A, Memory.L0C
+        record[[isa.D, isa.S0, isa.S1]] = [between(0, 50) for _ in range(3)]
+        put(mpad=16 * between(1, 2), k=between(1, 3), n1=between(1, 3), acc=between(0, 1))
+    elif op == Op.FIXPIPE:
+        record[isa.SRC], record[isa.DST] = draw(st.sampled_from(OPS[op].moves))
+        record[isa.ENGINE] = Engine.FIXPIPE
+        record[[isa.D, isa.S0]] = between(100, 120), between(0, 50)
+        record[[isa.S1, isa.S2]] = draw(st.sampled_from((-1, 60, 104))), draw(st.sampled_from((-1, 100, 107, 150)))
+        m = between(1, 12)
+        put(m=m, mpad=m + between(0, 5), n1=between(1, 3), dplane=m + between(0, 3), rplane=between(0, 15), act=between(0, 1))
+    else:
+        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.VECTOR, Memory.UB, Memory.UB
+        record[isa.D] = between(200, 204)
+        for i in range(OPS[op].sources):
+            record[isa.S0 + i] = draw(st.sampled_from((record[isa.D], between(195, 210))))
+            put(**{f"s{i}bs": between(0, 3), f"s{i}rs": draw(st.sampled_from((0, 1, 3, 8, -2)))})
+        put(blocks=between(1, 8), repeats=between(1, 5), dbs=between(0, 2), drs=draw(st.sampled_from((0, 1, 3, 8, 8, -2))))
+        imm = draw(st.sampled_from((0, 1))) if op == Op.VCONVERT else isa.float_bits(draw(st.floats(-4, 4, width=32)))
+        put(imm=imm)
+    return record.tolist()
