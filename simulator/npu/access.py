@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import VECTOR_SOURCES, Op
@@ -34,7 +35,8 @@ _F32 = int(DataType.float32)
 OP, DTYPE, SRC, DST, D, S0, S1, S2 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
-I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_DH, I_PT = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW, isa.I_SH, isa.I_DH, isa.I_PT
+I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
+I_SH, I_DH, I_PT = isa.I_SH, isa.I_DH, isa.I_PT
 I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_MPAD, isa.I_KOFF, isa.I_K, isa.I_LANES
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE
@@ -42,7 +44,9 @@ V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, 
 
 
 @njit(cache=True, inline="always")
-def _put(out, n, memory, write, start, length, count, stride, count2, stride2):
+def _put(
+    out: NDArray[np.int64], n: int, memory: int, write: int, start: int, length: int, count: int, stride: int, count2: int, stride2: int
+) -> int:
     out[n, 0] = memory
     out[n, 1] = write
     out[n, 2] = start
@@ -55,7 +59,7 @@ def _put(out, n, memory, write, start, length, count, stride, count2, stride2):
 
 
 @njit(cache=True)
-def accesses(code, i, out):
+def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
     """Fill `out` with the ranges of record `i` of `code` (int32 [n, WORDS]); returns how many."""
     op = code[i, OP]
     n = 0
@@ -119,7 +123,7 @@ def accesses(code, i, out):
 
 
 @njit(cache=True)
-def extent(row):
+def extent(row: NDArray[np.int64]) -> tuple[int, int]:
     """(first block, one past the last block) of one range; strides may be zero or negative."""
     lo = row[2]
     hi = row[2] + row[3]
@@ -131,7 +135,7 @@ def extent(row):
 
 
 @njit(cache=True)
-def ranges_of(code):
+def ranges_of(code: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All ranges of a stream: (rows int64 [r, 8], owner int64 [r]), in stream order."""
     n = code.shape[0]
     rows = np.empty((n * MAX_RANGES, 8), np.int64)

@@ -84,7 +84,7 @@ def cost_tables(machine: Machine) -> CostTables:
 
 
 @njit(cache=True)
-def _price(code, t, busy, bus, useful):
+def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]) -> None:
     for i in range(code.shape[0]):
         op = code[i, OP]
         src, dst = code[i, SRC], code[i, DST]

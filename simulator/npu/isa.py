@@ -42,11 +42,7 @@ REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
 
 RECORD = np.dtype(
-    [
-        (name, "<i4")
-        for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")
-    ]
-    + [("p", "<i4", (WORDS - P,))]
+    [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")] + [("p", "<i4", (WORDS - P,))]
 )
 """The same bytes as one row of int32[WORDS], with names."""
 
@@ -102,7 +98,8 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 # LANES = 4 (only where C0 = 16): an image of [H][W] pixels of 4 lanes, PITCH and PLANE in blocks, W in pixels; block k1 holds
 #   kernel positions 4*k1 .. 4*k1+3 of 4 lanes each, positions >= KH*KW give zero.
 # Rows m in [M, MPAD) of L0A are filled with zero.  Dst block (k, m) at D + k*MPAD + m.
-(I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL, I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES) = range(P, P + 19)
+(I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL) = range(P, P + 12)
+(I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES) = range(P + 12, P + 19)
 
 # MMAD: L0C[n1][m] (+)= L0A x L0B.  S0 in L0A [K][MPAD], S1 in L0B [N1][K][16], D in L0C [N1][MPAD] pairs.
 # SRC is L0A (S1 is always L0B).  ACC: 1 adds to what is there, 0 starts.

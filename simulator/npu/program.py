@@ -236,7 +236,7 @@ def _check_parameters(code: Code, core: int) -> None:
 
 
 @njit(cache=True)
-def _first_out_of_bounds(code, limits):
+def _first_out_of_bounds(code: Code, limits: NDArray[np.int64]) -> tuple[int, int, int, int]:
     rows = np.empty((MAX_RANGES, 8), np.int64)
     for i in range(code.shape[0]):
         for j in range(accesses(code, i, rows)):
