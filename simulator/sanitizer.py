@@ -31,8 +31,9 @@ _HOST = -1
 class Finding:
     """One thing that is wrong.
 
-    core, instruction, engine: the record (-1, -1, None where it is the host that reads).  blocks: first and one past the last
-    block of `memory`; a hull where several are concerned; None where no memory is.  other: (core, instruction) on the other side of a race.
+    core, instruction, engine: the record, of a race the later one in the streams; -1, -1, None where it is the host that reads.
+    blocks: first and one past the last block of `memory`; a hull where several are concerned; None where no memory is.
+    other: (core, instruction) on the other side of a race.
     """
 
     kind: FindingKind
@@ -133,6 +134,8 @@ class _Namer:
 
     def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
         kind, i, memory, lo, hi, other = (int(value) for value in row)
+        if other > i:  # a race reads the same whichever side the walk met first
+            i, other = other, i
         core, instruction = self.place(i)
         engine = Engine(int(self.code[i, isa.ENGINE]))
         if kind == hazards.FLAG_COUNT:

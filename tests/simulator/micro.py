@@ -212,7 +212,7 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
         record[[isa.D, isa.S0]] = between(100, 120), between(0, 50)
         record[[isa.S1, isa.S2]] = draw(st.sampled_from((-1, 60, 104))), draw(st.sampled_from((-1, 100, 107, 150)))
         m = between(1, 12)
-        put(m=m, mpad=m + between(0, 5), n1=between(1, 3), dplane=m + between(0, 3), rplane=between(0, 15), act=between(0, 1))
+        put(m=m, mpad=16 + between(0, 3), n1=between(1, 3), dplane=m + between(0, 3), rplane=between(0, 15), act=between(0, 1))
     else:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.VECTOR, Memory.UB, Memory.UB
         record[isa.D] = between(200, 204)

@@ -1,0 +1,303 @@
+"""The sanitizer finds what is planted, and nothing in a right program."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.asm import parse
+from simulator.npu.isa import Op
+from simulator.npu.machine import DataType, Engine, Memory
+from simulator.npu.program import DdrBuffer, MemoryMap, Program, ProgramError
+from simulator.sanitizer import check
+from tests.simulator.micro import DDR_BLOCKS, TINY, program
+
+WEIGHTS = DdrBuffer("w", "constant", 0, 64)
+X = DdrBuffer("x", "input", 64, 64)
+Y = DdrBuffer("y", "output", 128, 32, (1, 32, 2, 8), (), tuple(range(32)), 16, 2)
+SCRATCH = DdrBuffer("s", "scratch", 160, DDR_BLOCKS - 160)
+BUFFERS = (WEIGHTS, X, Y, SCRATCH)
+
+RIGHT = """
+MTE2    COPY L1[0] DDR[64]  length=32 count=1 count2=1
+MTE2    COPY L1[32] DDR[0]  length=64 count=1 count2=1
+MTE2    SET  core=0 engine=MTE1 id=0
+MTE1    WAIT core=0 engine=MTE2 id=0
+MTE1    IM2COL L0A[0] L1[0] h=2 w=8 pitch=8 plane=16 kh=1 kw=1 sh=1 sw=1 dh=1 dw=1 ow=8 m=16 mpad=16 k=2 lanes=16
+MTE1    COPY L0B[0] L1[32]  length=64 count=1 count2=1
+MTE1    SET  core=0 engine=CUBE id=0
+CUBE    WAIT core=0 engine=MTE1 id=0
+CUBE    MMAD L0C[0] L0A[0] L0B[0] mpad=16 k=2 n1=2
+CUBE    SET  core=0 engine=FIXPIPE id=0
+FIXPIPE WAIT core=0 engine=CUBE id=0
+FIXPIPE FIXPIPE UB[0] L0C[0] m=16 mpad=16 n1=2 dplane=16
+FIXPIPE SET  core=0 engine=MTE3 id=0
+MTE3    WAIT core=0 engine=FIXPIPE id=0
+MTE3    COPY DDR[128] UB[0] length=32 count=1 count2=1
+"""
+LINES = RIGHT.strip().splitlines()
+
+
+def checked(*texts: str, buffers: tuple[DdrBuffer, ...] = BUFFERS):
+    return check(program(*texts, buffers=buffers), TINY)
+
+
+def test_a_right_program_passes():
+    assert checked(RIGHT) == ()
+
+
+@pytest.mark.parametrize("at", [2, 6, 9, 12])
+def test_a_missing_flag_is_a_race(at):
+    """Both sides left out: the consumer is no longer ordered after the producer."""
+    lines = [line for i, line in enumerate(LINES) if i not in (at, at + 1)]
+    findings = checked("\n".join(lines))
+    races = [finding for finding in findings if finding.kind == "race"]
+    # the last producer before the flag and the first consumer behind it (whose number fell by the two lines left out)
+    assert any(f.other == (0, at - 1) and f.instruction in (at, at + 1) for f in races)
+
+
+def test_race_names_blocks_and_both_instructions():
+    text = """
+    MTE2 COPY L1[0] DDR[64] length=4 count=1 count2=1
+    MTE1 COPY UB[0] L1[2] length=1 count=1 count2=1
+    """
+    (finding, *rest) = [f for f in checked(text) if f.kind == "race"]
+    assert not rest
+    assert (finding.core, finding.instruction, finding.engine) == (0, 1, Engine.MTE1)
+    assert (finding.memory, finding.blocks, finding.other) == (Memory.L1, (2, 3), (0, 0))
+    assert "instruction 1 (MTE1 COPY) and core 0 instruction 0 (MTE2 COPY) touch L1 blocks 2..3" in str(finding)
+
+
+def test_reuse_of_a_buffer_before_its_reader_is_done():
+    """Write after read: the second load overtakes the reader of the first."""
+    text = """
+    MTE2 COPY L1[0] DDR[64] length=4 count=1 count2=1
+    MTE2 SET core=0 engine=MTE1 id=0
+    MTE1 WAIT core=0 engine=MTE2 id=0
+    MTE1 COPY UB[0] L1[0] length=4 count=1 count2=1
+    MTE2 COPY L1[3] DDR[70] length=4 count=1 count2=1
+    """
+    findings = [f for f in checked(text) if f.kind == "race"]
+    assert [(f.instruction, f.blocks, f.other) for f in findings] == [(4, (3, 4), (0, 3))]
+
+
+def test_several_readers_are_all_remembered():
+    """MTE1 and MTE3 read a block; a flag from one of them does not cover the other."""
+    text = """
+    MTE2 COPY L1[0] DDR[64] length=1 count=1 count2=1
+    MTE2 SET core=0 engine=MTE1 id=0
+    MTE2 SET core=0 engine=MTE3 id=0
+    MTE1 WAIT core=0 engine=MTE2 id=0
+    MTE3 WAIT core=0 engine=MTE2 id=0
+    MTE1 COPY UB[0] L1[0] length=1 count=1 count2=1
+    MTE3 COPY DDR[160] L1[0] length=1 count=1 count2=1
+    {} SET core=0 engine=MTE2 id=0
+    MTE2 WAIT core=0 engine={} id=0
+    MTE2 COPY L1[0] DDR[65] length=1 count=1 count2=1
+    """
+    for flagged, racing in (("MTE1", 6), ("MTE3", 5)):
+        findings = [f for f in checked(text.format(flagged, flagged)) if f.kind == "race"]
+        assert [(f.instruction, f.other) for f in findings] == [(9, (0, racing))]
+
+
+def test_unwritten_reads():
+    findings = checked("MTE3 COPY DDR[160] UB[5] length=2 count=1 count2=1\nMTE2 COPY UB[9] DDR[160] length=4 count=1 count2=1")
+    shown = [(f.kind, f.instruction, f.memory, f.blocks) for f in findings]
+    assert ("unwritten_read", 0, Memory.UB, (5, 7)) in shown
+    # the load may also come before the store, and then finds nothing at all
+    assert ("unwritten_read", 1, Memory.DDR, (160, 164)) in shown
+    assert ("race", 1, Memory.DDR, (160, 162)) in shown
+    assert ("unwritten_read", -1, Memory.DDR, (128, 160)) in shown  # nobody wrote the output
+    assert len(shown) == 4
+
+
+def test_only_output_blocks_that_the_host_reads_count():
+    """Channels 0..15 of two planes: the second plane is padding, nobody need write it."""
+    y = DdrBuffer("y", "output", 128, 32, (1, 16, 2, 8), (), tuple(range(16)), 16, 2)
+    text = "MTE2 COPY UB[0] DDR[64] length={0} count=1 count2=1\nMTE2 SET core=0 engine=MTE3 id=0\nMTE3 WAIT core=0 engine=MTE2 id=0\n" \
+           "MTE3 COPY DDR[128] UB[0] length={0} count=1 count2=1"  # fmt: skip
+    assert checked(text.format(16), buffers=(WEIGHTS, X, y, SCRATCH)) == ()
+    (finding,) = checked(text.format(15), buffers=(WEIGHTS, X, y, SCRATCH))
+    assert (finding.kind, finding.blocks) == ("unwritten_read", (143, 144))
+
+
+def test_im2col_reads_only_what_its_taps_name():
+    """Columns 0, 2, 4 of a row of which only those are written; `access` names the whole row."""
+    copy = "MTE2 COPY L1[0] DDR[64] length=1 count={} sstride=1 dstride=2 count2=1\n"
+    rest = """
+    MTE2 SET core=0 engine=MTE1 id=0
+    MTE1 WAIT core=0 engine=MTE2 id=0
+    MTE1 IM2COL L0A[0] L1[0] h=1 w=6 pitch=6 plane=6 kh=1 kw=1 sh=1 sw=2 dh=1 dw=1 ow=3 m=3 mpad=16 k=1 lanes=16
+    """
+    assert [f for f in checked(copy.format(3) + rest) if f.instruction >= 0] == []
+    findings = [f for f in checked(copy.format(2) + rest) if f.instruction >= 0]
+    assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (4, 5))]
+
+
+def test_im2col_of_four_lanes_reads_blocks_of_four_pixels():
+    text = """
+    MTE2 COPY L1[0] DDR[64] length={} count=1 count2=1
+    MTE2 SET core=0 engine=MTE1 id=0
+    MTE1 WAIT core=0 engine=MTE2 id=0
+    MTE1 IM2COL L0A[0] L1[0] h=2 w=7 pitch=2 plane=4 kh=2 kw=2 sh=1 sw=1 dh=1 dw=1 ow=6 m=6 mpad=16 k=1 lanes=4
+    """
+    assert [f for f in checked(text.format(4)) if f.instruction >= 0] == []
+    findings = [f for f in checked(text.format(3)) if f.instruction >= 0]
+    assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (3, 4))]
+
+
+def test_out_of_bounds_and_constants():
+    text = """
+    MTE2 COPY L1[2040] DDR[0] length=4 count=3 dstride=4 sstride=1 count2=1
+    MTE3 COPY DDR[62] L1[0] length=4 count=1 count2=1
+    """
+    shown = [(f.kind, f.instruction, f.memory, f.blocks) for f in checked(text) if f.instruction >= 0]
+    assert ("out_of_bounds", 0, Memory.L1, (2040, 2052)) in shown
+    assert ("constant_write", 1, Memory.DDR, (62, 64)) in shown
+
+
+def test_deadlock_of_two_queues():
+    text = """
+    MTE1 WAIT core=0 engine=MTE2 id=0
+    MTE1 SET core=0 engine=MTE2 id=0
+    MTE2 WAIT core=0 engine=MTE1 id=0
+    MTE2 SET core=0 engine=MTE1 id=0
+    """
+    findings = checked(text)
+    assert [(f.kind, f.instruction, f.engine) for f in findings] == [("deadlock", 2, Engine.MTE2), ("deadlock", 0, Engine.MTE1)]
+
+
+def test_deadlock_by_a_full_queue():
+    """Legal with endless queues; with 16 entries the scalar unit never comes to the SET."""
+    wait, fill = "MTE2 WAIT core=0 engine=MTE1 id=0\n", "MTE2 COPY L1[0] DDR[64] length=1 count=1 count2=1\n"
+    late = "MTE1 SET core=0 engine=MTE2 id=0\n"
+    assert not any(f.kind == "deadlock" for f in checked(wait + fill * (TINY.queue_depth - 1) + late))
+    findings = [f for f in checked(wait + fill * TINY.queue_depth + late) if f.kind == "deadlock"]
+    assert {f.engine for f in findings} == {Engine.MTE1, Engine.MTE2}
+    assert "never issued" in next(str(f) for f in findings if f.engine == Engine.MTE1)
+
+
+def test_flag_counts():
+    limit = TINY.flags.count_limit
+    sets, waits = "MTE2 SET core=0 engine=MTE1 id=0\n", "MTE1 WAIT core=0 engine=MTE2 id=0\n"
+    assert not any(f.kind == "flag_count" for f in checked(sets * limit + waits * limit))
+    over = [f for f in checked(sets * (limit + 1) + waits * (limit + 1)) if f.kind == "flag_count"]
+    assert [f.instruction for f in over] == [limit]
+    # a SET between, ordered after a WAIT by a flag the other way round: legal
+    back = "MTE1 SET core=0 engine=MTE2 id=0\nMTE2 WAIT core=0 engine=MTE1 id=0\n"
+    assert not any(f.kind == "flag_count" for f in checked(sets * limit + waits + back + sets + waits * limit))
+    left = [f for f in checked(sets * 2 + waits) if f.kind == "flag_count"]
+    assert ["left with count 1" in str(f) for f in left] == [True]
+
+
+def test_cores_share_ddr_only():
+    """Core 1 reads what core 0 stored; on-chip blocks of one number are two places."""
+    store = """
+    MTE2 COPY UB[0] DDR[64] length=1 count=1 count2=1
+    MTE2 SET core=0 engine=MTE3 id=0
+    MTE3 WAIT core=0 engine=MTE2 id=0
+    MTE3 COPY DDR[160] UB[0] length=1 count=1 count2=1
+    """
+    load = "MTE2 COPY UB[0] DDR[160] length=1 count=1 count2=1\n"
+    buffers = (WEIGHTS, X, SCRATCH)
+    assert checked(store + "MTE3 SET core=1 engine=MTE2 id=0", "MTE2 WAIT core=0 engine=MTE3 id=0\n" + load, buffers=buffers) == ()
+    findings = checked(store, load, buffers=buffers)
+    # one of the two, by the order of the run: the load comes first and finds nothing, or the store comes first
+    assert {f.kind for f in findings} & {"race"}
+    assert all(f.memory == Memory.DDR for f in findings)
+
+
+def test_illegal_records_are_refused():
+    with pytest.raises(ProgramError, match="mpad"):
+        checked("CUBE MMAD L0C[0] L0A[0] L0B[0] mpad=17 k=1 n1=1")
+
+
+# against every pair of accesses -------------------------------------------------------------------------------------
+
+ENGINES = (Engine.MTE2, Engine.MTE1, Engine.MTE3, Engine.VECTOR)
+
+
+@st.composite
+def tangled(draw):
+    """Short two-core programs: copies and vector instructions on few blocks, flags whose WAIT follows its SET."""
+    lines: list[list[str]] = [[], []]
+    for _ in range(draw(st.integers(2, 12))):
+        core, kind = draw(st.integers(0, 1)), draw(st.integers(0, 5))
+        a, b, n = draw(st.integers(0, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2))
+        if kind <= 2:
+            engine, to, source = (("MTE2", "L1", "DDR"), ("MTE1", "UB", "L1"), ("MTE3", "DDR", "UB"))[kind]
+            at = {"DDR": 200}
+            lines[core].append(
+                f"{engine} COPY {to}[{at.get(to, 0) + a}] {source}[{at.get(source, 0) + b}] length={n} count=1 count2=1"
+            )  # fmt: skip
+        elif kind == 3:
+            lines[core].append(f"VECTOR VCOPY UB[{a}] UB[{b}] blocks={n} repeats=1 dbs=1 s0bs=1")
+        else:
+            other = draw(st.integers(0, 1))
+            e, f = draw(st.sampled_from(ENGINES)), draw(st.sampled_from(ENGINES))
+            if (core, e) != (other, f):
+                lines[core].append(f"{e.name} SET core={other} engine={f.name} id=0")
+                lines[other].append(f"{f.name} WAIT core={core} engine={e.name} id=0")
+    return ["\n".join(part) for part in lines]
+
+
+def racing_pairs(streams) -> set[frozenset[tuple[int, int]]]:
+    """All races by brute force: transitive closure of queue order and flags, every pair of accesses."""
+    nodes = [(core, i) for core, code in enumerate(streams) for i in range(len(code))]
+    number = {node: k for k, node in enumerate(nodes)}
+    order = np.eye(len(nodes), dtype=bool)
+    last: dict[tuple[int, int], int] = {}
+    flags: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    blocks = []
+    rows = np.zeros((MAX_RANGES, 8), np.int64)
+    for core, i in nodes:
+        record = streams[core][i]
+        here = (core, int(record[isa.ENGINE]))
+        me = number[core, i]
+        if here in last:
+            order[last[here], me] = True
+        last[here] = me
+        there = (int(record[isa.FLAG_CORE]), int(record[isa.FLAG_ENGINE]))
+        if record[isa.OP] == Op.SET:
+            flags.setdefault((here + there, 0), []).append(me)
+        elif record[isa.OP] == Op.WAIT:
+            flags.setdefault((there + here, 1), []).append(me)
+        touched: tuple[set, set] = (set(), set())
+        for row in rows[: accesses(streams[core], i, rows)].tolist():
+            owner = -1 if row[0] == Memory.DDR else core
+            for b, r, o in itertools.product(range(row[3]), range(row[4]), range(row[6])):
+                touched[row[1]].add((owner, row[0], row[2] + b + r * row[5] + o * row[7]))
+        blocks.append(touched)
+    for (key, kind), sets in flags.items():
+        if kind == 0:
+            for s, w in zip(sets, flags[key, 1], strict=True):
+                order[s, w] = True
+    for k in range(len(nodes)):
+        order |= order[:, k : k + 1] & order[k : k + 1]
+    pairs = set()
+    for a, b in itertools.combinations(range(len(nodes)), 2):
+        clash = blocks[a][1] & (blocks[b][0] | blocks[b][1]) | blocks[b][1] & blocks[a][0]
+        if clash and not order[a, b] and not order[b, a]:
+            pairs.add(frozenset((nodes[a], nodes[b])))
+    return pairs
+
+
+@settings(max_examples=300, deadline=None)
+@given(tangled())
+def test_races_are_those_of_brute_force(texts):
+    """Every race that is reported is one, and one is reported wherever there is any."""
+    buffers = (DdrBuffer("x", "input", 0, DDR_BLOCKS),)
+    p = Program(TINY.digest, tuple(parse(text) for text in texts), MemoryMap(DataType.float16, buffers, DDR_BLOCKS))
+    findings = check(p, TINY)
+    if any(f.kind == "deadlock" for f in findings):
+        return
+    found = {frozenset(((f.core, f.instruction), f.other)) for f in findings if f.kind == "race"}
+    expected = racing_pairs(p.streams)
+    assert found <= expected
+    assert bool(found) == bool(expected)
