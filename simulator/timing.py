@@ -273,7 +273,7 @@ def _recorded(p: Prepared, state: State) -> Recorded:
         stream[rows] = entries
         return tuple(np.split(stream, p.stream_start[1:-1]))
 
-    return Recorded(*(per_core(column) for column in state.record))
+    return Recorded(*(per_core(column) for column in state.record.reshape(-1, 3).T))
 
 
 def _deadlock(p: Prepared, state: State) -> str:
@@ -287,12 +287,12 @@ def _deadlock(p: Prepared, state: State) -> str:
         return f"core {core} {Engine(engine).name} instruction {int(rows[entry] - p.stream_start[core])}"
 
     parts = []
-    for u, unit in enumerate(state.unit.tolist()):
+    for u, unit in enumerate(state.unit.reshape(-1, kernel.COLUMNS).tolist()):
         core, e = divmod(u, kernel.UNITS)
         head = unit[kernel.HEAD]
         if e == kernel.SCALAR_UNIT:
             if unit[kernel.FULL] >= 0:
-                full = Engine(unit[kernel.FULL] % kernel.UNITS).name
+                full = Engine(unit[kernel.FULL] // kernel.COLUMNS % kernel.UNITS).name
                 where = f"instruction {unit[kernel.PC] - unit[kernel.FIRST]}"
                 parts.append(f"core {core} cannot dispatch {where}: the queue of {full} is full ({p.machine.queue_depth} entries)")
         elif head < unit[kernel.TAIL] and int(p.word[head]) & KIND_MASK == WAIT:

@@ -5,8 +5,8 @@ are known as soon as their sources have run, and may lie in the future.  So queu
 worklist of those that something woke), and only when none can move does the clock step to the next start or end of a data phase.
 Exact, because whatever is still unknown then waits for a transfer that has not ended, and so cannot come before that end.
 
-A unit u = core * 8 + engine is a queue; core * 8 + 7 is the scalar unit that feeds the core's queues.  Entries are instructions in
-queue order.
+A unit is a queue, or the scalar unit that feeds a core's queues; u = (core * 8 + engine) * 16 is its place in `unit`, with engine 7 for
+the scalar unit.  Entries are instructions in queue order.
 
 | name   | dtype, shape           | meaning                                                                                  |
 |--------|------------------------|------------------------------------------------------------------------------------------|
@@ -14,27 +14,31 @@ queue order.
 | engine | uint8 [n]              | engine of each instruction in stream order                                               |
 | time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
 | flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
-| unit   | int64 [cores * 8, 16]  | state of queues (FIRST..) and of scalar units (PC..)                                     |
-| port   | int64 [12]             | state of the DDR port, constants of the run                                              |
-| record | int64 [3, n or 0]      | dispatch, start and end per entry; empty when they are not wanted                        |
+| unit   | int64 [cores * 8 * 16] | state of queues (FIRST..) and of scalar units (PC..)                                     |
+| port   | int64 [11]             | state of the DDR port, constants of the run                                              |
+| record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
-Few arrays and no tuples of arrays: numba counts references at every access of a tuple's member, which made this loop several times slower.
+Inside they are plain pointers: an array handed from one numba function to another is reference-counted, atomically, and that took more
+than half of the time of this loop.
 
-A transfer that starts when its kind has had `SERVED` bus units ends when it has had that + bus: all transfers of a kind run at one rate, so
-a step of the clock touches two counters only.
+A transfer that starts when its kind has had `SERVED` bus units ends when it has had that + bus: all transfers of a kind run at one
+rate, so a step of the clock touches two counters only.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
 from simulator.npu.machine import Engine
 
 Ints = NDArray[np.int64]
+Pointer = Any  # CPointer(int64) in a kernel, which mypy does not know
 
 ENGINES = len(Engine)
 UNITS = ENGINES + 1  # of a core: its queues and its scalar unit
@@ -63,7 +67,10 @@ MOVED = 14  # DMA: cycles of data phases so far
 PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
 FULL = 6  # queue whose lack of room stops it, or -1
 MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core, since when, cycles with at least one so far
-COLUMNS = 16
+COLUMN_BITS = 4
+COLUMNS = 1 << COLUMN_BITS
+CORE = UNITS * COLUMNS  # from one core's units to the next's
+SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 
 # columns of `port`
 SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
@@ -87,99 +94,114 @@ def new_state(instructions: int, slots: int, cores: int, record: bool) -> State:
     return State(
         np.empty(instructions, np.int64),
         np.empty(slots, np.int64),
-        np.empty((cores * UNITS, COLUMNS), np.int64),
-        np.empty((3, instructions if record else 0), np.int64),
+        np.empty(cores * CORE, np.int64),
+        np.empty(3 * instructions if record else 0, np.int64),
     )
 
 
 @njit(cache=True)
-def _reset(unit: Ints, port: Ints, flag: Ints, queue_start: Ints, stream_start: Ints) -> None:
-    flag[:] = -1
-    unit[:] = 0
+def _reset(unit: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> None:
     port[SERVED], port[SERVED + 1], port[ACTIVE], port[ACTIVE + 1], port[TOP] = 0, 0, 0, 0, -1
     for core in range(stream_start.shape[0] - 1):
         for e in range(ENGINES):
-            u, q = core * UNITS + e, core * ENGINES + e
-            unit[u, FIRST] = unit[u, HEAD] = unit[u, TAIL] = unit[u, DATA] = queue_start[q]
-            unit[u, STOP] = queue_start[q + 1]
-            unit[u, BEGIN] = unit[u, FINISH] = FAR
-        u = core * UNITS + SCALAR_UNIT
-        unit[u, FIRST] = unit[u, PC] = stream_start[core]
-        unit[u, STOP] = stream_start[core + 1]
-        unit[u, FULL] = -1
-        _wake(unit, port, u)
+            u, q = core * CORE + e * COLUMNS, core * ENGINES + e
+            unit[u + FIRST] = unit[u + HEAD] = unit[u + TAIL] = unit[u + DATA] = queue_start[q]
+            unit[u + STOP] = queue_start[q + 1]
+            unit[u + BEGIN] = unit[u + FINISH] = FAR
+        u = core * CORE + SCALAR
+        unit[u + FIRST] = unit[u + PC] = stream_start[core]
+        unit[u + STOP] = stream_start[core + 1]
+        unit[u + FULL] = -1
+        unit[u + NEXT] = port[TOP]
+        unit[u + QUEUED] = 1
+        port[TOP] = u
+
+
+@intrinsic
+def _pointer(_context: Any, array: Any) -> Any:
+    """Address of an array's first item, as a pointer that can be indexed.  The array must outlive it."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), build
 
 
 @njit(cache=True)
-def _wake(unit: Ints, port: Ints, u: int) -> None:
-    if not unit[u, QUEUED]:
-        unit[u, QUEUED] = 1
-        unit[u, NEXT] = port[TOP]
+def _engine(u: int) -> int:
+    return u >> COLUMN_BITS & (UNITS - 1)
+
+
+@njit(cache=True)
+def _wake(unit: Pointer, port: Pointer, u: int) -> None:
+    if not unit[u + QUEUED]:
+        unit[u + QUEUED] = 1
+        unit[u + NEXT] = port[TOP]
         port[TOP] = u
 
 
 @njit(cache=True)
-def _fire(unit: Ints, port: Ints, flag: Ints, slot: int, cycle: int) -> None:
+def _fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) -> None:
     """A SET takes effect; wakes the queue whose WAIT stands at its head for it."""
     waiter = flag[slot]
     flag[slot] = cycle
     if waiter <= -2:
-        unit[-2 - waiter, STALLED] = 0
+        unit[-2 - waiter + STALLED] = 0
         _wake(unit, port, -2 - waiter)
 
 
 @njit(cache=True)
-def _start_data(unit: Ints, port: Ints, u: int, bus: int, now: int, begin: int) -> None:
+def _start_data(unit: Pointer, port: Pointer, u: int, bus: int, now: int, begin: int) -> None:
     """The foremost transfer of a DMA may move data from cycle `begin` on."""
     if begin > now:
-        unit[u, BEGIN] = begin
+        unit[u + BEGIN] = begin
         return
-    k = 0 if u % UNITS == MTE2 else 1
-    scalar = u // UNITS * UNITS + SCALAR_UNIT
-    unit[u, BEGIN] = FAR
-    unit[u, BEGAN] = now
-    unit[u, FINISH] = port[SERVED + k] + bus
+    k = 0 if _engine(u) == MTE2 else 1
+    scalar = u | SCALAR
+    unit[u + BEGIN] = FAR
+    unit[u + BEGAN] = now
+    unit[u + FINISH] = port[SERVED + k] + bus
     port[ACTIVE + k] += 1
-    if unit[scalar, MOVING] == 0:
-        unit[scalar, MOVING_SINCE] = now
-    unit[scalar, MOVING] += 1
+    if unit[scalar + MOVING] == 0:
+        unit[scalar + MOVING_SINCE] = now
+    unit[scalar + MOVING] += 1
 
 
 @njit(cache=True)
-def _dispatch(unit: Ints, port: Ints, time: Ints, record: Ints, engine: NDArray[np.uint8], u: int) -> None:
+def _dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engine: Pointer, u: int) -> None:
     """The scalar unit hands out instructions until a queue is full."""
-    pc, stop, cycle = unit[u, PC], unit[u, STOP], unit[u, ISSUED]
+    pc, stop, cycle = unit[u + PC], unit[u + STOP], unit[u + ISSUED]
     issue, depth = port[ISSUE_CYCLES], port[QUEUE_DEPTH]
-    first = u - SCALAR_UNIT
+    first = u - SCALAR
     full = -1
     touched = 0
     while pc < stop:
         e = np.int64(engine[pc])
-        entry = unit[first + e, TAIL]
+        entry = unit[first + e * COLUMNS + TAIL]
         oldest = entry - depth
         next_cycle = cycle + issue
-        if oldest >= unit[first + e, FIRST]:
-            if unit[first + e, HEAD] <= oldest:
-                full = first + e
+        if oldest >= unit[first + e * COLUMNS + FIRST]:
+            if unit[first + e * COLUMNS + HEAD] <= oldest:
+                full = first + e * COLUMNS
                 break
             next_cycle = max(next_cycle, time[oldest])
         cycle = next_cycle
         time[entry] = cycle
         if port[RECORD]:
-            record[DISPATCHED, entry] = cycle
-        unit[first + e, TAIL] = entry + 1
+            record[3 * entry + DISPATCHED] = cycle
+        unit[first + e * COLUMNS + TAIL] = entry + 1
         touched |= 1 << e
         pc += 1
-    unit[u, PC], unit[u, ISSUED], unit[u, FULL] = pc, cycle, full
+    unit[u + PC], unit[u + ISSUED], unit[u + FULL] = pc, cycle, full
     for e in range(ENGINES):
-        if touched >> e & 1 and not unit[first + e, STALLED]:
-            _wake(unit, port, first + e)
+        if touched >> e & 1 and not unit[first + e * COLUMNS + STALLED]:
+            _wake(unit, port, first + e * COLUMNS)
 
 
 @njit(cache=True)
-def _advance(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, u: int) -> None:
+def _advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int) -> None:
     """A queue of fixed-duration entries and flags runs as far as it can."""
-    head, tail, front, done = unit[u, HEAD], unit[u, TAIL], unit[u, FRONT], unit[u, DONE]
+    head, tail, front, done = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT], unit[u + DONE]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
         ready = max(front, time[head])
@@ -191,7 +213,7 @@ def _advance(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word:
             cycle = flag[value]
             if cycle < 0:
                 flag[value] = -2 - u
-                unit[u, STALLED] = 1
+                unit[u + STALLED] = 1
                 break
             front = max(ready, cycle)
             end = front
@@ -201,82 +223,82 @@ def _advance(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word:
             _fire(unit, port, flag, value, end + port[REMOTE_CYCLES] if kind == SET_REMOTE else end)
         time[head] = front
         if port[RECORD]:
-            record[START, head], record[END, head] = ready if kind == WAIT else front, end
+            record[3 * head + START], record[3 * head + END] = ready if kind == WAIT else front, end
         head += 1
-    unit[u, HEAD], unit[u, FRONT], unit[u, DONE] = head, front, done
+    unit[u + HEAD], unit[u + FRONT], unit[u + DONE] = head, front, done
 
 
 @njit(cache=True)
-def _settle_set(unit: Ints, port: Ints, flag: Ints, record: Ints, word: Ints, u: int, entry: int, left: int) -> None:
+def _settle_set(unit: Pointer, port: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, entry: int, left: int) -> None:
     """A SET of a DMA takes effect: all before it has completed."""
-    cycle = max(left, unit[u, DONE])
+    cycle = max(left, unit[u + DONE])
     if port[RECORD]:
-        record[START, entry], record[END, entry] = left, cycle
+        record[3 * entry + START], record[3 * entry + END] = left, cycle
     if word[entry] & KIND_MASK == SET_REMOTE:
         cycle += port[REMOTE_CYCLES]
     _fire(unit, port, flag, word[entry] >> KIND_BITS, cycle)
 
 
 @njit(cache=True)
-def _advance_dma(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, u: int, now: int) -> None:
+def _advance_dma(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, now: int) -> None:
     """A DMA queue issues as far as it can; data phases follow in order, behind DATA."""
-    head, tail, front = unit[u, HEAD], unit[u, TAIL], unit[u, FRONT]
+    head, tail, front = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
         ready = max(front, time[head])
-        settled = unit[u, DATA] == head
+        settled = unit[u + DATA] == head
         if kind == TRANSFER:
-            if unit[u, INFLIGHT] == port[OUTSTANDING]:
-                unit[u, STALLED] = 1
+            if unit[u + INFLIGHT] == port[OUTSTANDING]:
+                unit[u + STALLED] = 1
                 break
-            unit[u, INFLIGHT] += 1
+            unit[u + INFLIGHT] += 1
             front = ready
             if settled:
-                _start_data(unit, port, u, value, now, max(front + port[LATENCY], unit[u, DONE]))
+                _start_data(unit, port, u, value, now, max(front + port[LATENCY], unit[u + DONE]))
         elif kind == FIXED:
             if not settled:
-                unit[u, STALLED] = 1
+                unit[u + STALLED] = 1
                 break
-            front = max(ready, unit[u, DONE])
-            unit[u, DONE] = front + value
-            unit[u, DATA] += 1
+            front = max(ready, unit[u + DONE])
+            unit[u + DONE] = front + value
+            unit[u + DATA] += 1
             if port[RECORD]:
-                record[START, head], record[END, head] = front, front + value
+                record[3 * head + START], record[3 * head + END] = front, front + value
         elif kind == WAIT:
             cycle = flag[value]
             if cycle < 0:
                 flag[value] = -2 - u
-                unit[u, STALLED] = 1
+                unit[u + STALLED] = 1
                 break
             front = max(ready, cycle)
             if settled:
-                unit[u, DATA] += 1
+                unit[u + DATA] += 1
             if port[RECORD]:
-                record[START, head], record[END, head] = ready, front
+                record[3 * head + START], record[3 * head + END] = ready, front
         else:
             front = ready
             if settled:
                 _settle_set(unit, port, flag, record, word, u, head, front)
-                unit[u, DATA] += 1
+                unit[u + DATA] += 1
         time[head] = front
         head += 1
-    unit[u, HEAD], unit[u, FRONT] = head, front
+    unit[u + HEAD], unit[u + FRONT] = head, front
 
 
 @njit(cache=True)
-def _complete(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, u: int, now: int) -> None:
+def _complete(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, now: int) -> None:
     """The running transfer of a DMA ends: SETs behind it take effect, the next one starts, the queue may issue again."""
-    scalar = u // UNITS * UNITS + SCALAR_UNIT
-    data, head = unit[u, DATA], unit[u, HEAD]
+    scalar = u | SCALAR
+    data, head = unit[u + DATA], unit[u + HEAD]
     if port[RECORD]:
-        record[START, data], record[END, data] = unit[u, BEGAN], now
-    port[ACTIVE if u % UNITS == MTE2 else ACTIVE + 1] -= 1
-    unit[scalar, MOVING] -= 1
-    if unit[scalar, MOVING] == 0:
-        unit[scalar, CORE_MOVED] += now - unit[scalar, MOVING_SINCE]
-    unit[u, MOVED] += now - unit[u, BEGAN]
-    unit[u, FINISH] = FAR
-    unit[u, DONE] = now
+        record[3 * data + START], record[3 * data + END] = unit[u + BEGAN], now
+    port[ACTIVE if _engine(u) == MTE2 else ACTIVE + 1] -= 1
+    unit[scalar + MOVING] -= 1
+    if unit[scalar + MOVING] == 0:
+        unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
+    unit[u + MOVED] += now - unit[u + BEGAN]
+    unit[u + FINISH] = FAR
+    unit[u + DONE] = now
     data += 1
     while data < head:
         kind = word[data] & KIND_MASK
@@ -286,23 +308,23 @@ def _complete(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word
         if kind != WAIT:
             _settle_set(unit, port, flag, record, word, u, data, time[data])
         data += 1
-    unit[u, DATA] = data
-    unit[u, INFLIGHT] -= 1
-    if unit[u, STALLED] and word[head] & KIND_MASK != WAIT:
+    unit[u + DATA] = data
+    unit[u + INFLIGHT] -= 1
+    if unit[u + STALLED] and word[head] & KIND_MASK != WAIT:
         # the entry at the head stood there for this end; one that comes later leaves later anyway
-        unit[u, FRONT] = max(unit[u, FRONT], now)
-        unit[u, STALLED] = 0
+        unit[u + FRONT] = max(unit[u + FRONT], now)
+        unit[u + STALLED] = 0
         _wake(unit, port, u)
 
 
 @njit(cache=True)
-def _drain(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: Ints, engine: NDArray[np.uint8], now: int) -> None:
+def _drain(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, engine: Pointer, now: int) -> None:
     """Let everything run ahead that can."""
     while port[TOP] >= 0:
         u = port[TOP]
-        port[TOP] = unit[u, NEXT]
-        unit[u, QUEUED] = 0
-        e = u % UNITS
+        port[TOP] = unit[u + NEXT]
+        unit[u + QUEUED] = 0
+        e = _engine(u)
         if e == SCALAR_UNIT:
             _dispatch(unit, port, time, record, engine, u)
             continue
@@ -310,40 +332,44 @@ def _drain(unit: Ints, port: Ints, time: Ints, flag: Ints, record: Ints, word: I
             _advance_dma(unit, port, time, flag, record, word, u, now)
         else:
             _advance(unit, port, time, flag, record, word, u)
-        scalar = u - e + SCALAR_UNIT
-        if unit[scalar, FULL] == u and unit[u, HEAD] > unit[u, TAIL] - port[QUEUE_DEPTH]:
+        scalar = u | SCALAR
+        if unit[scalar + FULL] == u and unit[u + HEAD] > unit[u + TAIL] - port[QUEUE_DEPTH]:
             _wake(unit, port, scalar)
 
 
 @njit(cache=True)
 def run(
-    time: Ints,
-    flag: Ints,
-    unit: Ints,
-    record: Ints,
-    word: Ints,
-    engine: NDArray[np.uint8],
+    time_array: Ints,
+    flag_array: Ints,
+    unit_array: Ints,
+    record_array: Ints,
+    word_array: Ints,
+    engine_array: NDArray[np.uint8],
     queue_start: Ints,
     stream_start: Ints,
     rates: Ints,
     changes: Ints,
-    port: Ints,
+    port_array: Ints,
 ) -> int:
     """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
 
     rates: int64 [steps, cores + 1, cores + 1, 2]; rates[i] from changes[i] (int64 [steps], the first 0) on.
     """
-    _reset(unit, port, flag, queue_start, stream_start)
-    units = unit.shape[0]
+    flag_array[:] = -1
+    unit_array[:] = 0
+    _reset(unit_array, port_array, queue_start, stream_start)
+    time, flag, unit, record = _pointer(time_array), _pointer(flag_array), _pointer(unit_array), _pointer(record_array)
+    word, engine, port = _pointer(word_array), _pointer(engine_array), _pointer(port_array)
+    units = unit_array.shape[0]
     now, step = 0, 0
     while True:
         _drain(unit, port, time, flag, record, word, engine, now)
         read_rate, write_rate = rates[step, port[ACTIVE], port[ACTIVE + 1]]
         upcoming, read_end, write_end = FAR, FAR, FAR
-        for u in range(0, units, UNITS):
-            upcoming = min(upcoming, unit[u + MTE2, BEGIN], unit[u + MTE3, BEGIN])
-            read_end = min(read_end, unit[u + MTE2, FINISH])
-            write_end = min(write_end, unit[u + MTE3, FINISH])
+        for u in range(0, units, CORE):
+            upcoming = min(upcoming, unit[u + MTE2 * COLUMNS + BEGIN], unit[u + MTE3 * COLUMNS + BEGIN])
+            read_end = min(read_end, unit[u + MTE2 * COLUMNS + FINISH])
+            write_end = min(write_end, unit[u + MTE3 * COLUMNS + FINISH])
         if read_end != FAR:
             upcoming = min(upcoming, now + (read_end - port[SERVED] + read_rate - 1) // read_rate)
         if write_end != FAR:
@@ -356,18 +382,18 @@ def run(
         port[SERVED] += read_rate * (upcoming - now)
         port[SERVED + 1] += write_rate * (upcoming - now)
         now = upcoming
-        for core in range(0, units, UNITS):
+        for core in range(0, units, CORE):
             for k in range(2):
-                u = core + (MTE2 if k == 0 else MTE3)
-                if unit[u, FINISH] <= port[SERVED + k]:
+                u = core + (MTE2 if k == 0 else MTE3) * COLUMNS
+                if unit[u + FINISH] <= port[SERVED + k]:
                     _complete(unit, port, time, flag, record, word, u, now)
-                elif unit[u, BEGIN] <= now:
-                    _start_data(unit, port, u, word[unit[u, DATA]] >> KIND_BITS, now, now)
+                elif unit[u + BEGIN] <= now:
+                    _start_data(unit, port, u, word[unit[u + DATA]] >> KIND_BITS, now, now)
     last = 0
-    for u in range(units):
-        if unit[u, HEAD] != unit[u, STOP]:  # HEAD and PC are the same column
+    for u in range(0, units, COLUMNS):
+        if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column
             return -1
-        last = max(last, unit[u, ISSUED]) if u % UNITS == SCALAR_UNIT else max(last, unit[u, FRONT], unit[u, DONE])
+        last = max(last, unit[u + ISSUED]) if _engine(u) == SCALAR_UNIT else max(last, unit[u + FRONT], unit[u + DONE])
     return last
 
 

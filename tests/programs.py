@@ -1,8 +1,9 @@
 """Random legal programs for tests.
 
 A program is built from a list of small integer tuples (`Move`); hypothesis draws and shrinks such lists, and a seeded numpy
-generator draws them where a test wants many.  Every program verifies and runs to its end: each WAIT stands behind its SET in the order of the list, and every
-stream keeps that order.  Nothing keeps accesses apart, so values may race and memory may be read unwritten.
+generator draws them where a test wants many.  Every program verifies and runs to its end: each WAIT stands behind its SET in the
+order of the list, and every stream keeps that order.  Nothing keeps accesses apart, so values may race and memory may be read
+unwritten.
 """
 
 from __future__ import annotations
