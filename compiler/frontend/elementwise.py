@@ -48,6 +48,18 @@ def unary(state: Translator, node: NodeProto, values: Values) -> None:
     _chain(state, node, UNARY[node.op_type], state.view(node))
 
 
+def hard_sigmoid(state: Translator, node: NodeProto, values: Values) -> None:
+    """min(max(alpha * x + beta, 0), 1), and x times that (HardSwish)."""
+    swish = node.op_type == "HardSwish"
+    alpha, beta = (1 / 6, 0.5) if swish else (float(values.get("alpha", 0.2)), float(values.get("beta", 0.5)))
+    steps = (Step("muls", alpha), Step("adds", beta), Step("relu"), Step("mins", 1.0))
+    view = state.view(node)
+    if swish:
+        _chain(state, node, (*steps, Step("mul", operand=1)), view, (view.tensor,))
+    else:
+        _chain(state, node, steps, view)
+
+
 def leaky_relu(state: Translator, node: NodeProto, values: Values) -> None:
     """max(x, alpha * x), for alpha <= 1."""
     alpha = float(values.get("alpha", 0.01))
@@ -146,6 +158,8 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
 ELEMENTWISE: dict[str, Handler] = {
     "BatchNormalization": batch_norm,
     "LeakyRelu": leaky_relu,
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": hard_sigmoid,
     "Clip": clip,
     **dict.fromkeys(UNARY, unary),
     **dict.fromkeys(BINARY, binary),

@@ -138,7 +138,8 @@ def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
     x = state.image(node)
     _, _, h, w = state.shapes[x]
     mode: Mode = "max" if node.op_type == "GlobalMaxPool" else "average"
-    state.finish(node, Pool(state.name(node), x, node.output[0], mode, (h, w)))
+    shape = state.view(node).shape
+    state.finish(node, Pool(state.name(node), x, node.output[0], mode, (h, w)), shape[:2] + (1,) * len(shape[2:]))
 
 
 def reduce_mean(state: Translator, node: NodeProto, values: Values) -> None:
@@ -154,11 +155,11 @@ def reduce_mean(state: Translator, node: NodeProto, values: Values) -> None:
 def concat(state: Translator, node: NodeProto, values: Values) -> None:
     tensors = tuple(state.image(node, i) for i in range(len(node.input)))
     rank = len(state.view(node).shape)
-    if int(values.get("axis", 1)) % rank != 1:
+    if rank < 2 or int(values.get("axis", 1)) % rank != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) is supported")
-    n, _, h, w = state.shapes[tensors[0]]
+    shape = state.view(node).shape
     channels = sum(state.shapes[name][1] for name in tensors)
-    state.finish(node, Concat(state.name(node), tensors, node.output[0]), (n, channels, h, w)[:rank])
+    state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
 
 
 def softmax(state: Translator, node: NodeProto, values: Values) -> None:

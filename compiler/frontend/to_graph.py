@@ -33,13 +33,13 @@ class View:
     shape: tuple[int, ...]
 
 
-def graph_shape(shape: tuple[int, ...]) -> Shape | None:
-    """ONNX shape -> (n, c, h, w), or None where there is no such reading."""
-    if len(shape) == 4:
-        return (shape[0], shape[1], shape[2], shape[3])
+def graph_shape(shape: tuple[int, ...]) -> Shape:
+    """ONNX shape -> (n, c, h, w): [k] is a vector of channels, [n, c, l] an image of one row; further axes are folded into h."""
+    if len(shape) < 2:
+        return (1, math.prod(shape), 1, 1)
     if len(shape) == 2:
         return (shape[0], shape[1], 1, 1)
-    return None
+    return (shape[0], shape[1], math.prod(shape[2:-1]), shape[-1])
 
 
 class Translator:
@@ -81,7 +81,9 @@ class Translator:
         """The input as a graph tensor whose (n, c, h, w) is ONNX's own shape."""
         view = self.view(node, index)
         if graph_shape(view.shape) != self.shapes[view.tensor]:
-            raise self.refuse(node, f"input {node.input[index]!r} of shape {list(view.shape)} is not a plain (n, c, h, w) or (n, c) tensor")
+            raise self.refuse(
+                node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
+            )
         return view.tensor
 
     def has(self, node: NodeProto, index: int) -> bool:
@@ -122,13 +124,10 @@ class Translator:
             if item.name in self.constants:
                 continue
             shape = tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
-            logical = graph_shape(shape)
             kind = item.type.tensor_type.elem_type
             if kind != onnx.TensorProto.FLOAT:
                 raise UnsupportedError(f"input {item.name!r} is {onnx.TensorProto.DataType.Name(kind).lower()}; float is supported")
-            if logical is None:
-                raise UnsupportedError(f"input {item.name!r} has shape {list(shape)}; (n, c, h, w) and (n, c) are supported")
-            self.shapes[item.name] = logical
+            self.shapes[item.name] = graph_shape(shape)
             self.views[item.name] = View(item.name, shape)
             ports.append(Port(item.name, item.name, shape))
         return tuple(ports)

@@ -7,7 +7,6 @@ simulator judges them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,23 +19,22 @@ from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, V
 from simulator.npu.cycles import CostTables, cost_tables
 from simulator.npu.machine import Machine, Memory
 
-CHUNK_BLOCKS = 3072  # 96 KiB: what a chunk of streamed weights may hold by default; two of them are live
+CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector kernel may hold by default; two of them are live
 
 
-@dataclass(frozen=True, eq=False)
-class TileSpace:
-    """points: int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer); cycles: int64 [p], estimated for the whole block."""
-
-    points: NDArray[np.int64]
-    cycles: NDArray[np.int64]
+KEPT = 64  # points of a space that are kept, best estimates first
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
+    """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group."""
+
     pixels: int
     groups: int
     n1: int
     k1: int
+    chunks_n: int
+    chunks_k: int
     to_l1: bool
     dtype: int
 
@@ -53,84 +51,100 @@ def _sizes(limit: int, top: int) -> list[int]:
     return sorted(size for size in wanted if 1 <= size <= top)
 
 
-@lru_cache(maxsize=4096)
-def _space(machine: Machine, shape: _Shape) -> TileSpace:
+def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
+    """int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer): every legal combination."""
     half_a, half_b, half_c = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
-    rows = -(-shape.pixels // 16)
-    m = np.array(_sizes(rows, half_a // 16), np.int64) * 16
-    n = np.array(_sizes(shape.n1, half_b // 16), np.int64)
-    k = np.array(_sizes(shape.k1, half_a // 16), np.int64)
-    order = np.array([0, 1], np.int64)
-    grid = np.stack([g.reshape(-1) for g in np.meshgrid(m, n, k, order, indexing="ij")], 1)
+    m = np.array(_sizes(-(-s.pixels // 16), half_a // 16), np.int64) * 16
+    n = np.array(_sizes(s.n1, half_b // 16), np.int64)
+    k = np.array(_sizes(s.k1, half_a // 16), np.int64)
+    grid = np.stack([g.reshape(-1) for g in np.meshgrid(m, n, k, np.array([0, 1], np.int64), indexing="ij")], 1)
     legal = (grid[:, 0] * grid[:, 2] <= half_a) & (grid[:, 1] * grid[:, 2] * 16 <= half_b) & (grid[:, 1] * grid[:, 0] * 2 <= half_c)
-    points = grid[legal]
-    cycles = _estimate(machine, shape, points)
-    return TileSpace(points, cycles)
+    if s.chunks_k > 1:
+        legal &= -(-s.pixels // grid[:, 0]) * grid[:, 0] * s.n1 * 2 <= 2 * half_c
+    return grid[legal]
 
 
-def _estimate(machine: Machine, s: _Shape, points: NDArray[np.int64]) -> NDArray[np.int64]:
+def estimate(machine: Machine, s: Shape, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cycles of the whole block for every point, uncontended: the busiest engine, plus filling and draining the pipe."""
     t = _tables(machine)
     m, n, k, n_outer = points.T
     tiles_m, tiles_n, tiles_k = -(-s.pixels // m), -(-s.n1 // n), -(-s.k1 // k)
-    last_m = -(-(s.pixels - (tiles_m - 1) * m) // 16) * 16
-    rows = (tiles_m - 1) * m + last_m
-    products = s.groups * tiles_m * tiles_n * tiles_k
-    cube = products * t.scalars[0] + s.groups * rows // 16 * s.k1 * s.n1 * t.fractal_cycles[s.dtype]
+    repeats = s.groups * s.chunks_n * s.chunks_k
+    rows = (tiles_m - 1) * m + -(-(s.pixels - (tiles_m - 1) * m) // 16) * 16
+    products = tiles_m * tiles_n * tiles_k
+    cube = products * t.scalars[0] + rows // 16 * s.k1 * s.n1 * t.fractal_cycles[s.dtype]
     one_k = tiles_k == 1
     times_a = np.where(one_k & ((n_outer == 0) | (tiles_m == 1)), 1, tiles_n)
     times_b = np.where(one_k & ((n_outer == 1) | (tiles_n == 1)), 1, tiles_m)
     l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
-    a = s.groups * times_a * (rows * s.k1 * 32 // t.rate[l1, l0a] + tiles_m * tiles_k * t.startup[l1, l0a])
-    b = s.groups * times_b * (s.n1 * s.k1 * 512 // t.rate[l1, l0b] + tiles_n * tiles_k * t.startup[l1, l0b])
+    a = times_a * (rows * s.k1 * 32 // t.rate[l1, l0a] + tiles_m * tiles_k * t.startup[l1, l0a])
+    b = times_b * (s.n1 * s.k1 * 512 // t.rate[l1, l0b] + tiles_n * tiles_k * t.startup[l1, l0b])
     out = l1 if s.to_l1 else Memory.UB
-    fix = s.groups * (s.pixels * s.n1 * 64 // t.rate[l0c, out] + tiles_m * tiles_n * t.startup[l0c, out])
+    fix = (s.pixels * s.n1 * 64 // t.rate[l0c, out] + tiles_m * tiles_n * t.startup[l0c, out]) // s.chunks_k
     fill = np.minimum(m, rows) * k * 32 // t.rate[l1, l0a] + n * k * 512 // t.rate[l1, l0b]
     drain = np.minimum(m, rows) * n * 64 // t.rate[l0c, out]
-    return np.maximum(np.maximum(cube, a + b), fix) + fill + drain + products // 4
+    # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
+    stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
+    return repeats * (np.maximum(np.maximum(cube, a + b), fix) + products // 4) + fill + stalls
 
 
-def conv_space(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> TileSpace:
-    """The space of a convolution on `rows` output rows whose results go to L1 or, through UB, elsewhere."""
-    path = unit.machine.path(Memory.L0C, Memory.L1) is not None and to_l1
-    return _space(unit.machine, _Shape(rows * spec.out_w, spec.groups, spec.n1, spec.k1, path, int(unit.dtype)))
+@lru_cache(maxsize=8192)
+def _best(machine: Machine, s: Shape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    points = legal_points(machine, s)
+    cycles = estimate(machine, s, points)
+    order = np.argsort(cycles, kind="stable")[:KEPT]
+    return points[order], cycles[order]
 
 
-def rank(space: TileSpace) -> NDArray[np.int64]:
-    """Points from the best estimate to the worst; ties to the earlier point."""
-    return np.argsort(space.cycles, kind="stable")
+def _chunk_choices(spec: ConvSpec, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
+    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: whole k with as much of n as fits, or pieces of k with partial sums."""
+    choices = set()
+    whole = budget // (spec.k1 * 16)
+    for n in {whole, -(-whole // 2), 1}:
+        if n >= 1:
+            n = min(n, spec.n1)
+            choices.add((-(-spec.n1 // -(-spec.n1 // n)), spec.k1))
+    room = l0c_blocks // (2 * (-(-pixels // 16) * 16))
+    for n in {room, 32, 16, 8, 4}:
+        n = min(n, room, spec.n1, budget // 16)
+        if n >= 1:
+            k = min(spec.k1, budget // (16 * n))
+            choices.add((n, -(-spec.k1 // -(-spec.k1 // k))))
+    return sorted(choices)
 
 
-def chunks(spec: ConvSpec, pixels: int, tile_m: int, blocks: int = CHUNK_BLOCKS, l0c_blocks: int = 8192) -> tuple[int, int]:
-    """(chunk_n1, chunk_k1) of streamed weights: whole k where that fits, else as much of n as the partial sums in L0C allow."""
-    if spec.k1 * 16 <= blocks:
-        return max(1, min(spec.n1, blocks // (spec.k1 * 16))), spec.k1
-    padded = -(-pixels // tile_m) * tile_m
-    room = l0c_blocks // (2 * padded)
-    if room < 1:
-        return 1, spec.k1
-    n = min(spec.n1, room, 16)
-    return n, max(1, min(spec.k1, blocks // (16 * n)))
-
-
-def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, choice: int = 0, blocks: int = CHUNK_BLOCKS) -> ConvTiling:
-    """The tiling at place `choice` of the ranking."""
-    space = conv_space(unit, spec, rows, to_l1)
-    order = rank(space)
-    m, n, k, n_outer = (int(v) for v in space.points[order[min(choice, len(order) - 1)]])
-    if resident:
-        chunk_n, chunk_k = spec.n1, spec.k1
-    else:
-        chunk_n, chunk_k = chunks(spec, rows * spec.out_w, m, blocks, unit.machine.buffer_blocks(Memory.L0C))
-        n, k = min(n, chunk_n), min(k, chunk_k)
-    return ConvTiling(
-        weights="resident" if resident else "streamed",
-        chunk_n1=chunk_n,
-        chunk_k1=chunk_k,
-        tile_m=m,
-        tile_n1=n,
-        tile_k1=k,
-        order="n" if n_outer else "m",
+@lru_cache(maxsize=8192)
+def _ranked(machine: Machine, dtype: int, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> tuple[ConvTiling, ...]:
+    pixels = rows * spec.out_w
+    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
+    chunks = [(spec.n1, spec.k1)] if resident else _chunk_choices(spec, pixels, budget, machine.buffer_blocks(Memory.L0C))
+    rows_of = []
+    for n1, k1 in chunks:
+        shape = Shape(pixels, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, dtype)
+        points, cycles = _best(machine, shape)
+        rows_of += [(int(c), n1, k1, *(int(v) for v in p)) for p, c in zip(points, cycles, strict=True)]
+    rows_of.sort(key=lambda r: (r[0], -r[1] * r[2]))
+    return tuple(
+        ConvTiling.model_construct(
+            kind="conv",
+            weights="resident" if resident else "streamed",
+            chunk_n1=n1,
+            chunk_k1=k1,
+            tile_m=m,
+            tile_n1=n,
+            tile_k1=k,
+            order="n" if n_outer else "m",
+        )
+        for _, n1, k1, m, n, k, n_outer in rows_of[:KEPT]
     )
+
+
+def conv_tilings(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> tuple[ConvTiling, ...]:
+    """The best legal tilings by estimate, at most `KEPT`, for `rows` output rows; streamed weights in chunks of at most `budget` blocks.
+
+    Empty where no chunk is small enough.
+    """
+    return _ranked(unit.machine, int(unit.dtype), spec, rows, to_l1, resident, budget)
 
 
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:

@@ -57,7 +57,7 @@ class StorageSpec:
         return self.planes * self.plane_blocks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelSpec:
     """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on."""
 
@@ -76,7 +76,7 @@ class KernelSpec:
         return 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConvSpec(KernelSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.
 
@@ -110,14 +110,14 @@ class ConvSpec(KernelSpec):
         return self.out_h * self.out_w * int(self.kernel.weights.size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PoolSpec(KernelSpec):
     """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel."""
 
     counts_at: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VectorSpec(KernelSpec):
     """steps: int64 [s, 5] of (opcode, immediate bits, operand (-1: none, -2: v itself), scale blocks or -1, shift blocks or -1)."""
 
@@ -129,7 +129,7 @@ class VectorSpec(KernelSpec):
         return bool((self.steps[:, 2] == 0).any())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SoftmaxSpec(KernelSpec):
     """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in gaps; gaps: planes that have any."""
 
