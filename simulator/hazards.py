@@ -147,9 +147,6 @@ def _node(nodes: Int32s, used: Int64s, record: int, rest: int) -> int:
 
 @njit(cache=True)
 def _write(w: Walk, i: int, q: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
-    if block < w.limits[memory, 1]:
-        _report(w, CONSTANT_WRITE, i, memory, block, -1)
-        return
     at = shift + block
     writer = w.writer[at]
     if writer >= 0 and not _before(w, writer, q):
@@ -188,6 +185,7 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
     four = c[I_LANES] == 4
     taps = c[I_KH] * c[I_KW]
     per_block = 4 if four else 1
+    writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
     for k in range(c[I_K]):
         for part in range(per_block):
             tap = (c[I_KOFF] + k) * per_block + part
@@ -204,7 +202,8 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
                 y, x = oy * c[I_SH] + dy, ox * c[I_SW] + dx
                 if 0 <= y < c[I_H] and 0 <= x < c[I_W]:
                     block = start + y * c[I_PITCH] + (x // 4 if four else x)
-                    if w.reader[shift + block] != i:
+                    at = shift + block
+                    if _read_run(i, q, at, at + 1, writer, reader, queue, place, seen) == at:
                         nodes = _grown(nodes, used, 2)
                         _read(w, i, q, _L1, shift, block, nodes, used)
                 ox += 1
@@ -215,9 +214,49 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
 
 
 @njit(cache=True)
+def _read_run(i: int, q: int, at: int, stop: int, writer: Int32s, reader: Int32s, queue: Int32s, place: Int32s, seen: Int32s) -> int:
+    """Read shadow blocks [at, stop) while all is well; the first one that `_read` has to look at, or stop."""
+    fine = i  # a record already found to be ordered before this one
+    while at < stop:
+        last = reader[at]
+        if last != i:
+            before = writer[at]
+            if before != fine and before != WRITTEN:
+                if before < 0 or (queue[before] != q and seen[queue[before]] < place[before]):
+                    return at
+                fine = before
+            if last < NOBODY or (last >= 0 and queue[last] != q and seen[queue[last]] < place[last]):
+                return at
+            reader[at] = i
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def _write_run(i: int, q: int, at: int, stop: int, writer: Int32s, reader: Int32s, queue: Int32s, place: Int32s, seen: Int32s) -> int:
+    """As `_read_run`, for writes."""
+    fine = i
+    while at < stop:
+        last, before = reader[at], writer[at]
+        if before >= 0 and before != fine:
+            if queue[before] != q and seen[queue[before]] < place[before]:
+                return at
+            fine = before
+        if last != NOBODY and last != fine:
+            if last < NOBODY or (queue[last] != q and seen[queue[last]] < place[last]):
+                return at
+            fine = last
+        writer[at] = i
+        reader[at] = NOBODY
+        at += 1
+    return at
+
+
+@njit(cache=True)
 def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -> Int32s:
     """Everything that record i reads and writes."""
     base = w.base[w.core_of_queue[q]]
+    writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
     for j in range(accesses(w.code, i, rows)):
         row = rows[j]
         memory, write, first, length = row[0], row[1], row[2], row[3]
@@ -232,16 +271,28 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
         if w.code[i, OP] == _IM2COL and not write:
             nodes = _gather(w, i, q, base[_L1], nodes, used)
             continue
+        shift = base[memory]
         for outer in range(row[6]):
             for inner in range(row[4]):
                 start = first + inner * row[5] + outer * row[7]
+                stop = start + length
                 if write:
-                    for block in range(start, start + length):
-                        _write(w, i, q, memory, base[memory], block, nodes, used)
+                    while start < readable and start < stop:
+                        _report(w, CONSTANT_WRITE, i, memory, start, -1)
+                        start += 1
+                    while start < stop:
+                        start = _write_run(i, q, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        if start < stop:
+                            _write(w, i, q, memory, shift, start, nodes, used)
+                            start += 1
                 else:
-                    nodes = _grown(nodes, used, 2 * length)
-                    for block in range(max(start, readable), start + length):
-                        _read(w, i, q, memory, base[memory], block, nodes, used)
+                    start = max(start, readable)
+                    while start < stop:
+                        start = _read_run(i, q, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        if start < stop:
+                            nodes = _grown(nodes, used, 2)
+                            _read(w, i, q, memory, shift, start, nodes, used)
+                            start += 1
     return nodes
 
 

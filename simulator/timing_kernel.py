@@ -176,7 +176,7 @@ def _dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engi
     full = -1
     touched = 0
     while pc < stop:
-        e = np.int64(engine[pc])
+        e: Any = np.int64(engine[pc])
         entry = unit[first + e * COLUMNS + TAIL]
         oldest = entry - depth
         next_cycle = cycle + issue

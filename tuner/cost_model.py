@@ -171,7 +171,7 @@ def evaluate(predicted: NDArray[np.float64], rows: Rows, seed: int) -> Metrics:
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """1 for the smallest; equal values share their mean rank."""
-    return pd.Series(values).rank().to_numpy(np.float64)
+    return np.asarray(pd.Series(values).rank(), np.float64)
 
 
 def _pair_accuracy(guess: NDArray[np.float64], truth: NDArray[np.float64], rng: np.random.Generator) -> float:

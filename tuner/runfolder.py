@@ -21,7 +21,16 @@ FOLDERS = ("plans", "checkpoint", "models", ".tmp")
 
 
 @dataclass(frozen=True)
-class RunIdentity:
+class Identity:
+    """Whose folder it is; the fields of a subclass are compared when it is opened again."""
+
+    @property
+    def run(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RunIdentity(Identity):
     """What a run's results follow from; equal identities give equal rows.  The budget is not part of it."""
 
     model: str  # name
@@ -59,7 +68,7 @@ def read_json(path: Path) -> Any:
 class RunFolder:
     """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty."""
 
-    def __init__(self, path: Path, identity: RunIdentity, resume: bool = False) -> None:
+    def __init__(self, path: Path, identity: Identity, resume: bool = False) -> None:
         self.path, self.identity, self.run = path, identity, identity.run
         self.resumed = False
         if path.exists() and not path.is_dir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compiler.derive.plan import Plan, SegmentPlan, Tiling
 from compiler.emit.segment import Infeasible, l1_need
 from compiler.schedule.blocks import Blocks, cut
-from compiler.tile.space import CHUNK_BUDGETS, conv_tilings, vector_tiling
+from compiler.tile.space import CHUNK_BUDGETS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
 from simulator.npu.machine import Memory
 
@@ -53,8 +53,7 @@ def default_tiling(unit: Unit, layout: Blocks, k: int, resident: bool, budget: i
     rows = max(1, max(r.size for r in layout.computed[k]))
     if not isinstance(spec, ConvSpec):
         return vector_tiling(unit, spec, rows)
-    ranked = conv_tilings(unit, spec, rows, layout.inside[k], resident, budget)
-    return ranked[min(choice, len(ranked) - 1)] if ranked else None
+    return conv_tiling(unit, spec, rows, layout.inside[k], resident, budget, choice)
 
 
 def make_plan(unit: Unit, segments: list[SegmentPlan]) -> Plan:

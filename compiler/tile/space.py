@@ -113,38 +113,38 @@ def _chunk_choices(spec: ConvSpec, pixels: int, budget: int, l0c_blocks: int) ->
     return sorted(choices)
 
 
-@lru_cache(maxsize=8192)
-def _ranked(machine: Machine, dtype: int, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> tuple[ConvTiling, ...]:
+@lru_cache(maxsize=16384)
+def _ranked(machine: Machine, dtype: int, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
+    """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
     pixels = rows * spec.out_w
     direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
     chunks = [(spec.n1, spec.k1)] if resident else _chunk_choices(spec, pixels, budget, machine.buffer_blocks(Memory.L0C))
-    rows_of = []
+    parts = [np.empty((0, 7), np.int64)]
     for n1, k1 in chunks:
-        shape = Shape(pixels, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, dtype)
-        points, cycles = _best(machine, shape)
-        rows_of += [(int(c), n1, k1, *(int(v) for v in p)) for p, c in zip(points, cycles, strict=True)]
-    rows_of.sort(key=lambda r: (r[0], -r[1] * r[2]))
-    return tuple(
-        ConvTiling.model_construct(
-            kind="conv",
-            weights="resident" if resident else "streamed",
-            chunk_n1=n1,
-            chunk_k1=k1,
-            tile_m=m,
-            tile_n1=n,
-            tile_k1=k,
-            order="n" if n_outer else "m",
-        )
-        for _, n1, k1, m, n, k, n_outer in rows_of[:KEPT]
+        points, cycles = _best(machine, Shape(pixels, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, dtype))
+        parts.append(np.column_stack([cycles, np.full(len(cycles), n1), np.full(len(cycles), k1), points]))
+    table = np.concatenate(parts)
+    # equal estimates: the larger chunk, whose bursts are longer, then the earlier point
+    return table[np.lexsort((-table[:, 1] * table[:, 2], table[:, 0]))[:KEPT]]
+
+
+@lru_cache(maxsize=65536)
+def _made(weights: str, chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
+    return ConvTiling.model_construct(
+        kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=m, tile_n1=n, tile_k1=k, order="n" if n_outer else "m"
     )
 
 
-def conv_tilings(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> tuple[ConvTiling, ...]:
-    """The best legal tilings by estimate, at most `KEPT`, for `rows` output rows; streamed weights in chunks of at most `budget` blocks.
+def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
+    """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
-    Empty where no chunk is small enough.
+    Streamed weights come in chunks of at most `budget` blocks.
     """
-    return _ranked(unit.machine, int(unit.dtype), spec, rows, to_l1, resident, budget)
+    ranked = _ranked(unit.machine, int(unit.dtype), spec, rows, to_l1, resident, budget)
+    if not len(ranked):
+        return None
+    point = ranked[min(choice, len(ranked) - 1)].tolist()
+    return _made("resident" if resident else "streamed", *point[1:])
 
 
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
