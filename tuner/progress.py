@@ -1,0 +1,126 @@
+"""What a person sees while a run goes on: a table that is kept up to date on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+LINE_EVERY_S = 10.0
+BEST_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs."""
+
+    measured: int
+    best: Mapping[str, int] = field(default_factory=dict)
+    baseline: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+
+
+class Progress:
+    """Shows snapshots.  `candidates` or `seconds`: the budget; `already`: programs measured before a resume.
+
+    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.
+    """
+
+    def __init__(
+        self,
+        candidates: int | None = None,
+        seconds: float | None = None,
+        already: int = 0,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
+        self._stream, self._clock = stream or sys.stderr, clock
+        self._start_s = clock()
+        self._last_s = -LINE_EVERY_S
+        self._shown_best: dict[str, int] = {}
+        console = Console(file=self._stream)
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the table."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=self._stream, flush=True)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show where the run stands; cheap enough to call after every outcome."""
+        if self._quiet:
+            return
+        now = self._clock()
+        if self._live is not None:
+            if now - self._last_s >= 0.25:
+                self._last_s = now
+                self._live.update(self.table(snapshot))
+            return
+        patience_s = BEST_EVERY_S if dict(snapshot.best) != self._shown_best else LINE_EVERY_S
+        if now - self._last_s >= patience_s:
+            self._last_s, self._shown_best = now, dict(snapshot.best)
+            self.say(self.line(snapshot))
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """The last word, whatever was shown a moment ago."""
+        self._last_s = -LINE_EVERY_S
+        self.update(snapshot)
+
+    def _rate(self, snapshot: Snapshot) -> float:
+        return (snapshot.measured - self._already) / max(1e-9, self._clock() - self._start_s)
+
+    def _left(self, snapshot: Snapshot) -> str:
+        if self._seconds is not None:
+            return f"{max(0.0, self._seconds - (self._clock() - self._start_s)):.0f} s left"
+        if self._candidates is None:
+            return ""
+        left = max(0, self._candidates - snapshot.measured)
+        rate = self._rate(snapshot)
+        return f"{left} left" + (f", about {left / rate:.0f} s" if left and rate > 0 else "")
+
+    def _counts(self, snapshot: Snapshot) -> str:
+        failed = " ".join(f"{count} {status}" for status, count in sorted(snapshot.failures.items()) if count)
+        parts = [f"{snapshot.measured} measured", f"{self._rate(snapshot):.1f}/s", self._left(snapshot), failed, snapshot.note]
+        return ", ".join(part for part in parts if part)
+
+    def line(self, snapshot: Snapshot) -> str:
+        """Everything in one line."""
+        best = "; ".join(f"{level} {_cycles(snapshot, level)}" for level in snapshot.best)
+        return self._counts(snapshot) + (f"; best: {best}" if best else "")
+
+    def table(self, snapshot: Snapshot) -> Table:
+        """Everything as a table, a row per level."""
+        table = Table(caption=self._counts(snapshot), caption_justify="left")
+        for name in ("level", "best cycles", "baseline", "ratio"):
+            table.add_column(name, justify="left" if name == "level" else "right")
+        for level, cycles in snapshot.best.items():
+            base = snapshot.baseline.get(level)
+            table.add_row(level, f"{cycles:,}", f"{base:,}" if base else "", f"{cycles / base:.3f}" if base else "")
+        return table
+
+
+def _cycles(snapshot: Snapshot, level: str) -> str:
+    cycles, base = snapshot.best[level], snapshot.baseline.get(level)
+    return f"{cycles:,} cycles" + (f" ({cycles / base:.3f} of baseline)" if base else "")
