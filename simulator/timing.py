@@ -35,6 +35,8 @@ from simulator.npu.machine import SHARE_UNIT, Engine, Machine
 from simulator.npu.program import Code, Program, ProgramError
 from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
+Flags = NDArray[np.int32]
+
 _OP, _ENGINE = isa.OP, isa.ENGINE
 _FLAG_CORE, _FLAG_ENGINE, _FLAG_ID = isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
@@ -129,66 +131,66 @@ class Timing:
 
 
 @njit(cache=True)
-def _count(code: Code, core: int, cores: int, ids: int, queue_count: Ints, sets: Ints, waits: Ints, engine: NDArray[np.uint8]) -> int:
-    """First pass over a stream: entries per queue, SETs and WAITs per flag.  Returns the first unusable row, or -1."""
+def _count(
+    code: Code, core: int, cores: int, ids: int, queue_count: Ints, index: Flags, flags: Ints, used: int, engine: NDArray[np.uint8]
+) -> int:
+    """First pass over a stream: entries per queue, SETs and WAITs per flag; flags are numbered from 1 as they are met.
+
+    index: int32 [queues, queues, ids], number of a flag.  flags: int64 [.., 2], its SETs and WAITs.  Returns how many flags are
+    known, or -1 - the first row that cannot be used.
+    """
     for i in range(code.shape[0]):
         e = code[i, _ENGINE]
         if e < 0 or e >= ENGINES:
-            return i
+            return -1 - i
         engine[i] = e
-        queue_count[core * ENGINES + e] += 1
+        here = core * ENGINES + e
+        queue_count[here] += 1
         op = code[i, _OP]
         if op in (_SET, _WAIT):
             other, other_engine, flag = code[i, _FLAG_CORE], code[i, _FLAG_ENGINE], code[i, _FLAG_ID]
             if other < 0 or other >= cores or other_engine < 0 or other_engine >= ENGINES or flag < 0 or flag >= ids:
-                return i
-            here, there = core * ENGINES + e, other * ENGINES + other_engine
-            if op == _SET:
-                sets[here, there, flag] += 1
-            else:
-                waits[there, here, flag] += 1
-    return -1
+                return -1 - i
+            there = other * ENGINES + other_engine
+            source, target = (here, there) if op == _SET else (there, here)
+            if index[source, target, flag] == 0:
+                used += 1
+                index[source, target, flag] = used
+            flags[index[source, target, flag], 0 if op == _SET else 1] += 1
+    return used
 
 
 @njit(cache=True)
 def _fill(
-    code: Code,
-    core: int,
-    busy: Ints,
-    bus: Ints,
-    word: Ints,
-    cursor: Ints,
-    sets: Ints,
-    waits: Ints,
-    fixed_cycles: Ints,
-    transfers: Ints,
-    bus_units: Ints,
+    code: Code, core: int, busy: Ints, bus: Ints, useful: Ints, word: Ints, cursor: Ints, index: Flags, slots: Ints, totals: Ints
 ) -> int:
-    """Second pass: entries into their queues.  `sets` and `waits` hold the next slot of each flag."""
+    """Second pass: entries into their queues.  slots: int64 [.., 2], next slot of a flag's SETs and WAITs.
+
+    totals: int64 [5, queues], fixed cycles, transfers, bus units, bytes read, bytes written.  Returns the first row that cannot be used,
+    or -1.
+    """
     for i in range(code.shape[0]):
-        q = core * ENGINES + code[i, _ENGINE]
+        here = core * ENGINES + code[i, _ENGINE]
         op = code[i, _OP]
-        if op == _SET:
+        if op in (_SET, _WAIT):
             there = code[i, _FLAG_CORE] * ENGINES + code[i, _FLAG_ENGINE]
-            slot = sets[q, there, code[i, _FLAG_ID]]
-            sets[q, there, code[i, _FLAG_ID]] += 1
-            entry = slot << KIND_BITS | (SET if code[i, _FLAG_CORE] == core else SET_REMOTE)
-        elif op == _WAIT:
-            there = code[i, _FLAG_CORE] * ENGINES + code[i, _FLAG_ENGINE]
-            slot = waits[there, q, code[i, _FLAG_ID]]
-            waits[there, q, code[i, _FLAG_ID]] += 1
-            entry = slot << KIND_BITS | WAIT
+            flag = index[here, there, code[i, _FLAG_ID]] if op == _SET else index[there, here, code[i, _FLAG_ID]]
+            side = 0 if op == _SET else 1
+            kind = WAIT if op == _WAIT else SET if code[i, _FLAG_CORE] == core else SET_REMOTE
+            word[cursor[here]] = slots[flag, side] << KIND_BITS | kind
+            slots[flag, side] += 1
         elif bus[i] > 0:
             if code[i, _ENGINE] != _MTE2 and code[i, _ENGINE] != _MTE3:
                 return i
-            entry = bus[i] << KIND_BITS | TRANSFER
-            transfers[q] += 1
-            bus_units[q] += bus[i]
+            word[cursor[here]] = bus[i] << KIND_BITS | TRANSFER
+            totals[1, here] += 1
+            totals[2, here] += bus[i]
+            totals[3, here] += max(0, useful[i])
+            totals[4, here] -= min(0, useful[i])
         else:
-            entry = busy[i] << KIND_BITS | FIXED
-            fixed_cycles[q] += busy[i]
-        word[cursor[q]] = entry
-        cursor[q] += 1
+            word[cursor[here]] = busy[i] << KIND_BITS | FIXED
+            totals[0, here] += busy[i]
+        cursor[here] += 1
     return -1
 
 
@@ -200,40 +202,38 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     cores = len(program.streams)
     if not 1 <= cores <= machine.cores:
         raise ProgramError(f"program has {cores} streams, {machine.name} has {machine.cores} cores")
-    queues = cores * ENGINES
-    ids = machine.flags.ids_per_pair
+    queues, ids = cores * ENGINES, machine.flags.ids_per_pair
     stream_start = np.concatenate(([0], np.cumsum([len(code) for code in program.streams]))).astype(np.int64)
     total = int(stream_start[-1])
     engine = np.empty(total, np.uint8)
     queue_count = np.zeros(queues, np.int64)
-    sets, waits = np.zeros((queues, queues, ids), np.int64), np.zeros((queues, queues, ids), np.int64)
+    index = np.zeros((queues, queues, ids), np.int32)
+    flags = np.zeros((min(index.size, total) + 1, 2), np.int64)
+    used = 0
     for core, code in enumerate(program.streams):
-        bad = _count(code, core, cores, ids, queue_count, sets, waits, engine[stream_start[core] : stream_start[core + 1]])
-        if bad >= 0:
-            raise ProgramError(f"core {core} instruction {bad}: names an engine, core or flag that {machine.name} does not have")
+        stream_engine = engine[stream_start[core] : stream_start[core + 1]]
+        used = _count(code, core, cores, ids, queue_count, index, flags, used, stream_engine)
+        if used < 0:
+            raise ProgramError(f"core {core} instruction {-1 - used}: names an engine, core or flag that {machine.name} does not have")
     queue_start = np.concatenate(([0], np.cumsum(queue_count)))
-    need = np.maximum(sets, waits).ravel()
-    first_slot = (np.cumsum(need) - need).reshape(sets.shape)
-    sets, waits = first_slot.copy(), first_slot
+    need = flags[: used + 1].max(axis=1)
+    slots = np.repeat(np.cumsum(need) - need, 2).reshape(-1, 2)
     word = np.empty(total, np.int64)
     cursor = queue_start[:-1].copy()
-    fixed, transfers, bus_units = (np.zeros(queues, np.int64) for _ in range(3))
+    totals = np.zeros((5, queues), np.int64)
     tables = cost_tables(machine)
-    read = written = 0
     for core, code in enumerate(program.streams):
         for at in range(0, len(code), _CHUNK):
             rows = code[at : at + _CHUNK]
-            busy, bus, useful = price(rows, tables)
-            bad = _fill(rows, core, busy, bus, word, cursor, sets, waits, fixed, transfers, bus_units)
+            bad = _fill(rows, core, *price(rows, tables), word, cursor, index, slots, totals)
             if bad >= 0:
                 raise ProgramError(f"core {core} instruction {at + bad}: DDR is reached by MTE2 and MTE3 only")
-            read += int(useful[useful > 0].sum())
-            written -= int(useful[useful < 0].sum())
-    shape = (cores, ENGINES)
+    for array in (word, queue_start, engine, stream_start, totals):
+        array.flags.writeable = False
+    fixed, transfers, bus_units, read, written = totals.reshape(5, cores, ENGINES)
     return Prepared(
-        machine, word, queue_start, engine, stream_start, int(need.sum()),
-        fixed.reshape(shape), transfers.reshape(shape), bus_units.reshape(shape), read, written,
-    )  # fmt: skip
+        machine, word, queue_start, engine, stream_start, int(need.sum()), fixed, transfers, bus_units, int(read.sum()), int(written.sum())
+    )
 
 
 def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -> Timing:
