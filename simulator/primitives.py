@@ -104,6 +104,19 @@ def im2col(memories: list[Bytes], record: Words) -> int:
     return target.nbytes
 
 
+@lru_cache(maxsize=1024)
+def _rows(m: int, products_per_row: int) -> int:
+    """Rows of one matrix product: few enough that OpenBLAS keeps it on one thread.
+
+    It starts threads above 2^18 products.  For tiles of this size they cost more than they bring, eighty times more on a busy
+    machine, and one thread makes the sum's order a matter of the shape alone.
+    """
+    rows = m
+    while rows % 2 == 0 and rows * products_per_row > 1 << 18:
+        rows //= 2
+    return rows
+
+
 def mmad(memories: list[Bytes], record: Words) -> int:
     """L0C[n1][m] (+)= L0A x L0B, products and sums in float32."""
     m, k, n1 = record[M_MPAD], record[M_K], record[M_N1]
@@ -116,7 +129,9 @@ def mmad(memories: list[Bytes], record: Words) -> int:
     left[...] = a.transpose(1, 0, 2)
     right = np.empty((n1, 16, k, c0), np.float32)
     right[...] = b.transpose(0, 2, 1, 3)
-    product = np.matmul(left.reshape(m, k * c0), right.reshape(n1 * 16, k * c0).T).reshape(m, n1, 16).transpose(1, 0, 2)
+    rows = _rows(m, n1 * 16 * k * c0)
+    product = np.matmul(left.reshape(m // rows, rows, k * c0), right.reshape(n1 * 16, k * c0).T)
+    product = product.reshape(m, n1, 16).transpose(1, 0, 2)
     if record[M_ACC]:
         c += product
     else:
