@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.npu import isa
@@ -72,7 +74,7 @@ class Container:
     machine: Machine
     memory: MemoryMap
     variants: tuple[Variant, ...]
-    constants: bytes | memoryview
+    constants: bytes | memoryview | NDArray[np.uint8]  # a read-only memoryview after `decode`
 
     @property
     def dtype(self) -> DataType:
@@ -168,7 +170,9 @@ def _canonical(header: _Header) -> bytes:
 def encode(container: Container) -> bytes:
     """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` for what `decode` would refuse."""
     digests: dict[str, int] = {}
-    chunks: list[bytes | memoryview] = [container.constants]
+    constants = _constants_of(container)
+    container = replace(container, constants=constants)
+    chunks: list[bytes | memoryview] = [constants]
     instructions: list[tuple[int, ...]] = [()]
     table = []
     for variant in container.variants:
@@ -185,11 +189,11 @@ def encode(container: Container) -> bytes:
         "model": container.model_digest,
         "isa": ISA_DIGEST,
         "machine_digest": container.machine.digest,
-        "machine": container.machine,
+        "machine": container.machine.model_dump(mode="json"),
         "dtype": container.dtype.name,
         "size_blocks": container.memory.size_blocks,
-        "buffers": tuple(asdict(buffer) for buffer in container.memory.buffers),
-        "variants": tuple(table),
+        "buffers": [asdict(buffer) for buffer in container.memory.buffers],
+        "variants": table,
     }
     # offsets depend on the header's length, which depends on their digits: repeat until it stands still
     hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
@@ -201,7 +205,10 @@ def encode(container: Container) -> bytes:
             end = at + len(chunk)
             at = _aligned(end)
         try:
-            header = _Header.model_validate(fields | {"constants": sections[0], "streams": tuple(sections[1:])})
+            # numpy integers, which a compiler's addresses may be, become integers
+            header = _Header.model_validate_json(
+                json.dumps(fields | {"constants": sections[0], "streams": sections[1:]}, default=operator.index)
+            )
         except ValidationError as error:
             raise ContainerError(f"container: {validation_line(error)}") from None
         text = _canonical(header)
@@ -216,6 +223,16 @@ def encode(container: Container) -> bytes:
         parts += [bytes(_aligned(length) - length), chunk]
         length = _aligned(length) + len(chunk)
     return b"".join(parts)
+
+
+def _constants_of(container: Container) -> memoryview:
+    """The constants without what a compiler's alignment puts behind the last one."""
+    given = container.constants
+    view = (np.ascontiguousarray(given).data if isinstance(given, np.ndarray) else memoryview(given)).cast("B")
+    size = container.memory.constant_blocks * BLOCK_BYTES
+    if any(view[size:]):
+        raise ContainerError(f"container: {len(view)} bytes of constants, those behind the memory map's {size} are not zero")
+    return view[:size]
 
 
 def _aligned(offset: int) -> int:
@@ -340,9 +357,9 @@ def _check(header: _Header, container: Container) -> None:
 
 def _check_buffers(container: Container) -> None:
     """What the host needs to lay inputs out and to read outputs back without leaving their buffers."""
-    names = [buffer.name for buffer in container.memory.buffers]
+    names = [buffer.name for buffer in container.memory.buffers if buffer.kind in ("input", "output")]
     if len(set(names)) != len(names):
-        raise ContainerError("container: memory map: two buffers have one name")
+        raise ContainerError(f"container: memory map: an input or output is given twice: {', '.join(names)}")
     c0 = container.dtype.lanes
     for buffer in container.memory.buffers:
         if buffer.kind not in ("input", "output"):

@@ -287,7 +287,7 @@ def test_bytes_behind_the_end_are_refused():
         (lambda h: h["buffers"][1].update(lanes=[*range(15), 16]), "lanes are not 16 different ones below 16"),
         (lambda h: h["buffers"][1].update(size_blocks=3), "3 blocks, its layout needs 4"),
         (lambda h: h["buffers"][1].update(pixel_lanes=8), "8 lanes in a pixel"),
-        (lambda h: h["buffers"][2].update(name="x"), "two buffers have one name"),
+        (lambda h: h["buffers"][2].update(name="x"), "an input or output is given twice: x, x"),
         (lambda h: h["buffers"][2].update(onnx_shape=[1, 16, 2]), "is not the model's"),
         (lambda h: h.update(more=1), "more"),
     ],
@@ -311,6 +311,25 @@ def test_encode_refuses_what_decode_would_refuse():
         encode(replace(example(), constants=b"short"))
     with pytest.raises(ContainerError, match="model"):
         encode(replace(example(), model_digest="no digest"))
+
+
+def test_what_a_compiler_hands_over_gives_the_same_bytes():
+    """Numpy integers as addresses, constants as an array with alignment behind the last one."""
+    it = example()
+    buffers = tuple(
+        replace(b, offset_blocks=np.int64(b.offset_blocks), lanes=tuple(np.array(b.lanes, np.int32))) for b in it.memory.buffers
+    )
+    variants = tuple(replace(v, cycles={name: np.int64(n) for name, n in v.cycles.items()}) for v in it.variants)
+    padded = np.concatenate([np.frombuffer(it.constants, np.uint8), np.zeros(32, np.uint8)])
+    assert encode(replace(it, memory=replace(it.memory, buffers=buffers), variants=variants, constants=padded)) == DATA
+    padded[-1] = 1
+    with pytest.raises(ContainerError, match="96 bytes of constants, those behind the memory map's 64 are not zero"):
+        encode(replace(it, constants=padded))
+
+
+def test_a_fresh_process_needs_no_machine_file(monkeypatch):
+    monkeypatch.setattr("simulator.npu.machine.configs_folder", lambda: pytest.fail("looked for machine files"))
+    assert decode(DATA).machine.name == "tiny"
 
 
 def test_a_view_of_a_larger_buffer_can_be_decoded_without_a_copy():
