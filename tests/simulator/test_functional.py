@@ -275,6 +275,40 @@ def test_queues_run_ahead_of_the_stream_and_cores_wait_for_each_other():
     np.testing.assert_array_equal(look(ddr, 9, (16,), np.float16), values)
 
 
+def test_any_legal_order_gives_the_same_bytes():
+    """The same queues, the streams handed out from the last engine to the first: every WAIT stands before its SET."""
+    text = """
+    MTE2    COPY L1[0] DDR[64]  length=32 count=1 count2=1
+    MTE2    COPY L1[32] DDR[0]  length=64 count=1 count2=1
+    MTE2    SET  core=0 engine=MTE1 id=0
+    MTE1    WAIT core=0 engine=MTE2 id=0
+    MTE1    IM2COL L0A[0] L1[0] h=2 w=8 pitch=8 plane=16 kh=1 kw=1 sh=1 sw=1 dh=1 dw=1 ow=8 m=16 mpad=16 k=2 lanes=16
+    MTE1    COPY L0B[0] L1[32]  length=64 count=1 count2=1
+    MTE1    SET  core=0 engine=CUBE id=0
+    CUBE    WAIT core=0 engine=MTE1 id=0
+    CUBE    MMAD L0C[0] L0A[0] L0B[0] mpad=16 k=2 n1=2
+    CUBE    SET  core=0 engine=FIXPIPE id=0
+    FIXPIPE WAIT core=0 engine=CUBE id=0
+    FIXPIPE FIXPIPE UB[0] L0C[0] m=16 mpad=16 n1=2 dplane=16
+    FIXPIPE SET  core=0 engine=MTE3 id=0
+    MTE3    WAIT core=0 engine=FIXPIPE id=0
+    MTE3    COPY DDR[128] UB[0] length=32 count=1 count2=1
+    """
+    lines = [line.strip() for line in text.strip().splitlines()]
+    values = np.random.default_rng(5).standard_normal((128, 16)).astype(np.float16)
+    results = []
+    for order in (lines, sorted(lines, key=lambda line: line.split()[0], reverse=True), sorted(lines, key=lambda line: line.split()[0])):
+        ddr = ddr_of((0, values))
+        counters = execute(program("\n".join(order)), TINY, ddr)
+        assert counters.macs == 16 * 32 * 32
+        results.append(ddr.tobytes())
+    expected = values[64:96].reshape(2, 16, 16).transpose(1, 0, 2).reshape(16, 32).astype(np.float32)
+    weights = values[:64].reshape(2, 2, 16, 16).transpose(0, 2, 1, 3).reshape(32, 32).astype(np.float32)
+    y = look(np.frombuffer(results[0], np.uint8), 128, (2, 16, 16), np.float16).transpose(1, 0, 2).reshape(16, 32)
+    np.testing.assert_allclose(y, expected @ weights.T, rtol=2e-3, atol=2e-3)
+    assert results[0] == results[1] == results[2]
+
+
 def test_deadlock_names_queues_and_flags():
     first = "MTE1 WAIT core=1 engine=MTE2 id=2\nMTE1 SET core=1 engine=MTE2 id=0"
     second = "MTE2 WAIT core=0 engine=MTE1 id=0\nMTE2 SET core=0 engine=MTE1 id=2"

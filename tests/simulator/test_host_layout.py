@@ -1,0 +1,95 @@
+"""Values reach the lanes that the memory map names and come back from there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.host_layout import load_input, read_blocks, read_output
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import BLOCK_BYTES, DataType
+from simulator.npu.program import DdrBuffer
+from tests.simulator.micro import TYPES, look
+
+AT = 3
+
+
+def storage(buffer: DdrBuffer) -> np.ndarray:
+    """DDR full of ones, so that what is not written shows."""
+    return np.full((AT + buffer.size_blocks + 2) * BLOCK_BYTES, 1, np.uint8)
+
+
+def buffer_of(shape, lanes, planes, pixel_lanes, blocks) -> DdrBuffer:
+    return DdrBuffer("b", "input", AT, blocks, shape, shape, tuple(lanes), pixel_lanes, planes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_round_trip(data):
+    """Any map of channels to lanes: values come back rounded to the data type, all other lanes are zero, nothing else changes."""
+    dtype = data.draw(st.sampled_from([DataType.float16, DataType.float32]))
+    n, h, w = (data.draw(st.integers(1, limit)) for limit in (2, 4, 9))
+    four = dtype == DataType.float16 and data.draw(st.booleans())
+    planes = 1 if four else data.draw(st.integers(1, 3))
+    capacity = 4 if four else planes * dtype.lanes
+    lanes = data.draw(st.permutations(range(capacity)))[: data.draw(st.integers(1, capacity))]
+    blocks = n * h * ((w + 3) // 4) if four else n * planes * h * w
+    buffer = buffer_of((n, len(lanes), h, w), lanes, planes, 4 if four else dtype.lanes, blocks)
+    ddr = storage(buffer)
+    array = np.random.default_rng(0).standard_normal((n, len(lanes), h, w)).astype(np.float32) + 10
+    load_input(ddr, buffer, array, dtype)
+    narrow = TYPES[int(dtype)]
+    out = read_output(ddr, buffer, dtype)
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, array.astype(narrow).astype(np.float32))
+    inside = ddr[AT * BLOCK_BYTES : (AT + blocks) * BLOCK_BYTES].view(narrow)
+    assert np.count_nonzero(inside) == array.size
+    assert (ddr[: AT * BLOCK_BYTES] == 1).all()
+    assert (ddr[(AT + blocks) * BLOCK_BYTES :] == 1).all()
+    # the blocks that count as read are those with a value in them
+    used = inside.reshape(blocks, -1).any(axis=1)
+    np.testing.assert_array_equal(read_blocks(buffer, dtype), used)
+
+
+def test_places_of_planes_and_lanes():
+    """Channel 1 in lane 17: plane 1, lane 1."""
+    buffer = buffer_of((1, 2, 2, 3), (4, 17), 2, 16, 12)
+    ddr = storage(buffer)
+    array = np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)
+    load_input(ddr, buffer, array, DataType.float16)
+    planes = look(ddr, AT, (2, 2, 3, 16), np.float16)
+    np.testing.assert_array_equal(planes[0, :, :, 4], array[0, 0])
+    np.testing.assert_array_equal(planes[1, :, :, 1], array[0, 1])
+
+
+def test_four_lane_image_has_a_pitch_of_four_pixels():
+    buffer = buffer_of((1, 3, 2, 5), (0, 1, 2), 1, 4, 4)
+    ddr = storage(buffer)
+    array = np.arange(1, 31, dtype=np.float32).reshape(1, 3, 2, 5)
+    load_input(ddr, buffer, array, DataType.float16)
+    pixels = look(ddr, AT, (2, 8, 4), np.float16)
+    np.testing.assert_array_equal(pixels[:, :5, :3], array[0].transpose(1, 2, 0))
+    assert not pixels[:, 5:].any()
+    assert not pixels[:, :, 3].any()
+
+
+def test_beyond_float16_is_infinity():
+    buffer = buffer_of((1, 1, 1, 1), (0,), 1, 16, 1)
+    ddr = storage(buffer)
+    load_input(ddr, buffer, np.array([1e6]), DataType.float16)
+    assert np.isposinf(read_output(ddr, buffer, DataType.float16)).all()
+
+
+def test_what_does_not_fit_is_refused():
+    good = buffer_of((1, 2, 1, 3), (0, 1), 1, 16, 3)
+    ddr = storage(good)
+    with pytest.raises(BadInputError, match=r"found shape \[2, 2\], expected \[1, 2, 1, 3\]"):
+        load_input(ddr, good, np.zeros((2, 2)), DataType.float16)
+    with pytest.raises(BadInputError, match="does not fit 2 blocks"):
+        read_output(ddr, buffer_of((1, 2, 1, 3), (0, 1), 1, 16, 2), DataType.float16)
+    with pytest.raises(BadInputError, match=r"lanes 0\.\.16, expected 0\.\.15"):
+        read_output(ddr, buffer_of((1, 2, 1, 3), (0, 16), 1, 16, 3), DataType.float16)
+    with pytest.raises(BadInputError, match="1 lanes for 2 channels"):
+        read_output(ddr, buffer_of((1, 2, 1, 3), (0,), 1, 16, 3), DataType.float16)
