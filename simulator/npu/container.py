@@ -151,7 +151,7 @@ class _Header(_Part):
     isa: _Digest
     machine_digest: _Digest
     machine: Machine
-    dtype: Literal["float16", "float32", "int8"]
+    dtype: Literal["float16", "float32"]
     size_blocks: _Block
     buffers: tuple[_Buffer, ...]
     constants: _Section

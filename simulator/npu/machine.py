@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -26,6 +27,7 @@ SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 # bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
 PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]
 NotNegativeInt = Annotated[int, Field(ge=0, le=1 << 40)]
+OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
 
 
 class Memory(IntEnum):
@@ -129,11 +131,11 @@ class Flags(_Spec):
 
 
 class Sizes(_Spec):
-    L1: PositiveInt
-    L0A: PositiveInt
-    L0B: PositiveInt
-    L0C: PositiveInt
-    UB: PositiveInt
+    L1: OnChipBytes
+    L0A: OnChipBytes
+    L0B: OnChipBytes
+    L0C: OnChipBytes
+    UB: OnChipBytes
 
     @model_validator(mode="after")
     def _whole_blocks(self) -> Self:
@@ -227,15 +229,16 @@ def read_yaml(path: FilePath) -> Any:
         raise BadInputError(f"{path}: {error}") from None
 
 
-def validation_line(error: ValidationError) -> str:
-    """All of pydantic's complaints in one line, each with its dotted path."""
+def validation_line(error: ValidationError, most: int = 8) -> str:
+    """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are."""
     parts = []
-    for item in error.errors():
+    for item in error.errors()[:most]:
         where = ".".join(str(part) for part in item["loc"]) or "(whole file)"
         value = item.get("input")
-        shown = f" (got {value!r})" if isinstance(value, str | int | float | bool) else ""
-        parts.append(f"{where}: {item['msg']}{shown}")
-    return "; ".join(parts)
+        shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
+        parts.append(" ".join(f"{where}: {item['msg']}".split()) + shown)
+    rest = error.error_count() - len(parts)
+    return "; ".join(parts) + (f"; and {rest} more" if rest else "")
 
 
 def configs_folder() -> FilePath:

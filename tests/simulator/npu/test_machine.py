@@ -110,6 +110,14 @@ def test_all_complaints_come_at_once(tmp_path, tiny):
         load(tmp_path, tiny)
 
 
+def test_many_and_long_complaints_stay_one_short_line(tmp_path, tiny):
+    tiny |= {f"odd\nkey {i}": "long" * 1000 for i in range(20)}
+    with pytest.raises(BadInputError, match=r"odd key 0: .*; and 12 more$") as caught:
+        load(tmp_path, tiny)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
