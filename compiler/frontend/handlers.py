@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
 from compiler.frontend.to_graph import Handler, Translator, View, graph_shape
 from compiler.ir.graph import Concat, Conv, Floats, Pool, Shuffle, Softmax
 from compiler.rewrites.lrn import lower_lrn
+from simulator.npu.errors import BadInputError
 
 Values = dict[str, Any]
 Pads = tuple[int, int, int, int]
@@ -62,7 +64,7 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     x = state.image(node)
     _, c, h, w = state.shapes[x]
     if c != weights.shape[1] * groups:
-        raise state.refuse(node, f"{c} input channels, but weights for {weights.shape[1]} x {groups} groups")
+        raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
     stride, dilation = _pair(state, node, values, "strides"), _pair(state, node, values, "dilations")
     pads = _pads(values, (h, w), kernel, stride, dilation)
     state.finish(node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))

@@ -201,7 +201,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
                 else:
                     held.add(region)
                 inputs.append(name)
-            op = replace(op, inputs=tuple(inputs))
+            op = with_inputs(op, inputs)
         operators.append(op)
     return replace(graph, operators=tuple(operators), shapes=shapes), copies
 

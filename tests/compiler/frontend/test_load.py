@@ -1,0 +1,211 @@
+"""Files that cannot be right are refused in one line that says what, where and what would be accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from compiler.frontend import load_model, lower, model_digest
+from compiler.frontend.load import OPSET, opset_of
+from simulator.npu.errors import BadInputError
+from tests.models import SMALL_MODELS, light_path, small_model
+
+
+def save(model: ModelProto, folder: Path, name: str = "m.onnx") -> Path:
+    path = folder / name
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def refusal(path: Path, shapes: dict[str, tuple[int, ...]] | None = None) -> str:
+    with pytest.raises(BadInputError) as caught:
+        load_model(path, shapes)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert str(path) in text
+    return text
+
+
+def dynamic(dims: list[int | str | None]) -> ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "dynamic",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_missing_folder_and_empty(tmp_path: Path) -> None:
+    assert "no such file" in refusal(tmp_path / "none.onnx")
+    assert "not a file" in refusal(tmp_path)
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    assert "empty" in refusal(tmp_path / "empty.onnx")
+
+
+@pytest.mark.parametrize("content", [b"hello, world\n", b"\x00" * 100, b"\x7fELF" + bytes(range(256)), b'{"ir_version": 8}'])
+def test_other_files(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other.onnx"
+    path.write_bytes(content)
+    assert "not a" in refusal(path)
+
+
+def test_truncated_anywhere(tmp_path: Path) -> None:
+    data = small_model("conv_chain").SerializeToString()
+    for size in np.linspace(1, len(data) - 1, 40).astype(int):
+        path = tmp_path / "cut.onnx"
+        path.write_bytes(data[: int(size)])
+        refusal(path)
+
+
+def test_flipped_bytes_never_escape(tmp_path: Path) -> None:
+    """Any damage is either harmless or a BadInputError."""
+    data = bytearray(small_model("residual_block").SerializeToString())
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(data)
+        # half of them in the nodes, which come first
+        end = len(data) if rng.integers(2) else 1500
+        damaged[int(rng.integers(end))] ^= 1 << int(rng.integers(8))
+        path = tmp_path / "damaged.onnx"
+        path.write_bytes(bytes(damaged))
+        try:
+            load_model(path)
+        except BadInputError:
+            refused += 1
+    assert refused > 10
+
+
+def test_dynamic_shape_says_how_to_fix_it(tmp_path: Path) -> None:
+    path = save(dynamic(["batch", 3, None, None]), tmp_path)
+    assert "'x'" in refusal(path)
+    assert "--shape x=1,3,224,224" in refusal(path)
+    model = load_model(path, {"x": (2, 3, 8, 8)})
+    assert [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim] == [2, 3, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({"z": (1, 3, 8, 8)}, "inputs: x"),
+        ({"x": (1, 3, 8)}, "4 dimensions"),
+        ({"x": (1, 4, 8, 8)}, "axis 1 is 3"),
+        ({"x": (0, 3, 8, 8)}, "at least 1"),
+    ],
+)
+def test_wrong_shape_option(tmp_path: Path, shapes: dict[str, tuple[int, ...]], said: str) -> None:
+    assert said in refusal(save(dynamic(["batch", 3, None, None]), tmp_path), shapes)
+
+
+def test_zero_sized_input(tmp_path: Path) -> None:
+    assert "at least 1" in refusal(save(dynamic([1, 0, 8, 8]), tmp_path))
+
+
+def conv_with(**attributes: object) -> ModelProto:
+    weights = np.zeros((8, 4, 3, 3), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv", **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "c", "h", "w"])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"group": 0}, "group 0"),
+        ({"group": -1}, "group -1"),
+        ({"group": 3}, "not divisible by group 3"),
+        ({"strides": [0, 1]}, "strides"),
+        ({"strides": [1, 2**40]}, "strides"),
+        ({"dilations": [1, 0]}, "dilations"),
+        ({"kernel_shape": [0, 3]}, "kernel_shape"),
+        ({"kernel_shape": [5, 3]}, "kernel_shape"),
+        ({"pads": [-1, 0, 0, 0]}, "pads"),
+        ({"pads": [1, 1, 1]}, "pads"),
+        ({"strides": [1, 1, 1], "kernel_shape": [3, 3]}, "axes"),
+        ({"auto_pad": "SAME"}, "auto_pad"),
+    ],
+)
+def test_attributes_out_of_range(tmp_path: Path, attributes: dict[str, object], said: str) -> None:
+    assert said in refusal(save(conv_with(**attributes), tmp_path))
+
+
+def test_group_of_right_model_is_accepted(tmp_path: Path) -> None:
+    load_model(save(conv_with(group=1, pads=[1, 1, 1, 1], auto_pad="NOTSET"), tmp_path))
+
+
+def test_groups_that_do_not_fit_the_input(tmp_path: Path) -> None:
+    """The checker and shape inference let it pass."""
+    with pytest.raises(BadInputError, match="4 input channels, but weights for 2 groups of 4"):
+        lower(load_model(save(conv_with(group=2), tmp_path)))
+
+
+def external(folder: Path, location: str) -> Path:
+    model = conv_with()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return save(model, folder)
+
+
+def test_external_data_inside_the_folder(tmp_path: Path) -> None:
+    values = np.arange(8 * 4 * 9, dtype=np.float32)
+    (tmp_path / "w.bin").write_bytes(values.tobytes())
+    model = load_model(external(tmp_path, "w.bin"))
+    np.testing.assert_array_equal(numpy_helper.to_array(model.graph.initializer[0]).ravel(), values)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "sub/../../w.bin", "gone.bin"])
+def test_external_data_elsewhere(tmp_path: Path, location: str) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / "w.bin").write_bytes(bytes(4 * 8 * 4 * 9))
+    assert "external data" in refusal(external(inner, location))
+
+
+def test_external_data_through_a_link(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / "w.bin").write_bytes(bytes(4 * 8 * 4 * 9))
+    (inner / "link.bin").symlink_to(tmp_path / "w.bin")
+    assert "external data" in refusal(external(inner, "link.bin"))
+
+
+def test_external_data_too_short(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(100))
+    refusal(external(tmp_path, "w.bin"))
+
+
+def test_light_model_is_brought_up_to_date() -> None:
+    model = load_model(light_path("squeezenet"))
+    assert opset_of(model) == OPSET
+    assert [item.name for item in model.graph.input] == ["data_0"]
+
+
+def test_digest() -> None:
+    model = small_model("conv_chain")
+    digest = model_digest(model)
+    assert len(digest) == 32
+    assert int(digest, 16) >= 0
+    assert model_digest(model) == digest
+    assert model_digest(small_model("conv_chain", seed=1)) != digest
+    assert model_digest(model, {"x": (1, 3, 20, 24)}) != digest
+    assert model_digest(model, {"a": (1,), "b": (2,)}) == model_digest(model, {"b": (2,), "a": (1,)})
+
+
+def test_the_argument_is_left_alone(tmp_path: Path) -> None:
+    for name in SMALL_MODELS:
+        model = small_model(name)
+        before = model.SerializeToString()
+        onnx.checker.check_model(load_model(save(model, tmp_path)), full_check=True)
+        assert model.SerializeToString() == before

@@ -1,0 +1,196 @@
+"""Each ONNX operator against onnxruntime, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from compiler.frontend import lower
+from compiler.frontend.handlers import HANDLERS
+from compiler.frontend.load import prepare
+from compiler.frontend.to_graph import translate
+from compiler.ir.interpret import evaluate
+from simulator.npu.errors import UnsupportedError
+from tests.models import SMALL_MODELS, Builder, Floats, random_feeds, random_model, reference_outputs, small_model
+
+
+def assert_same(actual: dict[str, Floats], expected: dict[str, Floats], tolerance: float = 1e-5) -> None:
+    assert actual.keys() == expected.keys()
+    for name, reference in expected.items():
+        assert actual[name].shape == reference.shape
+        assert np.abs(actual[name] - reference).max() <= tolerance * max(float(np.abs(reference).max()), 1e-6)
+
+
+def check(model: ModelProto) -> None:
+    """Translated alone and lowered the whole way, the values are onnxruntime's."""
+    model = prepare(model)
+    feeds = random_feeds(model, 1)
+    expected = reference_outputs(model, feeds)
+    assert_same(evaluate(translate(model, HANDLERS), feeds), expected)
+    assert_same(evaluate(lower(model), feeds), expected)
+
+
+def vector(*shape: int) -> Callable[[Builder], str]:
+    return lambda b: b.normal(shape)
+
+
+CASES: dict[str, Callable[[Builder], str]] = {
+    "conv dilated": lambda b: b.conv("x", 5, (3, 2), (2, 1), (2, 0, 1, 3), dilation=(2, 3)),
+    "conv grouped": lambda b: b.conv("x", 12, (3, 3), groups=3),
+    "conv depthwise": lambda b: b.conv("x", 6, (3, 3), (2, 2), groups=6),
+    "conv depth multiplier": lambda b: b.conv("x", 18, (3, 3), groups=6),
+    "conv same upper": lambda b: b.node("Conv", ["x", b.normal((4, 6, 4, 3))], auto_pad="SAME_UPPER", strides=[2, 3]),
+    "conv same lower": lambda b: b.node("Conv", ["x", b.normal((4, 6, 4, 3))], auto_pad="SAME_LOWER", strides=[2, 1]),
+    "conv valid": lambda b: b.node("Conv", ["x", b.normal((4, 6, 4, 3))], auto_pad="VALID"),
+    "max pool ceil": lambda b: b.max_pool("x", 3, 2, ceil_mode=1),
+    "max pool pads": lambda b: b.max_pool("x", 3, 2, (1, 0, 2, 1)),
+    "average pool ceil": lambda b: b.average_pool("x", 3, 2, ceil_mode=1),
+    "average pool without pads": lambda b: b.average_pool("x", 3, 1, (1, 1, 1, 1)),
+    "average pool with pads": lambda b: b.average_pool("x", 3, 1, (1, 1, 1, 1), count_include_pad=1),
+    "average pool same": lambda b: b.node("AveragePool", ["x"], kernel_shape=[2, 3], strides=[2, 2], auto_pad="SAME_LOWER"),
+    "global average": lambda b: b.node("GlobalAveragePool", ["x"]),
+    "global max": lambda b: b.node("GlobalMaxPool", ["x"]),
+    "batch norm": lambda b: b.batch_norm("x"),
+    "lrn odd": lambda b: b.lrn("x", 3, 0.5),
+    "lrn wide": lambda b: b.lrn("x", 31, 2.0),
+    "gemm of an image": lambda b: b.gemm("x", 7),
+    "gemm alpha beta": lambda b: b.node(
+        "Gemm", [b.node("Flatten", ["x"]), b.normal((6 * 9 * 11, 5), 0.1), b.normal((5,))], alpha=0.5, beta=-2.0
+    ),
+    "matmul": lambda b: b.node("MatMul", [b.node("Flatten", ["x"]), b.normal((6 * 9 * 11, 5), 0.1)]),
+    "flatten into channels": lambda b: b.conv(
+        b.node("Reshape", ["x", b.constant(np.array([1, -1, 1, 1], np.int64))]), 5, (1, 1), pads=(0, 0, 0, 0)
+    ),
+    "softmax": lambda b: b.softmax("x"),
+    "softmax of a vector": lambda b: b.softmax(b.gemm("x", 9), axis=-1),
+    "shuffle": lambda b: b.shuffle("x", 3),
+    "shuffle twice": lambda b: b.shuffle(b.shuffle("x", 3), 3),
+    "concat of itself": lambda b: b.concat("x", "x", "x"),
+    "sum of three": lambda b: b.node("Sum", ["x", b.relu("x"), b.batch_norm("x")]),
+    "add itself": lambda b: b.add("x", "x"),
+    "sub": lambda b: b.node("Sub", ["x", b.relu("x")]),
+    "div": lambda b: b.node("Div", ["x", b.node("Exp", ["x"])]),
+    "max min": lambda b: b.node("Max", [b.node("Min", ["x", b.batch_norm("x")]), b.node("Neg", ["x"])]),
+    "constant minus": lambda b: b.node("Sub", [b.normal((6, 1, 1)), "x"]),
+    "minus constant": lambda b: b.node("Sub", ["x", b.normal((1, 6, 1, 1))]),
+    "divided by constants": lambda b: b.node("Div", ["x", b.normal((6, 1, 1), 0.1, 2.0)]),
+    "constant over": lambda b: b.node("Div", [b.constant(np.array(3.0, np.float32)), b.node("Exp", ["x"])]),
+    "scalar times": lambda b: b.node("Mul", [b.constant(np.array([[2.5]], np.float32)), "x"]),
+    "relu6": lambda b: b.node("Clip", ["x", b.constant(np.array(0, np.float32)), b.constant(np.array(0.5, np.float32))]),
+    "clip below": lambda b: b.node("Clip", ["x", b.constant(np.array(-0.1, np.float32))]),
+    "leaky relu": lambda b: b.node("LeakyRelu", ["x"], alpha=0.2),
+    "hard swish": lambda b: b.node("HardSwish", ["x"]),
+    "hard sigmoid": lambda b: b.node("HardSigmoid", ["x"], alpha=0.3),
+    "sigmoid": lambda b: b.node("Sigmoid", ["x"]),
+    "sqrt ln": lambda b: b.node("Log", [b.node("Sqrt", [b.node("Exp", ["x"])])]),
+    "reciprocal": lambda b: b.node("Reciprocal", [b.node("Exp", ["x"])]),
+    "mean over the image": lambda b: b.node("ReduceMean", ["x"], axes=[-1, -2], keepdims=0),
+    "squeeze unsqueeze": lambda b: b.node(
+        "Unsqueeze",
+        [
+            b.node("Squeeze", [b.node("GlobalMaxPool", ["x"]), b.constant(np.array([2, 3], np.int64))]),
+            b.constant(np.array([2, 3], np.int64)),
+        ],
+    ),
+    "relabelled output": lambda b: b.node("Reshape", [b.relu("x"), b.constant(np.array([0, 2, 3, -1], np.int64))]),
+    "relu of a flat image": lambda b: b.gemm(b.relu(b.node("Flatten", ["x"])), 4),
+    "dropout": lambda b: b.relu(b.node("Dropout", ["x"])),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator(name: str) -> None:
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
+    check(b.model(CASES[name](b)))
+
+
+@pytest.mark.parametrize("name", ["conv grouped", "gemm of an image", "shuffle", "lrn odd", "softmax", "average pool ceil"])
+def test_operator_on_a_batch(name: str) -> None:
+    if name == "gemm of an image":
+        b = Builder(np.random.default_rng(3), (3, 6, 9, 11))
+    else:
+        b = Builder(np.random.default_rng(3), (3, 6, 7, 8))
+    check(b.model(CASES[name](b)))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 7), (2, 3, 5), (1, 2, 3, 4, 5)])
+def test_ranks(shape: tuple[int, ...]) -> None:
+    b = Builder(np.random.default_rng(3), shape)
+    check(b.model(b.add(b.relu("x"), "x")))
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_small_network(name: str) -> None:
+    check(small_model(name))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_network(seed: int) -> None:
+    check(random_model(seed))
+
+
+def test_old_softmax_flattens() -> None:
+    """Before opset 13, [1, c, 1, 1] and axis 1 is over c values; what the converter makes of it is the same."""
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 11), opset=9)
+    model = b.model(b.softmax(b.node("GlobalAveragePool", ["x"])))
+    check(model)
+    feeds = random_feeds(model)
+    assert_same(evaluate(translate(model, HANDLERS), feeds), reference_outputs(model, feeds))
+
+
+def test_lrn_of_even_size() -> None:
+    """onnxruntime refuses it, and onnx's own evaluator normalises the first channel only: the window as the specification words it."""
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
+    model = b.model(b.lrn("x", 4, 0.5))
+    x = random_feeds(model)["x"]
+    expected = np.empty_like(x)
+    for c in range(6):
+        window = x[:, max(0, c - 1) : min(5, c + 2) + 1]
+        expected[:, c] = x[:, c] / (1.0 + 0.5 / 4 * (window**2).sum(axis=1)) ** 0.75
+    assert_same(evaluate(lower(model), {"x": x}), {model.graph.output[0].name: expected})
+
+
+def test_several_outputs_and_an_input_that_is_one() -> None:
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
+    y = b.conv("x", 4)
+    z = b.relu(y)
+    check(b.model(y, z))
+    identity = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "identity",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 3, 4])],
+    )
+    check(helper.make_model(identity, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
+    "unknown": (lambda b: b.node("Erf", ["x"]), "Erf 't1': not supported; supported are Add,"),
+    "softmax of rows": (lambda b: b.softmax("x", axis=3), "axis 3"),
+    "concat of rows": (lambda b: b.node("Concat", ["x", "x"], axis=2), "axis 2"),
+    "transpose": (lambda b: b.node("Transpose", ["x"], perm=[0, 2, 3, 1]), "perm [0, 2, 3, 1]"),
+    "broadcast": (lambda b: b.add("x", b.node("GlobalAveragePool", ["x"])), "one shape"),
+    "constant image": (lambda b: b.add("x", b.normal((1, 6, 9, 11))), "one value or one per channel"),
+    "constant row": (lambda b: b.add("x", b.normal((11,))), "one value or one per channel"),
+    "computed weights": (
+        lambda b: b.node("Conv", ["x", b.node("Reshape", ["x", b.constant(np.array([1, 6, 9, 11]))])]),
+        "computed at run time",
+    ),
+    "dilated pool": (lambda b: b.max_pool("x", 2, 1, dilations=[2, 2]), "dilations [2, 2]"),
+    "gemm transposed": (lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1), "transA"),
+    "division by zero": (lambda b: b.node("Div", ["x", b.constant(np.array(0, np.float32))]), "zero"),
+    "steep leaky relu": (lambda b: b.node("LeakyRelu", ["x"], alpha=2.0), "alpha"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    build, said = REFUSED[name]
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
+    with pytest.raises(UnsupportedError) as caught:
+        lower(prepare(b.model(build(b))))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,170 @@
+"""Every rule alone: it fires where it should, the values stay, and it leaves alone what it must not touch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.frontend.handlers import HANDLERS
+from compiler.frontend.load import prepare
+from compiler.frontend.to_graph import translate
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Port, Shuffle, Step, Vector, output_shape
+from compiler.ir.interpret import evaluate
+from compiler.rewrites.engine import rewrite
+from compiler.rewrites.rules import RULES, Rule
+from tests.models import random_feeds, random_model
+
+SHAPE = (1, 6, 5, 4)
+RNG = np.random.default_rng(0)
+
+
+def graph_of(operators: list[Operator], outputs: list[str]) -> Graph:
+    shapes = {"x": SHAPE, "z": SHAPE}
+    for op in operators:
+        shapes[op.y] = output_shape(op, [shapes[name] for name in op.inputs])
+    ports = tuple(Port(name, name, shapes[name]) for name in outputs)
+    graph = Graph("g", (Port("x", "x", SHAPE), Port("z", "z", SHAPE)), ports, tuple(operators), shapes)
+    graph.verify()
+    return graph
+
+
+def conv(x: str, y: str, c: int = 6, c_in: int = 6, **more: object) -> Conv:
+    weights = RNG.standard_normal((c, c_in, 1, 1)).astype(np.float32)
+    return Conv(y, x, y, weights, RNG.standard_normal(c).astype(np.float32), **more)  # type: ignore[arg-type]
+
+
+def chain(y: str, *inputs: str, steps: tuple[Step, ...]) -> Vector:
+    return Vector(y, inputs, y, steps)
+
+
+def scaled(c: int = 6) -> Step:
+    return Step("scale_shift", scale=RNG.standard_normal(c).astype(np.float32), shift=RNG.standard_normal(c).astype(np.float32))
+
+
+RELU, ADD = Step("relu"), Step("add", operand=1)
+DEAL = (0, 3, 1, 4, 2, 5)
+
+# rule -> (operators, outputs, how many operators are left)
+FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
+    "drop-unused": [([conv("x", "a"), conv("x", "b"), conv("a", "dead"), conv("dead", "dead2")], ["a", "b"], 2)],
+    "drop-empty-chain": [([chain("a", "x", steps=()), conv("a", "b")], ["b"], 1), ([conv("x", "b"), chain("a", "b", steps=())], ["a"], 1)],
+    "drop-single-concat": [([Concat("a", ("x",), "a"), conv("a", "b")], ["b"], 1)],
+    "drop-identity-shuffle": [([Shuffle("a", "x", "a", (0, 1, 2, 3, 4, 5)), conv("a", "b")], ["b"], 1)],
+    "merge-shuffles": [([Shuffle("a", "x", "a", DEAL), Shuffle("b", "a", "b", DEAL)], ["b", "a"], 2)],
+    "shuffle-into-conv": [([conv("x", "a"), Shuffle("b", "a", "b", DEAL)], ["b"], 1)],
+    "fold-affine": [
+        ([conv("x", "a"), chain("b", "a", steps=(scaled(),))], ["b"], 1),
+        ([conv("x", "a"), chain("b", "a", "z", steps=(Step("muls", 3.0), Step("adds", 0.5), ADD, RELU))], ["b"], 2),
+    ],
+    "fuse-relu": [
+        ([conv("x", "a"), chain("b", "a", steps=(RELU,))], ["b"], 1),
+        ([conv("x", "a", residual="z"), chain("b", "a", steps=(RELU, Step("muls", 2.0)))], ["b"], 2),
+    ],
+    "fuse-residual": [
+        ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b"], 1),
+        ([conv("x", "a"), chain("b", "z", "a", steps=(ADD, RELU))], ["b"], 2),
+        ([conv("x", "a"), conv("z", "b"), chain("c", "a", "b", "x", steps=(ADD, Step("mul", operand=2)))], ["c"], 3),
+    ],
+    "merge-chains": [
+        ([chain("a", "x", steps=(scaled(), RELU)), chain("b", "a", "z", steps=(ADD, Step("exp")))], ["b"], 1),
+        ([chain("a", "x", "z", steps=(ADD,)), chain("b", "a", "z", "x", steps=(ADD, Step("mul", operand=2)))], ["b"], 1),
+    ],
+    "swap-operands": [([conv("x", "p"), chain("a", "z", steps=(scaled(),)), chain("b", "x", "a", steps=(ADD,))], ["b", "p"], 3)],
+    "simplify-steps": [
+        ([chain("a", "x", steps=(scaled(), Step("muls", 2.0), Step("adds", 1.0), scaled(), RELU, RELU, Step("muls", 1.0)))], ["a"], 1)
+    ],
+    "relu-before-concat": [
+        ([conv("x", "a"), chain("e", "z", steps=(Step("exp"),)), Concat("c", ("a", "e"), "c"), chain("r", "c", steps=(RELU,))], ["r"], 4),
+        ([conv("x", "a"), conv("z", "b"), Concat("c", ("a", "b"), "c"), chain("r", "c", steps=(RELU, Step("muls", 2.0)))], ["r"], 6),
+    ],
+    "relu-before-max-pool": [
+        ([conv("x", "a"), Pool("p", "a", "p", "max", (2, 2), pads=(1, 0, 0, 1)), chain("r", "p", steps=(RELU,))], ["r"], 2)
+    ],
+    "drop-needless-relu": [
+        ([chain("a", "x", steps=(Step("square"),)), Pool("p", "a", "p", "average", (2, 2)), chain("r", "p", steps=(RELU,))], ["r"], 3)
+    ],
+    "nest-concat": [([Concat("a", ("x", "z"), "a"), conv("a", "d", 6, 12), Concat("b", ("x", "z", "d"), "b")], ["b", "a"], 3)],
+}
+
+# rule -> graphs in which it must not fire
+LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
+    "shuffle-into-conv": [
+        ([conv("x", "a", 6, 2, groups=3), Shuffle("b", "a", "b", DEAL)], ["b"]),
+        ([conv("x", "a"), Shuffle("b", "a", "b", DEAL)], ["b", "a"]),
+    ],
+    "fold-affine": [
+        ([conv("x", "a"), chain("b", "a", steps=(scaled(),)), conv("a", "c")], ["b", "c"]),
+        ([conv("x", "a"), chain("b", "a", steps=(scaled(),))], ["a", "b"]),
+        ([conv("x", "a", activation="relu"), chain("b", "a", steps=(scaled(),))], ["b"]),
+        ([conv("x", "a", residual="z"), chain("b", "a", steps=(scaled(),))], ["b"]),
+        ([conv("x", "a"), chain("b", "a", steps=(Step("muls", 0.1), Step("max", operand=0)))], ["b"]),
+    ],
+    "fuse-relu": [([conv("x", "a"), chain("b", "a", steps=(RELU,)), conv("a", "c")], ["b", "c"])],
+    "fuse-residual": [
+        ([conv("x", "a"), chain("b", "a", "a", steps=(ADD,))], ["b"]),
+        ([conv("x", "a", activation="relu"), chain("b", "a", "z", steps=(ADD,))], ["b"]),
+        ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b", "a"]),
+    ],
+    "merge-chains": [([chain("a", "x", steps=(RELU,)), chain("b", "a", "z", steps=(ADD, Step("mul", operand=0)))], ["b"])],
+    "relu-before-concat": [([Concat("c", ("x", "z"), "c"), chain("r", "c", steps=(RELU,))], ["r"])],
+    "drop-needless-relu": [([conv("x", "a"), chain("r", "a", steps=(RELU,))], ["r"])],
+}
+
+BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
+
+
+def feeds() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    rng = np.random.default_rng(1)
+    return {name: rng.standard_normal(SHAPE).astype(np.float32) for name in ("x", "z")}
+
+
+def assert_equal(a: Graph, b: Graph, values: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
+    left, right = evaluate(a, values), evaluate(b, values)
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(left[name]).max())))
+
+
+def test_every_rule_has_a_case() -> None:
+    assert FIRES.keys() == BY_NAME.keys()
+    assert len(RULES) == len(BY_NAME)
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, i) for name, cases in FIRES.items() for i in range(len(cases))])
+def test_fires_and_keeps_values(name: str, case: int) -> None:
+    operators, outputs, left = FIRES[name][case]
+    before = graph_of(operators, outputs)
+    after, report = rewrite(before, [BY_NAME[name]])
+    assert report.fired[name] >= 1
+    assert len(after.operators) == left
+    assert_equal(before, after, feeds())
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, i) for name, cases in LEAVES.items() for i in range(len(cases))])
+def test_leaves_alone(name: str, case: int) -> None:
+    before = graph_of(*LEAVES[name][case])
+    after, report = rewrite(before, [BY_NAME[name]])
+    assert report.fired[name] == 0
+    assert after.operators == before.operators
+
+
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_all_rules_on_random_networks(seed: int) -> None:
+    model = prepare(random_model(seed))
+    before = translate(model, HANDLERS)
+    after, _ = rewrite(before, RULES)
+    assert len(after.operators) <= len(before.operators) + 4  # ReLUs moved in front of a Concat are several for a while
+    assert_equal(before, after, random_feeds(model, seed))
+    again, report = rewrite(after, RULES)
+    assert not any(report.fired.values())
+    assert again.operators == after.operators
+
+
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_any_subset_of_rules_in_any_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    model = prepare(random_model(seed))
+    before = translate(model, HANDLERS)
+    chosen = [RULES[i] for i in rng.permutation(len(RULES))[: rng.integers(1, len(RULES))]]
+    after, _ = rewrite(before, chosen)
+    assert_equal(before, after, random_feeds(model, seed))
