@@ -1,0 +1,189 @@
+"""Moves of the search: small named changes of a genome, and crossover.  Data, so that each can be tested and switched alone.
+
+A move returns a new genome, or None where it does not apply.  None of them looks at costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count
+from compiler.tile.space import CHUNK_BUDGETS
+from compiler.tile.spec import Unit
+
+Move = Callable[[Unit, Genome, np.random.Generator], Genome | None]
+
+
+def _pick(genome: Genome, rng: np.random.Generator) -> int:
+    return int(rng.integers(len(genome)))
+
+
+def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
+    return (*genome[:i], *genes, *genome[i + width :])
+
+
+def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
+    """The gene over other operators: choices of those it keeps stay, the block count is lowered where there are fewer rows."""
+    choices = gene.choices
+    if choices:
+        known = dict(zip(range(gene.start, gene.stop), choices, strict=True))
+        choices = tuple(known.get(k, 0) for k in range(start, stop))
+    counts = block_counts(unit, start, stop)
+    return gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+
+
+def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Insert a DDR write and read: cut a segment in two."""
+    longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
+    if not longer:
+        return None
+    i = longer[int(rng.integers(len(longer)))]
+    gene = genome[i]
+    at = int(rng.integers(gene.start + 1, gene.stop))
+    return _swap(genome, i, _resized(unit, gene, gene.start, at), _resized(unit, gene, at, gene.stop))
+
+
+def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Remove a DDR write and read: join two neighbours, with the block count of either."""
+    if len(genome) < 2:
+        return None
+    i = int(rng.integers(len(genome) - 1))
+    a, b = genome[i], genome[i + 1]
+    if b.stop - a.start > MAX_SEGMENT:
+        return None
+    base = a if rng.random() < 0.5 else b
+    merged = _resized(unit, base, a.start, b.stop)
+    return _swap(genome, i, merged, width=2)
+
+
+def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Hand the operators next to a border over to the other segment."""
+    if len(genome) < 2:
+        return None
+    i = int(rng.integers(len(genome) - 1))
+    a, b = genome[i], genome[i + 1]
+    at = a.stop + int(rng.choice([-2, -1, 1, 2]))
+    if not a.start < at < b.stop or max(at - a.start, b.stop - at) > MAX_SEGMENT:
+        return None
+    return _swap(genome, i, _resized(unit, a, a.start, at), _resized(unit, b, at, b.stop), width=2)
+
+
+def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Another block count: a neighbour mostly, any sometimes."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    counts = block_counts(unit, gene.start, gene.stop)
+    if len(counts) < 2:
+        return None
+    at = counts.index(gene.blocks) if gene.blocks in counts else 0
+    if rng.random() < 0.7:
+        at = int(np.clip(at + rng.choice([-2, -1, 1, 2]), 0, len(counts) - 1))
+    else:
+        at = int(rng.integers(len(counts)))
+    return None if counts[at] == gene.blocks else _swap(genome, i, gene._replace(blocks=counts[at]))
+
+
+def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """One slot or two for intermediates."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(window=3 - gene.window))
+
+
+def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """One slot or two for what is loaded."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(prefetch=3 - gene.prefetch))
+
+
+def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Larger or smaller chunks of streamed weights, or weights streamed where they could stay."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    if gene.blocks > 1 and rng.random() < 0.3:
+        return _swap(genome, i, gene._replace(resident=not gene.resident))
+    chunk = int(rng.integers(len(CHUNK_BUDGETS)))
+    return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk))
+
+
+def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Another tiling of one operator, mostly one that the estimate likes."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    k = int(rng.integers(gene.stop - gene.start))
+    limit = choice_count(unit, gene.start + k)
+    choice = min(limit - 1, int(rng.geometric(0.15)) - 1) if rng.random() < 0.8 else int(rng.integers(limit))
+    choices = list(gene.choices or (0,) * (gene.stop - gene.start))
+    if choices[k] == choice:
+        return None
+    choices[k] = choice
+    return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else ()))
+
+
+MOVES: dict[str, Move] = {
+    "split_segment": split_segment,
+    "merge_segments": merge_segments,
+    "shift_border": shift_border,
+    "change_blocks": change_blocks,
+    "change_window": change_window,
+    "change_prefetch": change_prefetch,
+    "change_weights": change_weights,
+    "change_tiling": change_tiling,
+}
+
+
+def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
+    """By topological prefix: the front of one parent and the back of the other, at a border that both have."""
+    common = sorted({g.stop for g in a[:-1]} & {g.stop for g in b[:-1]})
+    if not common:
+        return None
+    at = common[int(rng.integers(len(common)))]
+    child = (*(g for g in a if g.stop <= at), *(g for g in b if g.start >= at))
+    return None if child in (a, b) else child
+
+
+def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
+    """Random block splits and random DDR writes and reads over the topological order."""
+    genes, start = [], 0
+    while start < len(unit.kernels):
+        stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
+        counts = block_counts(unit, start, stop)
+        genes.append(Gene(start, stop, counts[int(rng.integers(len(counts)))]))
+        start = stop
+    return tuple(genes)
+
+
+def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
+    """Segments that do not fit are cut in half until they do; None where a single operator does not."""
+    out: list[Gene] = []
+    todo = list(reversed(genome))
+    while todo:
+        gene = todo.pop()
+        if fits(gene):
+            out.append(gene)
+            continue
+        counts = block_counts(unit, gene.start, gene.stop)
+        if gene.stop - gene.start == 1:
+            smaller = [gene._replace(blocks=c) for c in counts if c > gene.blocks]
+            found = next((g for g in smaller if fits(g)), None)
+            if found is None:
+                return None
+            out.append(found)
+            continue
+        middle = (gene.start + gene.stop) // 2
+        todo += [_resized(unit, gene, middle, gene.stop), _resized(unit, gene, gene.start, middle)]
+    return tuple(out)
+
+
+def verify(unit: Unit, genome: Genome) -> None:
+    """Raise ValueError where the genes do not cover the operators once and in order."""
+    at = 0
+    for gene in genome:
+        if gene.start != at or gene.stop <= gene.start or (gene.choices and len(gene.choices) != gene.stop - gene.start):
+            raise ValueError(f"gene {gene} does not continue at operator {at}")
+        at = gene.stop
+    if at != len(unit.kernels):
+        raise ValueError(f"genes end at operator {at}, the model has {len(unit.kernels)}")

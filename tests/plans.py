@@ -1,0 +1,78 @@
+"""Random plans: any cut into segments, any block counts, any legal tilings, so that what the search never tries is tested too."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.derive.gene import block_counts
+from compiler.derive.gene import plan_of as make_plan
+from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
+from compiler.schedule.blocks import Blocks, cut
+from compiler.tile.space import Shape, legal_points, vector_tiling
+from compiler.tile.spec import ConvSpec, Unit
+from simulator.npu.machine import Memory
+
+
+def random_cuts(rng: np.random.Generator, kernels: int, longest: int) -> list[tuple[int, int]]:
+    """Consecutive (start, stop) of at most `longest` kernels."""
+    cuts, start = [], 0
+    while start < kernels:
+        stop = min(kernels, start + int(rng.integers(1, longest + 1)))
+        cuts.append((start, stop))
+        start = stop
+    return cuts
+
+
+def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
+    """A tiling of kernel k of the segment: legal in L0 where one exists, of any size in UB; None where L0 is too small for all."""
+    spec = unit.kernels[blocks.start + k]
+    rows = max(1, max(r.size for r in blocks.computed[k]))
+    if not isinstance(spec, ConvSpec):
+        if rng.integers(2):
+            return vector_tiling(unit, spec, rows, int(rng.integers(8, 1500)))
+        return VectorTiling(tile_planes=int(rng.integers(1, spec.y.planes + 2)), tile_rows=int(rng.integers(1, rows + 2)))
+    resident = bool(rng.integers(2))
+    n1, k1 = spec.n1, spec.k1
+    if not resident:
+        n1 = int(rng.integers(1, n1 + 1))
+        k1 = int(rng.choice([k1, -(-k1 // 2), int(rng.integers(1, k1 + 1))]))
+    direct = blocks.inside[k] and unit.machine.path(Memory.L0C, Memory.L1) is not None
+    shape = Shape(rows * spec.out_w, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, int(unit.dtype))
+    points = legal_points(unit.machine, shape)
+    if not len(points):
+        return None
+    m, n, kk, n_outer = (int(v) for v in points[int(rng.integers(len(points)))])
+    return ConvTiling(
+        weights="resident" if resident else "streamed",
+        chunk_n1=n1,
+        chunk_k1=k1,
+        tile_m=m,
+        tile_n1=n,
+        tile_k1=kk,
+        order="n" if n_outer else "m",
+    )
+
+
+def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) -> SegmentPlan | None:
+    """Any block count (more blocks than rows included), any slots, any tilings."""
+    counts = block_counts(unit, start, stop)
+    blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
+    layout = cut(unit, start, stop, blocks)
+    tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
+    if any(tiling is None for tiling in tilings):
+        return None
+    return SegmentPlan(
+        operators=tuple(spec.name for spec in unit.kernels[start:stop]),
+        blocks=blocks,
+        prefetch=int(rng.integers(1, 3)),
+        window=int(rng.integers(1, 3)),
+        tilings=tuple(t for t in tilings if t is not None),
+    )
+
+
+def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6) -> Plan | None:
+    """A whole plan; it may well not fit the machine.  None where some tiling has no legal point."""
+    segments = [random_segment(unit, start, stop, rng) for start, stop in random_cuts(rng, len(unit.kernels), longest)]
+    if any(segment is None for segment in segments):
+        return None
+    return make_plan(unit, [segment for segment in segments if segment is not None])

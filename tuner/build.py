@@ -1,0 +1,186 @@
+"""From a model and plans to a compiled ONNX file.  No search here: the same inputs give the same bytes every time.
+
+source = Source(Path("model.onnx"), load_machine("edge"), DataType.float16)
+opened = open_source(source)                                # model checked and cleaned, unit made
+container = build_variants(opened.compiler, {"none": plan, "severe": other})
+package(opened.model, container, Path("out.onnx"), "function")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from compiler.derive.gene import layer_by_layer
+from compiler.derive.plan import Plan, parse_plan
+from compiler.emit.segment import Infeasible
+from compiler.frontend import load_model, lower
+from compiler.package import Style, write_onnx
+from compiler.pipeline import Compiler
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.container import Container, Variant, encode
+from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.machine import DataType, Machine
+from simulator.npu.program import Program
+from simulator.timing import Timing, simulate_levels
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is compiled, for what.  shapes: dimensions of dynamic inputs; random_weights: a seed that replaces all weights."""
+
+    model: Path
+    machine: Machine
+    dtype: DataType = DataType.float16
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source, read: the model as it will be written, and the compiler of its unit."""
+
+    source: Source
+    model: ModelProto
+    compiler: Compiler
+
+    @property
+    def unit(self) -> Unit:
+        return self.compiler.unit
+
+    @property
+    def name(self) -> str:
+        """What the model is called in logs and summaries: its file's name."""
+        return self.source.model.stem
+
+
+def open_source(source: Source) -> Opened:
+    """Load, check, lower.  The unit's `graph.digest` covers weights and shapes as given, so it is the identity of what is compiled.
+
+    Raises `BadInputError`, `UnsupportedError`.
+    """
+    model = load_model(source.model, source.shapes, random_weights=source.random_weights)
+    return Opened(source, model, Compiler(make_unit(lower(model), source.machine, source.dtype)))
+
+
+def default_plan(unit: Unit) -> Plan:
+    """Layer by layer.  Raises `InfeasibleError` where even that does not fit the machine."""
+    plan = layer_by_layer(unit)
+    if isinstance(plan, Infeasible):
+        raise InfeasibleError(f"{unit.machine.name}: {plan}")
+    return plan
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan file.  Raises `BadInputError`."""
+    try:
+        return parse_plan(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def check_plan(unit: Unit, plan: Plan, where: str) -> None:
+    """Raise `BadInputError` where a plan was made for another model, machine or data type, or names other operators."""
+    made_for = (
+        ("model", plan.model, unit.graph.digest),
+        ("machine", plan.machine, unit.machine.digest),
+        ("dtype", plan.dtype, unit.dtype.name),
+    )
+    for what, theirs, ours in made_for:
+        if theirs != ours:
+            shown = unit.machine.name if what == "machine" else unit.graph.name if what == "model" else ""
+            raise BadInputError(f"{where}: made for {what} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
+    mine = [spec.name for spec in unit.kernels]
+    named = [name for segment in plan.segments for name in segment.operators]
+    for at, name in enumerate(mine):
+        if at >= len(named) or named[at] != name:
+            found = repr(named[at]) if at < len(named) else "the end"
+            raise BadInputError(f"{where}: operator {at} is {found}, expected {name!r}: operators come in the model's topological order")
+    if len(named) > len(mine):
+        raise BadInputError(f"{where}: operator {len(mine)} is {named[len(mine)]!r}, the model has {len(mine)}")
+
+
+def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program:
+    """One plan as a program.  Raises `BadInputError` (a plan of something else), `InfeasibleError` (it does not fit)."""
+    check_plan(compiler.unit, plan, where)
+    program = compiler.compile(plan)
+    if isinstance(program, Infeasible):
+        raise InfeasibleError(f"{where}: does not fit {compiler.unit.machine.name}: {program}")
+    return program
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A program of a plan and what it takes at every level of the container."""
+
+    plan: Plan
+    program: Program
+    timings: Mapping[str, Timing]
+
+
+def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> dict[str, Measured]:
+    """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `Measured`.
+
+    Levels come out in the machine's order.  Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
+    """
+    compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
+    machine = compiler.unit.machine
+    check_levels(machine, plans)
+    levels = tuple(level for level in machine.contention if level in plans)
+    by_digest: dict[str, Measured] = {}
+    for level in levels:
+        plan = plans[level]
+        if plan.digest not in by_digest:
+            program = compile_plan(compiler, plan, f"plan of level {level}")
+            by_digest[plan.digest] = Measured(plan, program, simulate_levels(program, machine, levels))
+    return {level: by_digest[plans[level].digest] for level in levels}
+
+
+def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
+    """Raise `BadInputError` where a level is not the machine's, or there is none."""
+    unknown = [level for level in levels if level not in machine.contention]
+    if unknown or not levels:
+        what = f"level {unknown[0]!r}: unknown" if unknown else "no level given"
+        raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
+
+
+def container_of(unit: Unit, measured: Mapping[str, Measured]) -> Container:
+    """Level -> measured plan, as the container that is shipped."""
+    variants = tuple(
+        Variant(level, unit.machine.share_units(level), m.program.streams, m.plan.digest, {at: m.timings[at].cycles for at in measured})
+        for level, m in measured.items()
+    )
+    constants = memoryview(np.ascontiguousarray(unit.constants))
+    return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants)
+
+
+def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Container:
+    """The plan of each level compiled, every variant measured at every level, all in one container.
+
+    Equal plans share one stream.  Raises as `measure_plans`.
+    """
+    unit = compiler.unit if isinstance(compiler, Compiler) else compiler
+    return container_of(unit, measure_plans(compiler, plans))
+
+
+def package(model: ModelProto, container: Container, out: Path, style: Style = "function") -> int:
+    """Write the compiled ONNX, whole or not at all; returns the container's size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
+    data = encode(container)
+    write_onnx(model, data, out, style)
+    return len(data)
+
+
+def check_out(out: Path) -> None:
+    """Say before the work, not after it, that a file cannot be written there.  Raises `BadInputError`."""
+    folder = out.parent
+    if out.is_dir():
+        raise BadInputError(f"--out {out}: is a folder; give a file")
+    if not folder.is_dir():
+        raise BadInputError(f"--out {out}: folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInputError(f"--out {out}: folder {folder} is not writable")
