@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from onnx import ModelProto
 
 from compiler.derive.gene import layer_by_layer
@@ -25,20 +24,10 @@ from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.container import Container, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import Timing, simulate_levels
-
-
-@dataclass(frozen=True)
-class Source:
-    """What is compiled, for what.  shapes: dimensions of dynamic inputs; random_weights: a seed that replaces all weights."""
-
-    model: Path
-    machine: Machine
-    dtype: DataType = DataType.float16
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    random_weights: int | None = None
+from tuner.source import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +144,7 @@ def container_of(unit: Unit, measured: Mapping[str, Measured]) -> Container:
         Variant(level, unit.machine.share_units(level), m.program.streams, m.plan.digest, {at: m.timings[at].cycles for at in measured})
         for level, m in measured.items()
     )
-    constants = memoryview(np.ascontiguousarray(unit.constants))
-    return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants)
+    return Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants)
 
 
 def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Container:

@@ -1,0 +1,71 @@
+"""What a user asks of `tilefarm tune` and `tilefarm study`: every option of the command line, checked for form only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Backend = Literal["ray", "serial"]
+Style = Literal["function", "epcontext"]
+DTypeName = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """One tuning run.  None: the configuration's own value.
+
+    candidates: measured programs; seconds: wall time; at most one of the two.  machine: a preset's name or a YAML file.
+    config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
+    address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
+    """
+
+    model: Path
+    machine: str
+    out: Path
+    candidates: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    config: str | None = None
+    overrides: tuple[str, ...] = ()
+    level_weights: Mapping[str, float] = field(default_factory=dict)
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    wait_s: float | None = None
+    resume: bool = False
+    style: Style = "function"
+    tag: str = ""
+    dtype: DTypeName = "float16"
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: int | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """Optuna over the hyper-parameters of the search, on every model and seed.
+
+    trials: rounded up to whole batches.  seeds: runs per model and trial.  storage: a database URL; None: a journal in `out`.
+    The other fields as in `TuneRequest`.
+    """
+
+    models: tuple[Path, ...]
+    machine: str
+    out: Path
+    trials: int = 50
+    seeds: int = 1
+    seed: int = 0
+    storage: str | None = None
+    candidates: int | None = None
+    config: str | None = None
+    overrides: tuple[str, ...] = ()
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    wait_s: float | None = None
+    resume: bool = False
+    dtype: DTypeName = "float16"
+    random_weights: int | None = None
+    quiet: bool = False
