@@ -78,7 +78,8 @@ class InferenceSession:
                 raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
         arrays = self._checked(feeds)
         try:
-            ddr = np.zeros(self.container.memory.size_blocks * BLOCK_BYTES, np.uint8)
+            # NaNs in either data type: a value that nobody wrote shows
+            ddr = np.full(self.container.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
         except MemoryError:
             raise BadInputError(f"memory map: {self.container.memory.size_blocks} blocks of DDR cannot be allocated here") from None
         constants = np.frombuffer(self.container.constants, np.uint8)
