@@ -56,6 +56,8 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         return Connection(owned=False)
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # Ray prints every worker's death on stdout, log_to_driver or not; a program may read JSON there, and the farm says it itself
+    ray._private.worker.print_to_stdstream = _swallow
     if wanted == "local":
         cpus = max(local_cpus or 1, len(os.sched_getaffinity(0)))
         # sockets live in the session folder and a socket's path has 107 characters: not under a long TMPDIR
@@ -71,6 +73,10 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     return Connection(owned=True)
 
 
+def _swallow(*_: object, **__: object) -> None:
+    pass
+
+
 def probe(address: str) -> None:
     """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process."""
     host, _, port = address.rpartition(":")
@@ -83,9 +89,12 @@ def probe(address: str) -> None:
         raise BadInputError(f"{refused} ({error})") from None
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
-        done = subprocess.run(check, timeout=HEALTH_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        done = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
     except subprocess.TimeoutExpired:
         raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
+    if done.returncode and "AuthToken" in done.stderr:
+        # Ray's rule, kept: a token is never sent to an address that was merely given
+        raise BadInputError(f"--address {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
     if done.returncode:
         raise BadInputError(refused)
 

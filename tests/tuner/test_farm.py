@@ -115,7 +115,7 @@ def test_one_and_two_workers_answer_as_serial_does() -> None:
 
 
 @pytest.mark.usefixtures("_ray")
-def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(farm, "SUSPICION_S", 1.0)
     items = [*range(40), DIES, *range(40, 80), HANGS, *range(80, 120)]
     with RayBackend(Squares, 2, run_id="isolate", item_timeout_s=2.0) as backend:
@@ -126,6 +126,7 @@ def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch
         assert backend.collect(1)[0].value == 49
     expected = {DIES: ("crash", None), HANGS: ("timeout", None)}
     assert told(outcomes) == [expected.get(i, ("ok", i * i)) for i in items]
+    assert capsys.readouterr().out == "", "stdout is for results"
     assert outcomes[items.index(DIES)].attempt == 1
     assert outcomes[items.index(HANGS)].error == "no answer within 2 s"
 
