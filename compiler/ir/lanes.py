@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+CHANNEL_BLOCK = 16  # n0: FIXPIPE writes 16 channels at a time, two planes where C0 is 8, so a tensor takes whole multiples of them
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -83,7 +85,8 @@ class Patterns:
             return self.known[root, c0]
         pattern = self.pattern.get(root)
         if pattern is None:
-            result = (tuple(range(self.channels[root])), -(-self.channels[root] // c0))
+            whole = max(c0, CHANNEL_BLOCK)
+            result = (tuple(range(self.channels[root])), -(-self.channels[root] // whole) * (whole // c0))
         elif pattern.kind == "shuffle":
             lanes, planes = self.lanes(pattern.inputs[0], c0)
             result = (tuple(lanes[i] for i in pattern.order), planes)

@@ -7,6 +7,7 @@ also compute.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.tile.spec import ConvSpec, Piece, Unit
@@ -61,6 +62,7 @@ def share(height: int, block: int, blocks: int) -> Rows:
     return Rows(height * block // blocks, height * (block + 1) // blocks)
 
 
+@lru_cache(maxsize=4096)
 def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
     """Rows and residences of kernels [start, stop) in `count` blocks."""
     kernels = unit.kernels[start:stop]

@@ -4,7 +4,8 @@ Emission writes a stream whose *sequential* execution is right.  `synchronise` k
 
 1. Hazards.  For each instruction, the last conflicting access of every other engine (by granules of its memories, an over-estimate)
    must have completed.  Vector clocks drop what is already implied, so that waits on one pair of engines come in the order of their
-   sets and one flag id per pair suffices (a counting semaphore).
+   sets and one flag id per pair suffices (a counting semaphore).  Its count is limited: the SET that could exceed the limit is moved to
+   the last instruction of its queue so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
 2. Times.  The longest path through queues and flags at full bandwidth: when each instruction could start.
 3. Issue.  The scalar unit hands out one stream in order; sorting by those times (ties by the sequential order, which keeps every SET
    before its WAIT) lets loads run ahead of the computation that precedes them in the program, over block and segment borders.
@@ -36,9 +37,15 @@ _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
 
 @njit(cache=True)
-def _hazards(code, offsets, shift, constant_blocks, writer, reader, known, edge_from, edge_count):  # type: ignore[no-untyped-def]
-    """Fills edge_from[i, :edge_count[i]] with the instructions that instruction i waits for."""
+def _hazards(code, offsets, shift, constant_blocks, limit, writer, reader, known, edge_from, edge_count):  # type: ignore[no-untyped-def]
+    """Fills edge_from[i, :edge_count[i]] with the instructions that instruction i waits for.
+
+    limit: how far a flag may count.  SET number k + limit of a pair comes after WAIT number k, whatever the times.
+    """
     clock = np.full((ENGINES, ENGINES), -1, np.int64)
+    latest = np.full(ENGINES, -1, np.int64)  # last instruction of every queue
+    waiter = np.full((ENGINES, ENGINES, limit), -1, np.int64)  # of the last `limit` waits from a queue in another; a ring
+    waits = np.zeros((ENGINES, ENGINES), np.int64)
     need = np.empty(ENGINES, np.int64)
     rows = np.empty((MAX_RANGES, 8), np.int64)
     for i in range(code.shape[0]):
@@ -83,8 +90,11 @@ def _hazards(code, offsets, shift, constant_blocks, writer, reader, known, edge_
                             writer[g] = i
                         else:
                             reader[g, me] = i
-        need[me] = -1
         mine = clock[me]
+        for e in range(ENGINES):  # `limit` of my SETs may still stand with e: no more until e has been waited for
+            if waiter[me, e, waits[me, e] % limit] > mine[e]:
+                need[e] = latest[e]
+        need[me] = -1
         n = 0
         while True:
             best = -1
@@ -94,6 +104,11 @@ def _hazards(code, offsets, shift, constant_blocks, writer, reader, known, edge_
             if best < 0:
                 break
             e = code[best, ENGINE]
+            k = waits[e, me]
+            if waiter[e, me, k % limit] > known[best, me] or waiter[e, me, (k + 1) % limit] > clock[e, me]:
+                best = latest[e]
+            waiter[e, me, k % limit] = i
+            waits[e, me] = k + 1
             edge_from[i, n] = best
             n += 1
             mine[e] = best
@@ -103,6 +118,7 @@ def _hazards(code, offsets, shift, constant_blocks, writer, reader, known, edge_
         edge_count[i] = n
         known[i] = mine
         mine[me] = i
+        latest[me] = i
 
 
 @njit(cache=True)
@@ -217,6 +233,7 @@ class Synchroniser:
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, _SHIFT, strict=True)]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
         self.total = int(sum(granules))
+        self.count_limit = machine.flags.count_limit
         self.latency = machine.ddr.latency_cycles
         port = port_units(machine, SHARE_UNIT)
         self.rates = (min(cap_units(machine, Engine.MTE2), port), min(cap_units(machine, Engine.MTE3), port))
@@ -229,7 +246,7 @@ class Synchroniser:
         known = np.empty((n, ENGINES), np.int32)
         edge_from = np.empty((n, ENGINES), np.int32)
         edge_count = np.empty(n, np.int32)
-        _hazards(code, self.offsets, _SHIFT, self.constant_blocks, writer, reader, known, edge_from, edge_count)
+        _hazards(code, self.offsets, _SHIFT, self.constant_blocks, self.count_limit, writer, reader, known, edge_from, edge_count)
         cost = price(code, self.tables)
         key = np.empty(n, np.int64)
         _times(code, cost.busy, cost.bus, self.latency, *self.rates, edge_from, edge_count, key)

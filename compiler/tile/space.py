@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _tables(machine: Machine) -> CostTables:
+def tables(machine: Machine) -> CostTables:
     return cost_tables(machine)
 
 
@@ -66,7 +66,7 @@ def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
 
 def estimate(machine: Machine, s: Shape, points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cycles of the whole block for every point, uncontended: the busiest engine, plus filling and draining the pipe."""
-    t = _tables(machine)
+    t = tables(machine)
     m, n, k, n_outer = points.T
     tiles_m, tiles_n, tiles_k = -(-s.pixels // m), -(-s.n1 // n), -(-s.k1 // k)
     repeats = s.groups * s.chunks_n * s.chunks_k

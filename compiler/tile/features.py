@@ -1,0 +1,161 @@
+"""Features of a segment (and, summed, of a program) without lowering it: what the cost model sees.
+
+Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
+means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.ir.graph import Conv, Pool
+from compiler.schedule.blocks import Blocks, cut
+from compiler.tile.space import tables
+from compiler.tile.spec import ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from simulator.npu.cycles import CostTables
+from simulator.npu.machine import BLOCK_BYTES, Memory
+
+FEATURE_SET = "schedule-1"
+_EXTENSIVE = (
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
+    "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
+    "read_cycles", "write_cycles", "drain_cycles",
+)  # fmt: skip
+_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share")
+FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_INTENSIVE)
+_AT = {name: i for i, name in enumerate(FEATURES)}
+
+
+def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
+    """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    t = tables(unit.machine)
+    images = unit.storages[0].n
+    out = np.zeros(len(FEATURES))
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[start + k]
+        rows = np.array([r.size for r in blocks.computed[k]], np.int64)
+        rows = rows[rows > 0]
+        if isinstance(spec, ConvSpec):
+            assert isinstance(tiling, ConvTiling)
+            _conv(out, unit, t, spec, tiling, rows, blocks, k, images)
+        else:
+            assert isinstance(tiling, VectorTiling)
+            _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
+        out[_AT["row_share"]] += rows.sum() / spec.out_h
+        stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
+        out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
+    for load in blocks.loads:
+        size = sum(r.size for r in blocks.staged[load.storage].rows) * unit.storages[load.storage].row_blocks
+        out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
+    for staged in blocks.staged.values():
+        slots = plan.window if staged.produced else plan.prefetch
+        out[_AT["l1_blocks_log2"]] += staged.blocks(unit.storages[staged.storage].row_blocks) * (slots if plan.blocks > 1 else 1)
+    ddr = unit.machine.ddr
+    out[_AT["read_cycles"]] = (out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]) / ddr.read_cap_bytes_per_cycle
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / ddr.write_cap_bytes_per_cycle
+    out[_AT["iterations"]] = plan.blocks * images
+    engines = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
+    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
+    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in engines))
+    out[_AT["operators"]] = len(plan.operators)
+    out[_AT["segments"]] = 1
+    out[_AT["window"]] = plan.window * len(plan.operators)
+    out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
+    return out
+
+
+def _conv(
+    out: NDArray[np.float64], unit: Unit, t: CostTables, s: ConvSpec, tiling: ConvTiling, rows: NDArray[np.int64], blocks: Blocks, k: int, images: int
+) -> None:
+    conv = s.kernel
+    assert isinstance(conv, Conv)
+    resident = tiling.weights == "resident"
+    n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
+    pixels = rows * s.out_w
+    tiles_m = -(-pixels // tiling.tile_m)
+    chunks_n, chunks_k = -(-s.n1 // n1), -(-s.k1 // k1)
+    tiles_n, tiles_k = -(-n1 // tiling.tile_n1), -(-k1 // tiling.tile_k1)
+    padded = -(-pixels // 16) * 16
+    products = float((tiles_m * tiles_n * tiles_k).sum()) * s.groups * chunks_n * chunks_k * images
+    l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
+    fractal = int(t.fractal_cycles[int(unit.dtype)])
+    cube = float(padded.sum()) / 16 * s.k1 * s.n1 * s.groups * fractal * images
+    m_outer = tiling.order == "m"
+    times_a = 1 if tiles_k == 1 and m_outer else tiles_n
+    times_b = np.where((tiles_k == 1) & (not m_outer), 1, tiles_m)
+    a = float(padded.sum()) * s.k1 * s.groups * 32 / t.rate[l1, l0a] * times_a * chunks_n
+    b = float(times_b.sum()) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
+    stores = float(tiles_m.sum()) * tiles_n * chunks_n * s.groups * images
+    out[_AT["cube_cycles"]] += cube + products * t.scalars[0]
+    out[_AT["ideal_cube_cycles"]] += float(pixels.sum()) / 16 * s.k1 * s.n1 * s.groups * fractal * images
+    out[_AT["mte1_cycles"]] += (a + b) * images + products * t.startup[l1, l0a]
+    inside = blocks.inside[k]
+    fix = float(pixels.sum()) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
+    out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
+    out[_AT["weight_bytes"]] += s.weight_blocks * BLOCK_BYTES * (1 if resident else len(rows) * images) + s.bias_blocks * BLOCK_BYTES
+    if s.residual is not None:
+        out[_AT["residual_bytes"]] += float(pixels.sum()) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
+    if inside and unit.machine.path(l0c, l1) is None:
+        out[_AT["mte3_on_chip_cycles"]] += float(pixels.sum()) * s.y.planes * BLOCK_BYTES / max(1, t.rate[Memory.UB, l1]) * images
+    out[_AT["instructions"]] += products * 3 + stores * 2
+    out[_AT["products"]] += products
+    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * len(rows) * images
+    out[_AT["streamed_share"]] += not resident
+
+
+def _vector(
+    out: NDArray[np.float64],
+    unit: Unit,
+    t: CostTables,
+    s: PoolSpec | VectorSpec | SoftmaxSpec,
+    tiling: VectorTiling,
+    rows: NDArray[np.int64],
+    blocks: Blocks,
+    k: int,
+    images: int,
+) -> None:
+    size = float(rows.sum()) * s.out_w * s.y.planes * images
+    tiles = float((-(-rows // tiling.tile_rows)).sum()) * -(-s.y.planes // tiling.tile_planes) * images
+    read = size * len(s.reads)
+    repeats, calls = size / 8, tiles
+    if isinstance(s, PoolSpec):
+        pool = s.kernel
+        assert isinstance(pool, Pool)
+        taps = pool.kernel[0] * pool.kernel[1]
+        groups = -(-s.out_w // 8)
+        per_tile = min(tiling.tile_planes * groups, tiling.tile_rows * groups)
+        calls = tiles * taps * per_tile
+        repeats = size / s.out_w * groups * taps
+        read = size * pool.stride[0] * pool.stride[1]
+    elif isinstance(s, VectorSpec):
+        calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
+        repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+    else:
+        repeats, calls = size / 8 * 10, tiles * 10
+    out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
+    staged = s.reads[0].storage in blocks.staged
+    out[_AT["load_bytes"]] += 0.0 if staged else read * BLOCK_BYTES
+    if staged:
+        out[_AT["mte1_cycles"]] += read * BLOCK_BYTES / t.rate[Memory.L1, Memory.UB]
+    if blocks.inside[k]:
+        out[_AT["mte3_on_chip_cycles"]] += size * BLOCK_BYTES / t.rate[Memory.UB, Memory.L1]
+    out[_AT["instructions"]] += calls + tiles * 2
+    out[_AT["drain_cycles"]] += tiles
+
+
+def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
+    """float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
+    x = np.array(raw, np.float64)
+    operators = np.maximum(1.0, x[..., _AT["operators"]])
+    out = x.copy()
+    count = len(_EXTENSIVE)
+    out[..., :count] = np.log2(1.0 + x[..., :count])
+    out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
+    for name in ("window", "prefetch", "streamed_share", "row_share"):
+        out[..., _AT[name]] = x[..., _AT[name]] / operators
+    return out.astype(np.float32)
