@@ -8,7 +8,6 @@ when its part is published.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
@@ -85,7 +84,7 @@ class DatasetWriter:
         # the folder appears with its first part inside: an empty folder is not a dataset yet
         staged = tmp / f"{folder.name}-new"
         staged.mkdir()
-        self._write(staged / f"{0:08d}.parquet", schema.empty_table())
+        self.write(staged / f"{0:08d}.parquet", schema.empty_table())
         fsync_folder(staged)
         staged.rename(folder)
         fsync_folder(folder.parent)
@@ -93,7 +92,8 @@ class DatasetWriter:
         self.acknowledged = 0
 
     @staticmethod
-    def _write(path: Path, table: pa.Table) -> None:
+    def write(path: Path, table: pa.Table) -> None:
+        """A durable Parquet file."""
         with path.open("wb") as sink:
             pq.write_table(table, sink, compression="zstd")
             sink.flush()
@@ -124,20 +124,32 @@ class DatasetWriter:
         if not count:
             return 0
         arrays = [pa.array(values, field.type) for values, field in zip(self._columns, self.schema, strict=True)]
-        table = pa.Table.from_arrays(arrays, schema=self.schema)
+        self.publish_table(pa.Table.from_arrays(arrays, schema=self.schema))
+        self._columns = [[] for _ in self.schema.names]
+        return count
+
+    def publish_table(self, table: pa.Table) -> None:
+        """One new part of these rows."""
         table.validate()
         for field in self.schema:
             if not field.nullable and table[field.name].null_count:
                 raise ValueError(f"{self.folder.name}: {field.name} must not be null")
         name = f"{self._next:08d}.parquet"
         staged = self.tmp / f"{self.folder.name}-{name}"
-        self._write(staged, table)
+        self.write(staged, table)
         staged.rename(self.folder / name)
         fsync_folder(self.folder)
         self._next += 1
-        self.acknowledged += count
-        self._columns = [[] for _ in self.schema.names]
-        return count
+        self.acknowledged += table.num_rows
+
+
+def write_empty_part(path: Path, schema: pa.Schema, tmp: Path) -> None:
+    """A part without rows, where there is none."""
+    tmp.mkdir(parents=True, exist_ok=True)
+    staged = tmp / f"{path.parent.name}-{path.name}"
+    DatasetWriter.write(staged, schema.empty_table())
+    staged.rename(path)
+    fsync_folder(path.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,46 +321,3 @@ def _read(path: Path, name: str) -> pd.DataFrame:
     if not part_numbers(folder):
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
     return pd.read_parquet(folder)
-
-
-class Fault(NamedTuple):
-    """Something that `verify` found: which file, and what is wrong with it."""
-
-    file: str
-    what: str
-
-
-def verify(run_folder: Path | str) -> list[Fault]:
-    """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all holds."""
-    run, faults = Path(run_folder), list[Fault]()
-    tables: dict[str, list[pa.Table]] = {"tasks": [], "log": []}
-    for name, parts in tables.items():
-        folder = run / name
-        schema = dataset_schema(folder)
-        for path in sorted(folder.iterdir()):
-            if path.suffix != ".parquet" or not path.stem.isdecimal():
-                faults.append(Fault(f"{name}/{path.name}", "not a part; readers of the folder trip over it"))
-                continue
-            try:
-                part = pq.ParquetFile(path).read()
-            except (OSError, pa.ArrowException) as error:
-                faults.append(Fault(f"{name}/{path.name}", f"cannot be read: {error}"))
-                continue
-            if not part.schema.equals(schema, check_metadata=True):
-                faults.append(Fault(f"{name}/{path.name}", "schema differs from the first part's"))
-            else:
-                parts.append(part)
-    if not tables["log"] or not tables["tasks"]:
-        return faults
-    rows, tasks = (pa.concat_tables(tables[name]).to_pandas() for name in ("log", "tasks"))
-    if rows["row_id"].duplicated().any():
-        faults.append(Fault("log", f"{int(rows['row_id'].duplicated().sum())} rows have a row_id that is taken"))
-    if missing := sorted(set(rows["task"]) - set(tasks["task"])):
-        faults.append(Fault("log", f"{len(missing)} tasks are not in tasks/, first {missing[0]}"))
-    if tasks["task"].duplicated().any():
-        faults.append(Fault("tasks", f"{int(tasks['task'].duplicated().sum())} tasks are there twice"))
-    if ((rows["status"] == "ok") != rows["cycles"].notna()).any():
-        faults.append(Fault("log", "cycles must be null exactly when status is not ok"))
-    for payload in tasks["payload"]:
-        json.loads(payload)
-    return faults

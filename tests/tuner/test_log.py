@@ -18,7 +18,8 @@ import pytest
 from simulator.npu.errors import BadInputError
 from tuner import log as log_module
 from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, Measurement, TaskRecord, digest, log_schema, row_id
-from tuner.log import LogRow, Origin, RunLog, part_numbers, read_log, read_tasks, verify
+from tuner.log import LogRow, Origin, RunLog, part_numbers, read_log, read_tasks
+from tuner.log_care import compact, repair, verify
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
 FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
@@ -136,14 +137,68 @@ def test_another_run_another_schema_or_an_unknown_task_is_refused(tmp_path: Path
         read_log(tmp_path / ".tmp")
 
 
-def test_verify_finds_a_truncated_and_a_stray_file(tmp_path: Path) -> None:
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        log.add_task(task(0))
-        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
-    part = tmp_path / "log" / "00000001.parquet"
+def small_run(run: Path) -> None:
+    with RunLog(run, ORIGIN, FEATURES) as log:
+        for number in range(3):
+            log.add_task(task(number))
+            log.add_row(LogRow(number, task(number).task, "operator", f"net{number}", measured()))
+            log.add_row(LogRow(number, task(number).task, "operator", f"net{number}", failed("timeout"), attempt=1))
+            log.flush()
+
+
+def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    assert verify(tmp_path) == []
+    part = tmp_path / "log" / "00000002.parquet"
     part.write_bytes(part.read_bytes()[:-10])
     (tmp_path / "log" / "notes.txt").write_text("x")
-    assert {fault.file for fault in verify(tmp_path)} == {"log/00000001.parquet", "log/notes.txt"}
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "tasks" / "00000004.parquet")
+    with pytest.raises(pa.ArrowInvalid):
+        pd.read_parquet(tmp_path / "log")
+    assert {fault.file for fault in verify(tmp_path)} == {"log/00000002.parquet", "log/notes.txt", "tasks/00000004.parquet"}
+    with pytest.raises(BadInputError, match="`log repair` first"):
+        compact(tmp_path, tmp_path / "out")
+    assert len(repair(tmp_path)) == 3
+    assert len(read_log(tmp_path)) == 4
+    assert len(read_tasks(tmp_path)) == 3
+    assert (tmp_path / "aside" / "log" / "notes.txt").read_text() == "x"
+    assert [fault.what for fault in verify(tmp_path)] == []
+    first = tmp_path / "log" / "00000000.parquet"
+    first.write_bytes(b"PAR1")
+    (tmp_path / "log" / "00000003.parquet").unlink()
+    (tmp_path / "log" / "00000004.parquet").write_bytes((tmp_path / "log" / "00000002.parquet").read_bytes())
+    assert "part 00000003 is missing" in {fault.what for fault in verify(tmp_path)}
+    assert {fault.file for fault in repair(tmp_path)} == {"log/00000000.parquet", "log/00000003.parquet"}
+    assert verify(tmp_path) == []
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        assert log.rows_published == 2
+
+
+def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    folder = tmp_path / "log"
+    table = pq.read_table(folder / "00000001.parquet")
+    twice = table.slice(0, 1)
+    stranger = table.slice(1, 1).set_column(9, table.schema.field("task"), [["f" * 32]])
+    wrong = table.slice(1, 1).set_column(19, table.schema.field("cycles"), [[5]])
+    for number, rows in enumerate((twice, stranger, wrong), 4):
+        pq.write_table(rows.cast(table.schema), folder / f"{number:08d}.parquet")
+    assert [fault.what for fault in verify(tmp_path)] == [
+        "3 rows have a row_id that is taken",
+        "1 rows name a task that is not in tasks/",
+        "cycles must be null exactly when status is not ok",
+    ]
+
+
+def test_compact_writes_the_same_rows_elsewhere(tmp_path: Path) -> None:
+    small_run(tmp_path / "run")
+    assert compact(tmp_path / "run", tmp_path / "out") == {"tasks": 3, "log": 6}
+    assert part_numbers(tmp_path / "out" / "log") == [0, 1]
+    for read in (read_log, read_tasks):
+        pd.testing.assert_frame_equal(read(tmp_path / "out"), read(tmp_path / "run"), check_categorical=False)
+    assert verify(tmp_path / "out") == []
+    with pytest.raises(BadInputError, match="exists"):
+        compact(tmp_path / "run", tmp_path / "out")
 
 
 WRITER = """
