@@ -31,7 +31,7 @@ def label(node: NodeProto) -> str:
 
 def check_attributes(model: ModelProto, where: str) -> None:
     """Raise BadInputError where a window, a group or the channels of a convolution cannot be right."""
-    weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
+    weights = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
     for node in model.graph.node:
         values = attributes(node)
         if node.op_type in WINDOWED:

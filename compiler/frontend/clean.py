@@ -10,10 +10,13 @@ from typing import Any
 
 from onnx import ModelProto
 
+from compiler.frontend.skeleton import attach, detach
+
 # merging equal sub-expressions would merge real branches of models whose weights are constants
 SKIPPED = ["subexpression_elimination"]
 
 
+LARGE = 1 << 16  # values: nothing is folded into constants this large here, the rewrites do that without copies
 # what a third-party pass raises on models that it was not tried on; the translation says better what is wrong with them
 _FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -35,17 +38,20 @@ def clean(model: ModelProto) -> ModelProto:
     # 0.3 s and a tree of modules: only a model that is compiled pays for it
     import onnxslim
 
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    skeleton, large = detach(model, LARGE)
+    inputs = [item.name for item in skeleton.graph.input]
     names = [item.name for item in model.graph.output]
     limit = sys.getrecursionlimit()
     with _quiet():
         try:
-            slim = onnxslim.slim(copy, skip_optimizations=SKIPPED)
+            slim = onnxslim.slim(skeleton, skip_optimizations=SKIPPED)
         except _FAILURES:
             return model
         finally:
             sys.setrecursionlimit(limit)
     if not isinstance(slim, ModelProto) or [item.name for item in slim.graph.output] != names:
         return model
+    if [item.name for item in slim.graph.input] != inputs:
+        return model
+    attach(slim, large)
     return slim

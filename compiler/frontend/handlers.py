@@ -93,7 +93,9 @@ def gemm(state: Translator, node: NodeProto, values: Values) -> None:
     right = state.constant(node, 1, "the right side")
     if right.ndim != 2:
         raise state.refuse(node, f"right side of shape {list(right.shape)}; two axes are expected")
-    weights = _floats(right if values.get("transB", 0) else right.T) * np.float32(values.get("alpha", 1.0))
+    weights = _floats(right if values.get("transB", 0) else right.T)
+    if (alpha := float(values.get("alpha", 1.0))) != 1:
+        weights = weights * np.float32(alpha)
     bias = np.zeros(weights.shape[0], np.float32)
     if state.has(node, 2):
         beta = np.float32(values.get("beta", 1.0))

@@ -15,11 +15,13 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from onnx import ModelProto, ValueInfoProto
 
 from compiler.frontend.attributes import check_attributes
+from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
 from simulator.npu.errors import BadInputError
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
+LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -74,29 +76,35 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     try:
         if model.ByteSize() > MAX_PROTO_BYTES:
             raise BadInputError(f"{where}: more than {MAX_PROTO_BYTES} bytes with its weights, which protobuf cannot hold")
-        onnx.checker.check_model(model)
+        skeleton, large = detach(model, LARGE)
+        for tensor in large.values():
+            onnx.checker.check_tensor(tensor)
+        onnx.checker.check_model(skeleton)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
     except (onnx.checker.ValidationError, ValueError) as error:
         raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
     check_attributes(model, where)
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    _drop_initialisers_from_inputs(copy)
-    _fix_shapes(copy, shapes or {}, where)
-    copy = _convert_opset(copy)
+    _drop_initialisers_from_inputs(skeleton)
+    _fix_shapes(skeleton, shapes or {}, where, set(large))
+    skeleton = _convert_opset(skeleton)
     try:
-        return onnx.shape_inference.infer_shapes(copy, check_type=True, strict_mode=True, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
+    attach(inferred, large)
+    return inferred
 
 
 def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
     """32 hex digits over the model's bytes and the given shapes."""
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True))
+    skeleton, large = detach(model, LARGE)
+    digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
+    for tensor in large.values():
+        digest.update(tensor.SerializeToString(deterministic=True))
     for name in sorted(shapes or {}):
         digest.update(f"\n{name}={','.join(str(int(d)) for d in (shapes or {})[name])}".encode())
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()
 
 
 def opset_of(model: ModelProto) -> int:
@@ -114,12 +122,14 @@ def _drop_initialisers_from_inputs(model: ModelProto) -> None:
         model.ir_version = max(model.ir_version, 4)
 
 
-def _fix_shapes(model: ModelProto, shapes: Shapes, where: str) -> None:
-    names = [item.name for item in model.graph.input]
+def _fix_shapes(model: ModelProto, shapes: Shapes, where: str, constants: set[str]) -> None:
+    names = [item.name for item in model.graph.input if item.name not in constants]
     for name in shapes:
         if name not in names:
             raise BadInputError(f"{where}: --shape {name}=...: no such input; inputs: {', '.join(names) or 'none'}")
     for item in model.graph.input:
+        if item.name in constants:
+            continue
         if item.name in shapes:
             _set_shape(item, [int(d) for d in shapes[item.name]], where)
         dims = item.type.tensor_type.shape.dim
