@@ -59,7 +59,7 @@ def write_source(run: Path, source: Source, model_digest: str, style: Literal["f
         model=str(source.model.resolve()),
         model_digest=model_digest,
         machine=source.machine,
-        dtype=source.dtype.name,  # type: ignore[arg-type]
+        dtype=source.dtype.name,
         shapes={name: tuple(shape) for name, shape in source.shapes.items()},
         random_weights=source.random_weights,
         style=style,

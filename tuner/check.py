@@ -1,0 +1,155 @@
+"""Is a compiled file right?  Values against onnxruntime, order against the sanitizer, cycles against the file's own table.
+
+Everything is taken from the container, nothing from the compiler: what passes here passes for whoever receives the file.
+
+An output that a Softmax makes is compared before it, because Softmax saturates and hides errors.  The logits need not
+be in the file's memory map: log p = logit - log(sum exp), so a difference of log p is a difference of logits but for one shift per
+softmax.  Probabilities below the smallest normal number of the data type are taken as that number.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.npu.container import Container, program
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType
+from simulator.sanitizer import check as sanitize
+from simulator.session import InferenceSession
+from simulator.timing import prepare, program_bound, simulate
+from tuner.reference import Reference, reference
+
+Floats = NDArray[np.float32]
+# max|out - ref| / max|ref| of a right program.  float16 rounds every stored tensor (2^-11) and the errors of a hundred layers add up like a
+# random walk; float32 differs from onnxruntime by the order of its sums
+TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One level of a compiled file.
+
+    errors: max|out - ref| / max|ref| by output, before a final Softmax.  table_cycles, cycles: what the file says and what the simulator
+    says, at every level.  bound_cycles: below which the variant's own level cannot come.
+    """
+
+    level: str
+    errors: Mapping[str, float]
+    tolerance: float
+    findings: tuple[str, ...]
+    table_cycles: Mapping[str, int]
+    cycles: Mapping[str, int]
+    bound_cycles: int
+
+    @property
+    def max_rel_error(self) -> float:
+        return max(self.errors.values(), default=0.0)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What is wrong, a line each; () for a right file."""
+        out = [
+            f"output {name!r}: max|out-ref|/max|ref| is {error:.3g}, expected at most {self.tolerance:g}"
+            for name, error in self.errors.items()
+            if not error <= self.tolerance  # NaN is not
+        ]
+        out += [f"sanitizer: {text}" for text in self.findings]
+        out += [
+            f"cycles at level {at}: the file says {self.table_cycles[at]:,}, the simulator {mine:,}"
+            for at, mine in self.cycles.items()
+            if mine != self.table_cycles[at]
+        ]
+        if self.cycles[self.level] < self.bound_cycles:
+            out.append(f"cycles at level {self.level}: {self.cycles[self.level]:,}, below the bound of {self.bound_cycles:,}")
+        return tuple(out)
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale: float | None = None) -> float:
+    """max|out - ref| / max|ref|; with `logits_scale` = max|logits| both are probabilities and are compared as logits.
+
+    NaN or infinity where `out` has them.
+    """
+    mine, theirs = np.asarray(out, np.float64), np.asarray(ref, np.float64)
+    scale = float(np.abs(theirs).max(initial=0.0))
+    if logits_scale is not None:
+        least = 2.0**-14 if dtype == DataType.float16 else 2.0**-126
+        # maximum keeps NaN; a negative probability is as far off as one can be
+        mine, theirs, scale = np.log(np.maximum(mine, least)), np.log(np.maximum(theirs, least)), logits_scale
+    return float(np.abs(mine - theirs).max(initial=0.0)) / (scale or 1.0)
+
+
+def random_feeds(session: InferenceSession, seed: int) -> dict[str, Floats]:
+    """Standard normal values for every input; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    return {port.name: rng.standard_normal(port.shape, dtype=np.float32) for port in session.get_inputs()}
+
+
+def load_feeds(path: Path) -> dict[str, NDArray[Any]]:
+    """Arrays of an .npz file by name; nothing in it is ever executed.  Raises `BadInputError`."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise BadInputError(f"{path}: one array without a name; expected an .npz file with an array per input")
+        with loaded as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise BadInputError(f"{path}: not an .npz file of plain arrays ({' '.join(str(error).split())[:160]})") from None
+
+
+def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Checked:
+    """Execute, sanitize and time the variant of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
+    container = session.container
+    variant, stream, machine = container.variant(level), program(container, level), container.machine
+    names = [port.name for port in session.get_outputs()]
+    errors = {
+        name: relative_error(out, expected.outputs[name], container.dtype, expected.logits_scale.get(name))
+        for name, out in zip(names, session.run(names, feeds, level), strict=True)
+    }
+    prepared = prepare(stream, machine)
+    shares = {v.level: v.share_units for v in container.variants}
+    return Checked(
+        level,
+        errors,
+        TOLERANCE[container.dtype],
+        tuple(str(finding) for finding in sanitize(stream, machine)),
+        dict(variant.cycles),
+        {at: simulate(prepared, machine, share).cycles for at, share in shares.items()},
+        program_bound(prepared, machine, variant.share_units),
+    )
+
+
+def check_file(
+    path: Path, levels: Sequence[str] | None = None, feeds: Mapping[str, ArrayLike] | None = None, seed: int = 0
+) -> list[Checked]:
+    """`check_level` for levels of a compiled file of style function (default: all), with given or random inputs.
+
+    onnxruntime runs once, and so does each stream.  Raises `BadInputError`.
+    """
+    session = InferenceSession(path)
+    wanted = tuple(levels) if levels else session.levels
+    streams = {level: session.container.same_as(level) or level for level in wanted}
+    given = dict(feeds) if feeds is not None else random_feeds(session, seed)
+    session.checked(given)
+    expected = reference(path, {name: np.asarray(value) for name, value in given.items()})
+    done = {level: check_level(session, given, expected, level) for level in dict.fromkeys(streams.values())}
+    return [relevelled(done[stream], level, session.container) for level, stream in streams.items()]
+
+
+def relevelled(checked: Checked, level: str, container: Container) -> Checked:
+    """What was checked of a stream, for another level that has the same one."""
+    variant, machine = container.variant(level), container.machine
+    bound = program_bound(program(container, level), machine, variant.share_units)
+    return replace(checked, level=level, table_cycles=dict(variant.cycles), bound_cycles=bound)

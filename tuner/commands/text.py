@@ -1,0 +1,53 @@
+"""How commands print: a table on a terminal, aligned plain lines elsewhere, JSON where a program reads it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns whose name starts with `<` are text (left), the others numbers (right)."""
+    texts = [[_cell(value) for value in row] for row in rows]
+    names = [name.removeprefix("<") for name in columns]
+    left = [name.startswith("<") for name in columns]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for name, is_left in zip(names, left, strict=True):
+            table.add_column(name, justify="left" if is_left else "right", overflow="fold")
+        for row in texts:
+            table.add_row(*row)
+        Console(markup=False, highlight=False).print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
+    for row in [names, *texts]:
+        cells = (cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "" if value is None else str(value)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value; no NaN."""
+    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """`name  value` lines."""
+    width = max(map(len, pairs), default=0)
+    for name, value in pairs.items():
+        print(f"{name.ljust(width)}  {_cell(value)}".rstrip())
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity: null then."""
+    return value if abs(value) != float("inf") and value == value else None

@@ -1,0 +1,42 @@
+"""Multiply-accumulates, counted three ways: of an ONNX model, of what the NPU was given, of what a program really does."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import ModelProto
+
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.machine import DataType
+from simulator.npu.program import Program
+
+_FRACTAL = 16
+
+
+def model_macs(model: ModelProto) -> int:
+    """Of every Conv, Gemm and MatMul of a model whose shapes are inferred, without padding or bias; nothing else counts."""
+    shapes = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
+    for item in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        shapes[item.name] = tuple(d.dim_value for d in item.type.tensor_type.shape.dim)
+    total = 0
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            total += math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
+        elif node.op_type == "MatMul":
+            total += math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
+        elif node.op_type == "Gemm":
+            transposed = any(a.name == "transA" and a.i for a in node.attribute)
+            total += math.prod(shapes[node.output[0]]) * shapes[node.input[0]][0 if transposed else 1]
+    return total
+
+
+def program_macs(program: Program) -> int:
+    """Of every MMAD, padding and recomputed halo included: at least what the model has."""
+    total = 0
+    for code in program.streams:
+        rows = code[code[:, isa.OP] == Op.MMAD].astype(np.int64)
+        lanes = np.array([dtype.lanes for dtype in DataType])[rows[:, isa.DTYPE]]
+        total += int((rows[:, isa.M_MPAD] * rows[:, isa.M_K] * lanes * rows[:, isa.M_N1] * _FRACTAL).sum())
+    return total

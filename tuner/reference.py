@@ -1,0 +1,143 @@
+"""onnxruntime's answer for the body of a compiled model, from a process of its own.
+
+A model from outside can kill the process that onnxruntime runs in (a DepthToSpace with block size 2^32 divides by zero), so it
+runs in a child: `python -m tuner.reference MODEL FEEDS.npz OUT.npz`.  Arrays travel in .npz files without pickle, names as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu.errors import BadInputError
+from simulator.onnx_container import DOMAIN, EP_DOMAIN
+
+Floats = NDArray[np.float32]
+TIMEOUT_S = 1800.0
+_RELABELS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """outputs: float32 arrays by name.  logits_scale: for an output that a Softmax makes, max|what that Softmax reads|."""
+
+    outputs: Mapping[str, Floats]
+    logits_scale: Mapping[str, float]
+
+
+def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = TIMEOUT_S) -> Reference:
+    """Run the body of a compiled ONNX file (or a plain ONNX file) on onnxruntime.
+
+    Raises `BadInputError` where the file has no body, onnxruntime refuses it, dies on it, or takes longer than `timeout_s`.
+    """
+    with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
+        there, back = Path(folder) / "feeds.npz", Path(folder) / "out.npz"
+        names = list(feeds)
+        np.savez(there, *(np.asarray(feeds[name], np.float32) for name in names))
+        root = str(Path(__file__).resolve().parents[1])
+        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "tuner.reference", str(path), str(there), str(back), json.dumps(names)],
+                capture_output=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise BadInputError(f"{path}: onnxruntime is not done with its body after {timeout_s:g} s") from None
+        if done.returncode < 0:
+            raise BadInputError(f"{path}: onnxruntime died on its body (signal {-done.returncode})")
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            raise BadInputError(f"{path}: onnxruntime cannot run its body: {lines[-1][:300]}")
+        told = json.loads(done.stdout)
+        with np.load(back, allow_pickle=False) as arrays:
+            outputs = {name: np.asarray(arrays[f"arr_{i}"], np.float32) for i, name in enumerate(told["outputs"])}
+        return Reference(outputs, told["logits_scale"])
+
+
+# --- in the child --------------------------------------------------------------------------------------------------
+
+
+def body_of(model: Any) -> Any:
+    """A compiled model as the plain model that it was: nodes of the function's body, no container.  `model` is changed.
+
+    Raises `BadInputError` for style epcontext, which has no body.
+    """
+    nodes = [node for node in model.graph.node if node.domain == DOMAIN]
+    if any(node.domain == EP_DOMAIN for node in model.graph.node):
+        raise BadInputError("it has no body (style epcontext); compile with --style function to compare values")
+    if not nodes:
+        return model
+    bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == nodes[0].op_type]
+    if len(nodes) != 1 or len(model.graph.node) != 1 or len(bodies) != 1:
+        raise BadInputError(f"expected one node of domain {DOMAIN} and its function, found {len(nodes)} and {len(bodies)}")
+    node, body = nodes[0], bodies[0]
+    if list(node.input) != list(body.input) or list(node.output) != list(body.output):
+        raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
+    node.ClearField("attribute")  # the container: up to hundreds of megabytes
+    rest = [f for f in model.functions if f.domain != DOMAIN]
+    inner = list(body.node)
+    del model.graph.node[:]
+    model.graph.node.extend(inner)
+    del model.functions[:]
+    model.functions.extend(rest)
+    return model
+
+
+def softmax_inputs(graph: Any) -> dict[str, str]:
+    """Output -> what its final Softmax reads, for outputs that a Softmax makes (and nothing but relabelling behind it)."""
+    producer = {name: node for node in graph.node for name in node.output}
+    found = {}
+    for port in graph.output:
+        node = producer.get(port.name)
+        while node is not None and node.op_type in _RELABELS:
+            node = producer.get(node.input[0])
+        if node is not None and node.op_type == "Softmax":
+            found[port.name] = node.input[0]
+    return found
+
+
+def _child(model_path: str, feeds_path: str, out_path: str, names: list[str]) -> None:
+    import onnx
+    import onnxruntime
+
+    model = body_of(onnx.load(model_path))
+    outputs = [port.name for port in model.graph.output]
+    logits = softmax_inputs(model.graph)
+    for name in dict.fromkeys(logits.values()):
+        if name not in outputs:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+    data = model.SerializeToString()
+    del model
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    del data
+    with np.load(feeds_path, allow_pickle=False) as arrays:
+        feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(names)}
+    wanted = list(dict.fromkeys([*outputs, *logits.values()]))
+    values = dict(zip(wanted, session.run(wanted, feeds), strict=True))
+    np.savez(out_path, *(values[name] for name in outputs))
+    scale = {name: float(np.abs(values[source]).max()) for name, source in logits.items()}
+    sys.stdout.write(json.dumps({"outputs": outputs, "logits_scale": scale}))
+
+
+if __name__ == "__main__":
+    try:
+        _child(sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
+    except Exception as error:  # noqa: BLE001  onnxruntime raises many types; the parent says in one line what it was
+        sys.stderr.write(" ".join(str(error).split()) + "\n")
+        sys.exit(1)
