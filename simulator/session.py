@@ -76,7 +76,7 @@ class InferenceSession:
         for name in wanted:
             if name not in known:
                 raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
-        arrays = self._checked(feeds)
+        arrays = self.checked(feeds)
         try:
             # NaNs in either data type: a value that nobody wrote shows
             ddr = np.full(self.container.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
@@ -89,8 +89,8 @@ class InferenceSession:
         execute(code, self.container.machine, ddr, verify=False)  # `decode` did
         return [read_output(ddr, known[name], self.container.dtype).reshape(known[name].onnx_shape) for name in wanted]
 
-    def _checked(self, feeds: Mapping[str, ArrayLike]) -> list[NDArray[Any]]:
-        """The feeds in the order of the inputs."""
+    def checked(self, feeds: Mapping[str, ArrayLike]) -> list[NDArray[Any]]:
+        """The feeds in the order of the inputs.  Raises `BadInputError` for a name, a shape or a type that the model does not have."""
         names = [buffer.name for buffer in self._inputs]
         for name in feeds:
             if name not in names:
