@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,24 @@ from numpy.typing import NDArray
 from compiler.emit import weights
 from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Shuffle, Softmax, Step, Vector
 from compiler.ir.layout import Layout, Placement, assign
+from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import DdrBuffer, MemoryMap
 
 ITSELF = -2  # the operand of a square
 _ALIGN_BLOCKS = 4  # 128 bytes: a DRAM burst of any preset
+
+
+@dataclass(frozen=True)
+class _Shaped:
+    """Stands for weights whose values do not matter."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
 
 class Piece(NamedTuple):
@@ -160,6 +173,18 @@ class Unit:
     def macs(self) -> int:
         return sum(spec.macs for spec in self.kernels) * self.storages[0].n
 
+    def without_values(self) -> Unit:
+        """The same unit without weights: all that planning, emission and timing need, small enough to send to every worker."""
+        light = {id(op): replace(op, weights=_Shaped(op.weights.shape)) for op in self.graph.operators if isinstance(op, Conv)}
+
+        def stripped(op: Any) -> Any:
+            return light.get(id(op), op)
+
+        graph = replace(self.graph, operators=tuple(stripped(op) for op in self.graph.operators))
+        kernels = tuple(replace(spec, kernel=stripped(spec.kernel)) for spec in self.kernels)
+        layout = replace(self.layout, graph=graph)
+        return replace(self, graph=graph, layout=layout, kernels=kernels, constants=np.zeros(0, np.uint8))
+
     @property
     def digest(self) -> str:
         """32 hex: the computation without its weights' values, the machine and the data type."""
@@ -237,7 +262,8 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    pending = [_kernel_spec(i, op, layout, piece, constants, dtype) for i, op in enumerate(operators)]
+    gaps = _gaps(layout, dtype)
+    pending = [_kernel_spec(i, op, layout, piece, constants, dtype, gaps) for i, op in enumerate(operators)]
     constant_end = constants.end
     storages, buffers, end = _place_storages(layout, constant_end, dtype)
     producers = {
@@ -287,7 +313,18 @@ def _place_storages(layout: Layout, address: int, dtype: DataType) -> tuple[tupl
     return tuple(storages), buffers, address
 
 
-def _kernel_spec(index: int, op: Kernel, layout: Layout, piece, constants: _Constants, dtype: DataType) -> AnySpec:  # type: ignore[no-untyped-def]
+def _gaps(layout: Layout, dtype: DataType) -> dict[str, Values]:
+    """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
+    gaps: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
+    for op in layout.graph.operators:
+        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * dtype.lanes
+        gaps[op.y] = frozenset() if full else output_gaps(op, [gaps[name] for name in op.inputs], weights.numpy_type(dtype))
+    return gaps
+
+
+def _kernel_spec(  # type: ignore[no-untyped-def]
+    index: int, op: Kernel, layout: Layout, piece, constants: _Constants, dtype: DataType, gaps: dict[str, Values]
+) -> AnySpec:
     shapes = layout.graph.shapes
     x, y = layout.placements[op.inputs[0]], layout.placements[op.y]
     _, _, in_h, in_w = shapes[op.inputs[0]]
@@ -305,7 +342,7 @@ def _kernel_spec(index: int, op: Kernel, layout: Layout, piece, constants: _Cons
         gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
         return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
     assert isinstance(op, Vector)
-    return VectorSpec(*base, steps=_steps(op, y, constants, dtype))
+    return VectorSpec(*base, steps=_steps(op, y, constants, dtype, [gaps[name] for name in op.inputs]))
 
 
 def _full(placement: Placement, plane: int, c0: int) -> bool:
@@ -332,9 +369,15 @@ def _conv_spec(base, op: Conv, x: Placement, y: Placement, layout: Layout, const
     )
 
 
-def _steps(op: Vector, y: Placement, constants: _Constants, dtype: DataType) -> NDArray[np.int64]:
+def _steps(op: Vector, y: Placement, constants: _Constants, dtype: DataType, gaps: list[Values]) -> NDArray[np.int64]:
+    steps, guard = guarded(op, gaps, weights.numpy_type(dtype))
     rows = []
-    for i, step in enumerate(op.steps):
+    if guard:
+        one = np.ones(len(y.lanes), np.float32)
+        scale = constants.add(f"{op.name}/guard_scale", weights.pack_lanes(one, y, dtype))
+        shift = constants.add(f"{op.name}/guard_shift", weights.pack_lanes(0 * one, y, dtype, gap=GUARD))
+        rows.append((int(Op.VMADD), 0, -1, scale, shift))
+    for i, step in enumerate(steps):
         scale = shift = -1
         if step.op == "scale_shift":
             assert step.scale is not None
