@@ -28,6 +28,7 @@ from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
 from simulator.npu.program import MemoryMap
 
 ENGINES = 6  # all but SCALAR
+_LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
 _MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, coarse where a slot is the unit
@@ -105,9 +106,10 @@ def _hazards(code, offsets, shift, constant_blocks, limit, writer, reader, known
                 break
             e = code[best, ENGINE]
             k = waits[e, me]
-            if waiter[e, me, k % limit] > known[best, me] or waiter[e, me, (k + 1) % limit] > clock[e, me]:
-                best = latest[e]
+            early = waiter[e, me, k % limit] > known[best, me]
             waiter[e, me, k % limit] = i
+            if early or waiter[e, me, (k + 1) % limit] > clock[e, me]:
+                best = latest[e]
             waits[e, me] = k + 1
             edge_from[i, n] = best
             n += 1
@@ -233,7 +235,7 @@ class Synchroniser:
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, _SHIFT, strict=True)]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
         self.total = int(sum(granules))
-        self.count_limit = machine.flags.count_limit
+        self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.latency = machine.ddr.latency_cycles
         port = port_units(machine, SHARE_UNIT)
         self.rates = (min(cap_units(machine, Engine.MTE2), port), min(cap_units(machine, Engine.MTE3), port))
