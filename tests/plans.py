@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import block_counts
-from compiler.derive.gene import plan_of as make_plan
+from compiler.derive.gene import block_counts, plan_of
 from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import Shape, legal_points, vector_tiling
@@ -75,4 +74,4 @@ def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6) -> Plan 
     segments = [random_segment(unit, start, stop, rng) for start, stop in random_cuts(rng, len(unit.kernels), longest)]
     if any(segment is None for segment in segments):
         return None
-    return make_plan(unit, [segment for segment in segments if segment is not None])
+    return plan_of(unit, [segment for segment in segments if segment is not None])

@@ -1,0 +1,89 @@
+"""What must hold of every compiled program, checked in one place: legal, free of races, the right values, times within their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from compiler.frontend import lower
+from compiler.tile.spec import Unit, make_unit
+from simulator.functional import Counters, execute
+from simulator.host_layout import load_input, read_output
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
+from simulator.npu.program import Program
+from simulator.sanitizer import check
+from simulator.timing import prepare, program_bound, simulate
+from tests.models import Floats, random_feeds, reference_outputs
+
+TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model with its inputs and onnxruntime's answer, lowered for one machine and data type."""
+
+    model: ModelProto
+    unit: Unit
+    feeds: dict[str, Floats]
+    expected: dict[str, Floats]
+
+
+def make_case(model: ModelProto, machine: Machine, dtype: DataType, seed: int = 0) -> Case:
+    feeds = random_feeds(model, seed)
+    return Case(model, make_unit(lower(model), machine, dtype), feeds, reference_outputs(model, feeds))
+
+
+def run_program(case: Case, program: Program, scramble_seed: int = 0) -> tuple[dict[str, Floats], Counters]:
+    """Output name -> values as the NPU computes them.  Scratch memory in DDR starts as NaNs."""
+    unit = case.unit
+    ddr: NDArray[np.uint8] = np.full(unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
+    ddr[: len(unit.constants)] = unit.constants
+    for buffer in unit.memory.of_kind("input"):
+        load_input(ddr, buffer, case.feeds[buffer.name], unit.dtype)
+    counters = execute(program, unit.machine, ddr, scramble_seed=scramble_seed, verify=False)
+    return {b.name: read_output(ddr, b, unit.dtype) for b in unit.memory.of_kind("output")}, counters
+
+
+def errors(case: Case, outputs: dict[str, Floats]) -> dict[str, float]:
+    """max|out - ref| / max|ref| of every output of the model."""
+    found = {}
+    for name, expected in case.expected.items():
+        difference = np.abs(outputs[name].reshape(expected.shape) - expected)
+        largest = float(np.abs(expected).max(initial=0))
+        found[name] = float(np.nan_to_num(difference, nan=np.inf).max(initial=0)) / (largest or 1.0)
+    return found
+
+
+def check_times(program: Program, machine: Machine) -> dict[str, int]:
+    """Level -> cycles; asserts the bounds of every level."""
+    p = prepare(program, machine)
+    cycles = {}
+    for level in machine.contention:
+        share = machine.share_units(level)
+        timing = simulate(p, machine, share)
+        assert timing.cycles >= program_bound(p, machine, share)
+        assert simulate(p, machine, share, shared=False).cycles <= timing.cycles
+        # slower alone at a part of the rate than together: at most one rounding cycle per transfer
+        longest = simulate(p, machine, share, shared=False, rate_divisor=max(1, p.dma_queues)).cycles
+        assert timing.cycles <= longest + int(p.transfers.sum())
+        assert timing.busy_cycles.max(initial=0) <= timing.cycles
+        cycles[level] = timing.cycles
+    return cycles
+
+
+def check_program(case: Case, program: Program, tolerance: float | None = None) -> dict[str, float]:
+    """Assert all that must hold of a program; returns the error of every output."""
+    machine = case.unit.machine
+    program.verify(machine)
+    findings = check(program, machine)
+    assert not findings, "; ".join(str(f) for f in findings[:3])
+    check_times(program, machine)
+    outputs, counters = run_program(case, program)
+    assert counters.macs >= case.unit.macs
+    found = errors(case, outputs)
+    limit = TOLERANCE[case.unit.dtype] if tolerance is None else tolerance
+    assert max(found.values()) <= limit, found
+    return found
