@@ -112,10 +112,11 @@ class Measured:
     timings: Mapping[str, Timing]
 
 
-def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> dict[str, Measured]:
+def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, Measured]:
     """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `Measured`.
 
-    Levels come out in the machine's order.  Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
+    Levels come out in the machine's order.  names: what a level's plan is called in errors.
+    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
     machine = compiler.unit.machine
@@ -125,7 +126,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> dict[
     for level in levels:
         plan = plans[level]
         if plan.digest not in by_digest:
-            program = compile_plan(compiler, plan, f"plan of level {level}")
+            program = compile_plan(compiler, plan, (names or {}).get(level, f"plan of level {level}"))
             by_digest[plan.digest] = Measured(plan, program, simulate_levels(program, machine, levels))
     return {level: by_digest[plans[level].digest] for level in levels}
 

@@ -32,15 +32,16 @@ Floats = NDArray[np.float32]
 TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checked:
     """One level of a compiled file.
 
-    errors: max|out - ref| / max|ref| by output, before a final Softmax.  table_cycles, cycles: what the file says and what the simulator
-    says, at every level.  bound_cycles: below which the variant's own level cannot come.
+    outputs: what the container computed.  errors: max|out - ref| / max|ref| by output, before a final
+    Softmax.  table_cycles, cycles: what the file says and what the simulator says, at every level.  bound_cycles: below which the variant's own level cannot come.
     """
 
     level: str
+    outputs: Mapping[str, Floats]
     errors: Mapping[str, float]
     tolerance: float
     findings: tuple[str, ...]
@@ -114,14 +115,15 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
     container = session.container
     variant, stream, machine = container.variant(level), program(container, level), container.machine
     names = [port.name for port in session.get_outputs()]
+    outputs = dict(zip(names, session.run(names, feeds, level), strict=True))
     errors = {
-        name: relative_error(out, expected.outputs[name], container.dtype, expected.logits_scale.get(name))
-        for name, out in zip(names, session.run(names, feeds, level), strict=True)
+        name: relative_error(out, expected.outputs[name], container.dtype, expected.logits_scale.get(name)) for name, out in outputs.items()
     }
     prepared = prepare(stream, machine)
     shares = {v.level: v.share_units for v in container.variants}
     return Checked(
         level,
+        outputs,
         errors,
         TOLERANCE[container.dtype],
         tuple(str(finding) for finding in sanitize(stream, machine)),

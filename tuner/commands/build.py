@@ -1,0 +1,113 @@
+"""`compile` and `export`: plans in, a compiled ONNX out, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from compiler.derive.plan import Plan
+from simulator.npu.machine import DataType, load_machine
+from simulator.timing import program_bound
+from tuner.build import Opened, check_out, container_of, default_plan, measure_plans, open_source, package, read_plan
+from tuner.commands.options import parse_plans, parse_shapes
+from tuner.commands.text import print_json, print_table
+from tuner.export import open_run, run_plans
+from tuner.macs import model_macs, program_macs
+from tuner.source import Source
+
+Style = Literal["function", "epcontext"]
+
+
+def compile_model(
+    model: Path,
+    machine_name: str,
+    plan_texts: Sequence[str],
+    dtype: str,
+    style: Style,
+    shape_texts: Sequence[str],
+    random_weights: int | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """`tilefarm compile`."""
+    check_out(out)
+    machine = load_machine(machine_name)
+    files = parse_plans(plan_texts, tuple(machine.contention), machine.name)
+    read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
+    opened = open_source(Source(model, machine, DataType[dtype], parse_shapes(shape_texts), random_weights))
+    plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(machine.contention, default_plan(opened.unit))
+    _write(opened, plans, out, style, as_json, {level: str(path) for level, path in files.items()})
+
+
+def export(run: Path, digest: str | None, folder: Path | None, style: Style | None, out: Path, as_json: bool) -> None:
+    """`tilefarm export`."""
+    check_out(out)
+    opened, saved = open_run(run)
+    _write(opened, run_plans(run, opened.unit.machine, digest, folder), out, style or saved.style, as_json, {})
+
+
+def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, as_json: bool, names: Mapping[str, str]) -> None:
+    measured = measure_plans(opened.compiler, plans, names)
+    container = container_of(opened.unit, measured)
+    container_bytes = package(opened.model, container, out, style)
+    machine = opened.unit.machine
+    macs = model_macs(opened.model)
+    levels: dict[str, Any] = {}
+    for level, m in measured.items():
+        levels[level] = {
+            "ddr_share": machine.contention[level],
+            "plan": m.plan.digest,
+            "same_as": container.same_as(level),
+            "segments": len(m.plan.segments),
+            "instructions": m.program.instructions,
+            "cycles": m.timings[level].cycles,
+            "latency_us": m.timings[level].cycles / machine.clock_hz * 1e6,
+            "program_bound_cycles": program_bound(m.program, machine, machine.share_units(level)),
+            "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
+            "executed_macs": program_macs(m.program),
+            "variant_cycles": {at: timing.cycles for at, timing in m.timings.items()},
+        }
+    report = {
+        "out": str(out),
+        "model": opened.name,
+        "model_digest": opened.unit.graph.digest,
+        "machine": machine.name,
+        "machine_digest": machine.digest,
+        "dtype": opened.unit.dtype.name,
+        "style": style,
+        "macs": macs,
+        "npu_mac_share": opened.unit.macs / macs if macs else 1.0,
+        "operators": len(opened.unit.kernels),
+        "container_bytes": container_bytes,
+        "file_bytes": out.stat().st_size,
+        "levels": levels,
+    }
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, levels)
+
+
+def _print(report: Mapping[str, Any], levels: Mapping[str, Mapping[str, Any]]) -> None:
+    print(f"{report['model']} on {report['machine']}, {report['dtype']}: {report['operators']} operators, {report['macs']:,} MACs, "
+          f"{report['npu_mac_share']:.1%} of them on the NPU")  # fmt: skip
+    columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
+    print_table(
+        columns,
+        [
+            (
+                level,
+                f"{row['ddr_share']:g}",
+                f"as {row['same_as']}" if row["same_as"] else row["plan"][:12],
+                row["segments"],
+                row["instructions"],
+                row["cycles"],
+                f"{row['latency_us']:,.1f}",
+                row["program_bound_cycles"],
+                row["ddr_bytes"],
+            )
+            for level, row in levels.items()
+        ],
+    )
+    print(f"{report['out']}: {report['file_bytes']:,} bytes, {report['container_bytes']:,} of them the container, style {report['style']}")

@@ -1,0 +1,105 @@
+"""`machines` and `plan show`: what is there, with units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from compiler.derive.plan import ConvTiling, SegmentPlan
+from simulator.npu.machine import load_machine, preset_names
+from tuner.build import read_plan
+from tuner.commands.text import print_json, print_pairs, print_table
+
+# the end of a key -> the unit of its value
+_UNITS = (
+    ("bytes_per_cycle", "B/cycle"),
+    ("_hz", "Hz"),
+    ("_bytes", "B"),
+    ("_cycles", "cycles"),
+    ("cycles_per_fractal.float16", "cycles per 16x16x16"),
+    ("cycles_per_fractal.float32", "cycles per 16x8x16"),
+)
+
+
+def machines(name: str | None, as_json: bool) -> None:
+    """`tilefarm machines`: all presets, or every value of one."""
+    if name is not None:
+        machine = load_machine(name)
+        raw = machine.model_dump(mode="json")
+        if as_json:
+            print_json({**raw, "digest": machine.digest, "macs_per_cycle": machine.macs_per_cycle})
+            return
+        pairs: dict[str, object] = {}
+        for key, value in _flat(raw):
+            pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
+        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
+        pairs["digest"] = machine.digest
+        print_pairs(pairs)
+        return
+    loaded = [load_machine(preset) for preset in preset_names()]
+    if as_json:
+        print_json([{"name": m.name, "description": m.description, "digest": m.digest, "levels": m.contention} for m in loaded])
+        return
+    columns = ("<machine", "cores", "MHz", "MACs/cycle", "L1 B", "DDR B/cycle", "<levels", "<description")
+    print_table(
+        columns,
+        [
+            (
+                m.name,
+                m.cores,
+                f"{m.clock_hz / 1e6:,.0f}",
+                int(m.macs_per_cycle.get("float16", 0) * m.cores),
+                m.buffers_bytes.L1,
+                m.ddr.bytes_per_cycle,
+                " ".join(f"{level}={share:g}" for level, share in m.contention.items()),
+                m.description,
+            )
+            for m in loaded
+        ],
+    )
+
+
+def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif key == "paths":
+            for path in value:
+                shown = f"{path['bytes_per_cycle']} B/cycle, granule {path['granule_bytes']} B, startup {path['startup_cycles']} cycles"
+                yield f"paths.{path['source']}->{path['destination']}", f"{path['engine']}, {shown}"
+        else:
+            yield prefix + key, value
+
+
+def _unit(key: str) -> str:
+    if key.startswith("buffers_bytes."):
+        return "B"
+    if key.startswith("ddr.efficiency."):
+        return "of the bus, for bursts of at least so many B"
+    if key.startswith("contention."):
+        return "of the DDR bandwidth"
+    return next((unit for end, unit in _UNITS if key.endswith(end)), "")
+
+
+def show_plan(path: Path, as_json: bool) -> None:
+    """`tilefarm plan show`."""
+    plan = read_plan(path)
+    if as_json:
+        print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
+        return
+    print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
+    print()
+    columns = ("segment", "<operators", "blocks", "prefetch", "window", "<tilings")
+    print_table(columns, [(i, *_segment(segment)) for i, segment in enumerate(plan.segments)])
+
+
+def _segment(segment: SegmentPlan) -> tuple[str, int, int, int, str]:
+    tilings = []
+    for tiling in segment.tilings:
+        if isinstance(tiling, ConvTiling):
+            chunk = "" if tiling.weights == "resident" else f" {tiling.chunk_n1}x{tiling.chunk_k1}"
+            tilings.append(f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer {tiling.weights}{chunk}")
+        else:
+            tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
+    return "; ".join(segment.operators), segment.blocks, segment.prefetch, segment.window, "; ".join(tilings)

@@ -1,0 +1,96 @@
+"""The best plans of a run, compiled into an ONNX file again: the same bytes as the run's own `best.onnx`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from compiler.derive.plan import Plan
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from tuner.build import Opened, open_source, read_plan
+from tuner.runfolder import IDENTITY, read_json
+from tuner.source import SavedSource, read_source
+
+DIGEST_DIGITS = 32
+
+
+def open_run(run: Path) -> tuple[Opened, SavedSource]:
+    """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
+    saved = read_source(run)
+    if not saved.source.model.is_file():
+        raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
+    opened = open_source(saved.source)
+    found = opened.unit.graph.digest
+    if found != saved.model_digest:
+        raise BadInputError(f"{saved.source.model}: changed since the run (digest {found}, the run tuned {saved.model_digest})")
+    identity = run / IDENTITY
+    if identity.is_file():
+        there = read_json(identity)
+        machine = there.get("machine_digest") if isinstance(there, dict) else None
+        if machine != opened.unit.machine.digest:
+            raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {opened.unit.machine.digest}")
+    return opened, saved
+
+
+def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
+    """`<level>.json` for every level of the machine.  Raises `BadInputError` for one that is missing or malformed."""
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: no such folder of plans")
+    missing = [level for level in machine.contention if not (folder / f"{level}.json").is_file()]
+    if missing:
+        raise BadInputError(f"{folder}: has no plan {missing[0]}.json; expected one for each of {', '.join(machine.contention)}")
+    return {level: read_plan(folder / f"{level}.json") for level in machine.contention}
+
+
+def plan_by_digest(run: Path, digest: str) -> Plan:
+    """A plan of the run, by its digest or the first digits of it: from `plans/`, else from the programs in `tasks/`.
+
+    Raises `BadInputError` where there is none, or several begin so.
+    """
+    if not digest or len(digest) > DIGEST_DIGITS or set(digest) - set("0123456789abcdef"):
+        raise BadInputError(f"--plan {digest}: expected up to {DIGEST_DIGITS} hex digits of a plan's digest")
+    for plans in (_kept(run), _measured(run)):
+        found = {plan.digest: plan for plan in plans if plan.digest.startswith(digest)}
+        if len(found) > 1:
+            raise BadInputError(f"--plan {digest}: {len(found)} plans begin so: {', '.join(sorted(found)[:4])}")
+        if found:
+            return next(iter(found.values()))
+    raise BadInputError(f"--plan {digest}: {run} has no such plan")
+
+
+def _kept(run: Path) -> Iterator[Plan]:
+    yield from (read_plan(path) for path in sorted((run / "plans").glob("*.json")))
+
+
+def _measured(run: Path) -> Iterator[Plan]:
+    """Plans of the programs that the run measured."""
+    if not (run / "tasks").is_dir():
+        return
+    import pyarrow.dataset as ds
+
+    table = ds.dataset(run / "tasks", format="parquet").to_table(columns=["kind", "payload"])
+    for kind, payload in zip(table["kind"].to_pylist(), table["payload"].to_pylist(), strict=True):
+        if kind == "program" and (plan := _plan_in(payload)) is not None:
+            yield plan
+
+
+def _plan_in(payload: str) -> Plan | None:
+    content = json.loads(payload)
+    raw = content.get("plan", content) if isinstance(content, dict) else None
+    try:
+        return Plan.model_validate(raw)
+    except ValidationError:
+        return None  # a program that was measured without a plan
+
+
+def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Path | None = None) -> Mapping[str, Plan]:
+    """The plans to export: of `folder`, or the one with `digest` at every level, or the run's champions."""
+    if digest is not None and folder is not None:
+        raise BadInputError("--plan and --plans: give one of them")
+    if digest is not None:
+        return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
+    return plans_of(folder if folder is not None else run / "plans", machine)
