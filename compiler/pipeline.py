@@ -49,24 +49,22 @@ class Compiler:
             self._cached_bytes -= _size(old)
         return lowered
 
-    def segment_program(self, plan: SegmentPlan, start: int) -> Program | Infeasible:
-        """One segment as a program of its own: what a task measures."""
-        lowered = self.segment(plan, start)
-        if isinstance(lowered, Infeasible):
-            return lowered
-        return self._program(self.synchroniser.synchronise(lowered.code))
-
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
         parts = self.parts(plan)
-        if isinstance(parts, Infeasible):
-            return parts
+        return parts if isinstance(parts, Infeasible) else self.link(parts)
+
+    def link(self, parts: list[Lowered]) -> Program:
+        """Segments in their order as one program; a single one is what a task measures."""
         codes = []
         for index, part in enumerate(parts):
             code = part.code.copy()
             code[:, isa.TAG] |= index << 16
             codes.append(code)
-        return self._program(self.synchroniser.synchronise(np.concatenate(codes)))
+        stream = self.synchroniser.synchronise(np.concatenate(codes))
+        machine = self.unit.machine
+        idle = np.zeros((0, isa.WORDS), np.int32)
+        return Program(machine.digest, (stream, *(idle for _ in range(machine.cores - 1))), self.unit.memory)
 
     def parts(self, plan: Plan) -> list[Lowered] | Infeasible:
         """The plan's segments, lowered; the first one that does not fit otherwise."""
@@ -81,11 +79,6 @@ class Compiler:
             parts.append(lowered)
             start += len(segment.operators)
         return parts
-
-    def _program(self, stream: Code) -> Program:
-        machine = self.unit.machine
-        idle = np.zeros((0, isa.WORDS), np.int32)
-        return Program(machine.digest, (stream, *(idle for _ in range(machine.cores - 1))), self.unit.memory)
 
 
 def _size(part: Lowered | Infeasible) -> int:

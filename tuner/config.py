@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -37,7 +38,6 @@ class Search(_Section):
     max_moves: PositiveInt
     crossover_rate: Rate
     epsilon: Rate
-    descent: Count
 
     @model_validator(mode="after")
     def _elites_fit(self) -> Self:
@@ -46,7 +46,7 @@ class Search(_Section):
         return self
 
 
-class Tiling(_Section):
+class Segments(_Section):
     candidates: PositiveInt
     measured: PositiveInt
     epsilon: Rate
@@ -71,8 +71,7 @@ class Use(_Section):
     crossover: bool
     islands: bool
     window: bool
-    placement: bool
-    controller: bool
+    block_fusion: bool
 
 
 class Budget(_Section):
@@ -123,7 +122,7 @@ class TuneConfig(_Section):
     """Every value of a tuning run; `configs/tune/default.yaml` says what each means."""
 
     search: Search
-    tiling: Tiling
+    segments: Segments
     model: Model
     use: Use
     level_weights: dict[str, Positive]
@@ -238,7 +237,8 @@ def load_config(name_or_path: str | None = None, overrides: Sequence[str] = ()) 
         if not equals:
             raise BadInputError(f"--set {text}: expected a.b=value")
         try:
-            value = yaml.safe_load(value_text)
+            # YAML 1.1 takes 1e-3 for a word
+            value = float(value_text) if re.fullmatch(r"\s*[+-]?\d+[eE][+-]?\d+\s*", value_text) else yaml.safe_load(value_text)
         except yaml.YAMLError:
             raise BadInputError(f"--set {text}: {value_text!r} is not a YAML value") from None
         try:

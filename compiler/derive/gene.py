@@ -144,7 +144,7 @@ class Structures:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._signatures = [json.dumps(signature(unit, spec), sort_keys=True) for spec in unit.kernels]
+        self._signatures = [_short(json.dumps(signature(unit, spec), sort_keys=True)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
 
     def key(self, gene: Gene) -> tuple[object, ...]:
@@ -156,12 +156,17 @@ class Structures:
         return self._digest(start, stop)
 
     def _structure(self, start: int, stop: int) -> str:
-        unit, rows, names = self.unit, [], {}
+        unit = self.unit
+        rows: list[object] = [unit.machine.digest, unit.dtype.name, unit.storages[0].n]
+        names: dict[int, int] = {}
         for k in range(start, stop):
             spec = unit.kernels[k]
-            wiring = [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
-            made = [s - start for s in unit.producers[k] if s >= start]
-            leaves = k in unit.escapes or any(c >= stop for c in unit.consumers[k])
-            rows.append((self._signatures[k], wiring, made, leaves))
-        text = json.dumps([rows, unit.machine.digest, unit.dtype.name, unit.storages[0].n], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+            rows.append(self._signatures[k])
+            rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
+            rows.append([s - start for s in unit.producers[k] if s >= start])
+            rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
+        return _short(repr(rows))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from compiler.frontend.attributes import check_attributes
 from compiler.frontend.skeleton import attach, detach
@@ -74,11 +75,10 @@ def read_model(path: str | Path) -> ModelProto:
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
     """Check a model and make its inputs and opset what the translation expects; the argument is left alone."""
     try:
-        if model.ByteSize() > MAX_PROTO_BYTES:
-            raise BadInputError(f"{where}: more than {MAX_PROTO_BYTES} bytes with its weights, which protobuf cannot hold")
         skeleton, large = detach(model, LARGE)
-        for tensor in large.values():
-            onnx.checker.check_tensor(tensor)
+        total = sum(_checked_bytes(tensor) for tensor in large.values())
+        if total + skeleton.ByteSize() > MAX_PROTO_BYTES:
+            raise BadInputError(f"{where}: {total} bytes of weights; a model in memory has at most {MAX_PROTO_BYTES}, protobuf's limit")
         onnx.checker.check_model(skeleton)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
@@ -105,6 +105,19 @@ def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
     for name in sorted(shapes or {}):
         digest.update(f"\n{name}={','.join(str(int(d)) for d in (shapes or {})[name])}".encode())
     return digest.hexdigest()
+
+
+def _checked_bytes(tensor: TensorProto) -> int:
+    """Size of a constant; ValidationError where its data are not as long as its shape says (the checker would serialise it to see that)."""
+    size = math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    if tensor.HasField("raw_data") and not tensor.float_data and not tensor.int32_data and not tensor.double_data:
+        if len(tensor.raw_data) != size:
+            raise onnx.checker.ValidationError(
+                f"initializer {tensor.name!r} {list(tensor.dims)} has {len(tensor.raw_data)} bytes, not {size}"
+            )
+    else:
+        onnx.checker.check_tensor(tensor)
+    return size
 
 
 def opset_of(model: ModelProto) -> int:

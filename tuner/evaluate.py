@@ -1,0 +1,170 @@
+"""What a worker does: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
+
+A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise
+from compiler.derive.plan import SegmentPlan
+from compiler.emit.segment import Infeasible, Lowered
+from compiler.pipeline import Compiler
+from compiler.tile.features import raw_features
+from compiler.tile.spec import ConvSpec, Unit
+from simulator.npu.cycles import port_units
+from simulator.npu.machine import SHARE_UNIT, Engine
+from simulator.npu.program import Program
+from simulator.timing import Timing, simulate_levels
+from tuner.candidate import canonical_json
+
+COLUMNS = (
+    "cycles", "roofline_cycles", "ddr_read_bytes", "ddr_write_bytes",
+    "busy_mte1_cycles", "busy_mte2_cycles", "busy_mte3_cycles", "busy_cube_cycles", "busy_vector_cycles", "busy_fixpipe_cycles",
+    "busy_scalar_cycles", "load_store_cycles", "peak_l1_bytes", "peak_l0a_bytes", "peak_l0b_bytes", "peak_l0c_bytes", "peak_ub_bytes",
+)  # fmt: skip
+"""Columns of `Answer.values`, in the order in which `tuner.candidate.Measurement` has its results."""
+
+_BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
+_PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
+_KEPT_PLANS = 20_000
+
+
+class Ask(NamedTuple):
+    """A genome to look at: one gene is measured as a segment, a genome that covers the model as a program.
+
+    measure: False asks for features only.
+    """
+
+    kind: Literal["segment", "program"]
+    genome: Genome
+    measure: bool = True
+
+
+class Answer(NamedTuple):
+    """What became of it.  features: float64 raw (see `compiler.tile.features`).  values: int64 [levels, len(COLUMNS)], or None.
+
+    payload: canonical JSON of the task, '' where only features were asked for.
+    """
+
+    status: Literal["ok", "infeasible"]
+    error: str | None
+    payload: str
+    features: NDArray[np.float64] | None
+    values: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class EvaluatorSpec:
+    """Makes an Evaluator where it is called: in this process or in an actor.  The unit comes without its weights' values."""
+
+    unit: Unit
+    levels: tuple[str, ...]
+
+    def __call__(self) -> Evaluator:
+        return Evaluator(self.unit, self.levels)
+
+
+class Evaluator:
+    """Holds the unit, the compiler's caches and the plans of genes seen."""
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
+        self.unit, self.levels = unit, levels
+        self.compiler = Compiler(unit, cache_bytes=256 << 20)
+        self.structures = Structures(unit)
+        self._plans: OrderedDict[Gene, SegmentPlan | None] = OrderedDict()
+        self._roofline = Roofline(unit)
+
+    def run(self, batch: list[Ask]) -> list[Answer]:
+        return [self.answer(ask) for ask in batch]
+
+    def answer(self, ask: Ask) -> Answer:
+        genome = tuple(Gene(*gene) for gene in ask.genome)
+        plans = []
+        for gene in genome:
+            plan = self.plan(gene)
+            if plan is None:
+                where = f"operators {gene.start}..{gene.stop - 1}"
+                return Answer("infeasible", f"{where} in {gene.blocks} blocks: no tiling fits L1", "", None, None)
+            plans.append(plan)
+        raw = np.sum([raw_features(self.unit, plan, gene.start) for plan, gene in zip(plans, genome, strict=True)], 0)
+        if not ask.measure:
+            return Answer("ok", None, "", raw, None)
+        if ask.kind == "segment":
+            return self._segment(genome[0], plans[0], raw)
+        plan = plan_of(self.unit, plans)
+        payload = canonical_json({"unit": self.unit.digest, "plan": plan.model_dump(mode="json")})
+        parts = self.compiler.parts(plan)
+        if isinstance(parts, Infeasible):
+            return Answer("infeasible", str(parts), payload, raw, None)
+        return Answer("ok", None, payload, raw, self._measure(self.compiler.link(parts), parts, 0, len(self.unit.kernels)))
+
+    def plan(self, gene: Gene) -> SegmentPlan | None:
+        if gene in self._plans:
+            self._plans.move_to_end(gene)
+            return self._plans[gene]
+        plan = self._plans[gene] = realise(self.unit, gene)
+        if len(self._plans) > _KEPT_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"})
+        payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
+        lowered = self.compiler.segment(plan, gene.start)
+        if isinstance(lowered, Infeasible):
+            return Answer("infeasible", str(lowered), payload, raw, None)
+        return Answer("ok", None, payload, raw, self._measure(self.compiler.link([lowered]), [lowered], gene.start, gene.stop))
+
+    def _measure(self, program: Program, parts: list[Lowered], start: int, stop: int) -> NDArray[np.int64]:
+        timings = simulate_levels(program, self.unit.machine, self.levels)
+        peaks = [max(part.peak_bytes[name] for part in parts) for name in _PEAKS]
+        rows = [measured(timings[level], self._roofline.cycles(start, stop, level), peaks) for level in self.levels]
+        return np.array(rows, np.int64)
+
+
+def measured(timing: Timing, roofline: int, peaks: list[int]) -> list[int]:
+    """One level's results in the order of `COLUMNS`."""
+    busy = timing.busy_cycles.sum(0)
+    return [
+        timing.cycles,
+        roofline,
+        timing.ddr_read_bytes,
+        timing.ddr_write_bytes,
+        *(int(busy[engine]) for engine in _BUSY),
+        timing.load_store_cycles,
+        *peaks,
+    ]
+
+
+class Roofline:
+    """The model's own lower bound: MACs over all cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        machine, shapes = unit.machine, unit.graph.shapes
+        self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
+        size = unit.dtype.size_bytes
+        self.tensor_bytes = {name: int(np.prod(shape)) * size for name, shape in shapes.items()}
+        self.weight_bytes = [
+            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec, ConvSpec) else 0  # type: ignore[union-attr]
+            for spec in unit.kernels
+        ]
+
+    def cycles(self, start: int, stop: int, level: str) -> int:
+        """Of operators [start, stop) alone."""
+        unit = self.unit
+        specs = unit.kernels[start:stop]
+        macs = sum(spec.macs for spec in specs) * unit.storages[0].n
+        made = {spec.kernel.y for spec in specs}
+        inputs = {name for spec in specs for name in spec.kernel.inputs} - made
+        leaving = {spec.kernel.y for spec in specs if spec.index in unit.escapes or any(c >= stop for c in unit.consumers[spec.index])}
+        moved = sum(self.tensor_bytes[name] for name in inputs | leaving) + sum(self.weight_bytes[start:stop])
+        port = port_units(unit.machine, unit.machine.share_units(level))
+        return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))

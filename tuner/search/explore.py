@@ -1,0 +1,80 @@
+"""Which segments to look at next: neighbours of the covers that are best now, single operators and their tilings, and random ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.derive.gene import Gene, Genome, block_counts
+from compiler.derive.moves import MOVES, Move
+from compiler.tile.spec import Unit
+from tuner.search.table import SegmentTable
+
+_OWN = ("change_blocks", "change_window", "change_prefetch", "change_weights", "change_tiling")
+
+
+def first_genes(unit: Unit, table: SegmentTable) -> list[Gene]:
+    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with."""
+    genes = [Gene(k, k + 1, blocks) for k in range(len(unit.kernels)) for blocks in block_counts(unit, k, k + 1)[:12]]
+    for length in (2, 3):
+        for start in range(len(unit.kernels) - length + 1):
+            counts = block_counts(unit, start, start + length)
+            genes += [Gene(start, start + length, blocks) for blocks in sorted({1, *counts[3:8:4]})]
+    return unknown(table, genes)
+
+
+def propose(
+    unit: Unit, table: SegmentTable, covers: list[Genome], count: int, rng: np.random.Generator, moves: dict[str, Move]
+) -> list[Gene]:
+    """`count` genes (or fewer) that are not measured yet, from the covers (one per level)."""
+    out: dict[object, Gene] = {}
+    own = [moves[name] for name in _OWN if name in moves]
+    every = list(moves.values())
+    singles = table.singles()
+    for _ in range(count * 4):
+        if len(out) >= count:
+            break
+        draw = rng.random()
+        fresh: list[Gene] = []
+        if draw < 0.15:
+            fresh = [_random(unit, rng)]
+        elif draw < 0.35 and singles is not None:
+            fresh = _moved(unit, singles, own, rng)
+        else:
+            fresh = _moved(unit, covers[int(rng.integers(len(covers)))], every, rng)
+        for gene in fresh:
+            key = table.structures.key(gene)
+            if key not in table.cycles and key not in out:
+                out[key] = gene
+    return list(out.values())
+
+
+def _random(unit: Unit, rng: np.random.Generator) -> Gene:
+    start = int(rng.integers(len(unit.kernels)))
+    stop = min(len(unit.kernels), start + int(rng.geometric(0.3)))
+    counts = block_counts(unit, start, stop)
+    return Gene(start, stop, counts[int(rng.integers(len(counts)))])
+
+
+def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:
+    """Genes that are new after one or two moves."""
+    changed: Genome | None = genome
+    for _ in range(1 + int(rng.random() < 0.3)):
+        step = moves[int(rng.integers(len(moves)))](unit, changed or genome, rng)
+        changed = step or changed
+    old = set(genome)
+    return [gene for gene in changed or () if gene not in old]
+
+
+def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:
+    """Those not measured yet, one of each kind, in their order."""
+    out: dict[object, Gene] = {}
+    for gene in genes:
+        key = table.structures.key(gene)
+        if key not in table.cycles:
+            out.setdefault(key, gene)
+    return list(out.values())
+
+
+def allowed(names: set[str]) -> dict[str, Move]:
+    """The moves by name, without those switched off."""
+    return {name: move for name, move in MOVES.items() if name not in names}

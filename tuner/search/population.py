@@ -1,0 +1,77 @@
+"""Islands: populations of genomes that evolve apart, and exchange their best from time to time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Genome
+from compiler.derive.moves import Move, crossover
+from compiler.tile.spec import Unit
+from tuner.config import Search
+
+
+@dataclass(frozen=True, eq=False)
+class Individual:
+    """A genome that was measured whole.  cycles: int64 [levels]; task: digest of its task, which breaks ties."""
+
+    genome: Genome
+    cycles: NDArray[np.int64]
+    task: str
+
+
+@dataclass
+class Island:
+    """One population, the best of every level first to be kept."""
+
+    rng: np.random.Generator
+    members: list[Individual] = field(default_factory=list)
+
+    def admit(self, new: list[Individual], search: Search) -> None:
+        """Keep `elites` of every level, then the best by mean rank over the levels, `population` in all."""
+        pool = {member.task: member for member in [*self.members, *new]}
+        everyone = sorted(pool.values(), key=lambda m: m.task)
+        if not everyone:
+            return
+        cycles = np.stack([m.cycles for m in everyone])
+        order = np.argsort(cycles, axis=0, kind="stable")
+        ranks = np.empty_like(order)
+        for level in range(cycles.shape[1]):
+            ranks[order[:, level], level] = np.arange(len(everyone))
+        keep: dict[int, None] = {}
+        for place in range(search.elites):
+            for level in range(cycles.shape[1]):
+                if place < len(everyone):
+                    keep.setdefault(int(order[place, level]))
+        for at in np.argsort(ranks.sum(1), kind="stable"):
+            keep.setdefault(int(at))
+        self.members = [everyone[at] for at in list(keep)[: max(search.population, len(keep) and search.elites)]]
+
+    def parent(self, level: int, search: Search) -> Individual:
+        """A tournament at one level."""
+        picks = self.rng.integers(len(self.members), size=search.tournament)
+        return min((self.members[int(i)] for i in picks), key=lambda m: (int(m.cycles[level]), m.task))
+
+    def child(self, unit: Unit, level: int, search: Search, moves: list[Move], use_crossover: bool) -> Genome | None:
+        """A new genome from one parent or two, by moves; None where the draw came to nothing."""
+        genome = self.parent(level, search).genome
+        changed: Genome | None = None
+        if use_crossover and self.rng.random() < search.crossover_rate:
+            changed = crossover(genome, self.parent(level, search).genome, self.rng)
+        steps = 1
+        while steps < search.max_moves and self.rng.random() < search.mutation_rate:
+            steps += 1
+        if changed is None or self.rng.random() < search.mutation_rate:
+            for _ in range(steps):
+                move = moves[int(self.rng.integers(len(moves)))]
+                changed = move(unit, changed or genome, self.rng) or changed
+        return changed
+
+
+def exchange(islands: list[Island], search: Search) -> None:
+    """Every island receives the elites of its neighbour on a ring."""
+    gifts = [island.members[: search.elites] for island in islands]
+    for at, island in enumerate(islands):
+        island.admit(gifts[at - 1], search)

@@ -1,0 +1,349 @@
+"""The search: generations of segments, then of programs.
+
+A generation measures segments that the cost model expects to help, lets the table of segments and the islands propose whole programs, picks
+by prediction and measures those.  Everything is asked for in an order that follows from the seed and from earlier answers alone, so the
+number of workers changes nothing, and neither does the budget: it only says where to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Gene, Genome, Structures, single_operators
+from compiler.derive.moves import random_genome, repaired
+from compiler.emit.segment import Infeasible
+from compiler.tile.features import FEATURES, scaled
+from compiler.tile.spec import Unit
+from simulator.npu.errors import InfeasibleError
+from tuner.config import TuneConfig
+from tuner.cost_model import CostModel
+from tuner.evaluate import Answer, Ask
+from tuner.search.explore import allowed, first_genes, propose, unknown
+from tuner.search.population import Individual, Island, exchange
+from tuner.search.table import SegmentTable
+
+_READ, _WRITE, _DRAIN = (FEATURES.index(name) for name in ("read_cycles", "write_cycles", "drain_cycles"))
+_ENGINES = [FEATURES.index(name) for name in ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """An ask, and what the log should know of it.  predicted: cycles per level, or None."""
+
+    ask: Ask
+    island: int
+    generation: int
+    predicted: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What came back; `task` is '' where nothing was measured.  answer None: the worker crashed or timed out on it."""
+
+    question: Question
+    answer: Answer | None
+    task: str
+
+
+class Measure(Protocol):
+    """Puts questions to the farm; replies come in the order of the questions."""
+
+    def __call__(self, questions: Sequence[Question]) -> list[Reply]: ...
+
+
+class Search:
+    """State of one run.  `step` does one generation; it yields whenever programs were measured, so that a caller can look and stop."""
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, seed: int, weights: Mapping[str, float]) -> None:
+        self.unit, self.levels, self.config = unit, levels, config
+        self.table = SegmentTable(Structures(unit), len(levels))
+        self.shares = np.array([unit.machine.share_units(level) / 65536 for level in levels])
+        self.rng = np.random.default_rng([seed, 0])
+        count = config.search.islands if config.use.islands else 1
+        self.islands = [Island(np.random.default_rng([seed, 1 + i])) for i in range(count)]
+        self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
+        self.generation = 0
+        self.measured_segments = 0
+        self.seen: set[Genome] = set()
+        self.champions: list[Individual | None] = [None] * len(levels)
+        self.baseline: Individual | None = None
+        self.models: list[CostModel | None] = [None] * len(levels)
+        self.border = np.zeros(len(levels))
+        self._raw: dict[object, NDArray[np.float64] | None] = {}
+        off = set() if config.use.window else {"change_window"}
+        self.moves = allowed(off)
+
+    # one generation
+
+    def step(self, measure: Measure) -> Iterator[list[Reply]]:
+        """Segments, then the programs of every island; yields the replies of each batch of programs."""
+        if self.generation == 0:
+            yield self._first(measure)
+        self._explore(measure)
+        for number, island in enumerate(self.islands):
+            yield self._programs(measure, number, island)
+        if len(self.islands) > 1 and (self.generation + 1) % self.config.search.exchange_every == 0:
+            exchange(self.islands, self.config.search)
+        self.generation += 1
+
+    def _first(self, measure: Measure) -> list[Reply]:
+        """Layer by layer, before anything else: a run that is stopped at once has a result."""
+        genome = single_operators(self.unit)
+        if isinstance(genome, Infeasible):
+            raise InfeasibleError(f"{self.unit.machine.name}: {genome}")
+        replies = measure([Question(Ask("program", genome), 0, 0)])
+        self._admit(self.islands[0], replies)
+        self._measure_segments(measure, self._wanted(first_genes(self.unit, self.table)))
+        return replies
+
+    def _wanted(self, genes: list[Gene]) -> list[Gene]:
+        """Without those that a switch rules out."""
+        if self.config.use.block_fusion:
+            return genes
+        return [gene for gene in genes if gene.stop - gene.start == 1 or gene.blocks == 1]
+
+    def _explore(self, measure: Measure) -> None:
+        segments = self.config.segments
+        covers = [found[0] for level in range(len(self.levels)) if (found := self.table.cover(level, self.border[level])) is not None]
+        if not covers:
+            return
+        pool = self._wanted(propose(self.unit, self.table, covers, segments.candidates, self.rng, self.moves))
+        raws = self._features(measure, pool)
+        pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
+        known = [raw for raw in raws if raw is not None]
+        if not pool:
+            return
+        predicted = self._predict(np.stack(known))
+        costs = [found[1] for level in range(len(self.levels)) if (found := self.table.cover(level)) is not None]
+        starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
+        now = np.stack([cost[stops] - cost[starts] for cost in costs], 1)
+        merit = (predicted / np.maximum(now, 1.0)).min(1)
+        lucky = int(round(segments.measured * segments.epsilon))
+        order = np.argsort(merit, kind="stable")
+        chosen = list(order[: segments.measured - lucky])
+        rest = order[segments.measured - lucky :]
+        chosen += list(self.rng.permutation(rest)[:lucky])
+        self._measure_segments(measure, [pool[i] for i in chosen], predicted[chosen])
+
+    def _measure_segments(self, measure: Measure, genes: list[Gene], predicted: NDArray[np.float64] | None = None) -> None:
+        questions = [
+            Question(Ask("segment", (gene,)), -1, self.generation, None if predicted is None or self.models[0] is None else predicted[i])
+            for i, gene in enumerate(genes)
+        ]
+        for reply in measure(questions):
+            gene = reply.question.ask.genome[0]
+            self.table.add(gene, _cycles(reply))
+            if reply.answer is not None and reply.answer.features is not None:
+                self._raw[self.table.structures.key(gene)] = reply.answer.features
+            self.measured_segments += 1
+
+    # programs
+
+    def _programs(self, measure: Measure, number: int, island: Island) -> list[Reply]:
+        count = self.config.search.generation
+        wanted: list[Genome] = []
+        for genome in self._proposed_by_table(number, island):
+            self._take(genome, wanted)
+        wanted = wanted[: max(1, count * 3 // 4)]
+        if self.generation == 0 or not island.members:
+            for _ in range(count // 4):
+                self._take(self._without_block_fusion(random_genome(self.unit, island.rng)), wanted)
+        wanted += self._children(measure, island, count - len(wanted), set(wanted))
+        self._features(measure, unknown(self.table, [gene for genome in wanted for gene in genome]))
+        fitting = []
+        for genome in wanted[:count]:
+            whole = repaired(self.unit, genome, self._fits)
+            if whole is not None and whole not in self.seen:
+                self.seen.add(whole)
+                fitting.append(whole)
+        questions = [Question(Ask("program", genome), number, self.generation, self._expected(genome)) for genome in fitting]
+        replies = measure(questions)
+        self._admit(island, replies)
+        return replies
+
+    def _take(self, genome: Genome | None, wanted: list[Genome]) -> None:
+        if genome is not None and genome not in self.seen and genome not in wanted:
+            wanted.append(genome)
+
+    def _proposed_by_table(self, number: int, island: Island) -> Iterator[Genome | None]:
+        """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome."""
+        if number == 0:
+            yield self.table.singles()
+        for border in (1.0, 0.5, 0.0, 1.5):
+            for level in self._level_order():
+                found = self.table.cover(level, border * self.border[level])
+                yield found[0] if found else None
+        for _ in range(2):
+            for level in self._level_order():
+                found = self.table.cover(level, self.border[level], 0.02, island.rng)
+                yield found[0] if found else None
+
+    def _level_order(self) -> list[int]:
+        return [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
+
+    def _children(self, measure: Measure, island: Island, count: int, taken: set[Genome]) -> list[Genome]:
+        """For every place, proposals for a level drawn by its weight, of which the one that is expected to be fastest there is taken."""
+        if count <= 0 or not island.members:
+            return []
+        share = self.level_weights / self.level_weights.sum()
+        groups: list[tuple[int, list[Genome]]] = []
+        for _ in range(count):
+            level = int(island.rng.choice(len(self.levels), p=share))
+            group: list[Genome] = []
+            for _ in range(self.config.model.proposals if self.config.use.cost_model else 1):
+                child = island.child(self.unit, level, self.config.search, list(self.moves.values()), self.config.use.crossover)
+                child = self._without_block_fusion(child)
+                if child is not None and child not in self.seen and child not in taken:
+                    group.append(child)
+            groups.append((level, group))
+        self._features(measure, unknown(self.table, [gene for _, group in groups for genome in group for gene in genome]))
+        out = []
+        for level, group in groups:
+            fitting = [g for g in (repaired(self.unit, genome, self._fits) for genome in group) if g is not None]
+            fitting = [g for g in fitting if g not in self.seen and g not in taken]
+            if not fitting:
+                continue
+            if island.rng.random() < self.config.search.epsilon:
+                pick = fitting[int(island.rng.integers(len(fitting)))]
+            else:
+                pick = min(fitting, key=lambda genome: float(self._expected(genome)[level]))
+            taken.add(pick)
+            out.append(pick)
+        return out
+
+    def _without_block_fusion(self, genome: Genome | None) -> Genome | None:
+        if genome is None or self.config.use.block_fusion:
+            return genome
+        return tuple(g if g.stop - g.start == 1 else g._replace(blocks=1) for g in genome)
+
+    def _fits(self, gene: Gene) -> bool:
+        """False for what is known not to fit; an answer decides about the others."""
+        key = self.table.structures.key(gene)
+        return self.table.cycles.get(key, True) is not None and self._raw.get(key, True) is not None
+
+    def _admit(self, island: Island, replies: Sequence[Reply]) -> None:
+        new = []
+        for reply in replies:
+            cycles = _cycles(reply)
+            if cycles is None:
+                continue
+            new.append(Individual(reply.question.ask.genome, cycles, reply.task))
+        island.admit(new, self.config.search)
+        self._learn_border(new)
+        for individual in new:
+            if all(gene.stop - gene.start == 1 for gene in individual.genome):
+                self.baseline = _better(self.baseline, individual, lambda m: float(np.log(m.cycles).mean()))
+            for level in range(len(self.levels)):
+                self.champions[level] = _better(self.champions[level], individual, lambda m, at=level: int(m.cycles[at]))  # type: ignore[misc]
+
+    def _learn_border(self, new: list[Individual]) -> None:
+        """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
+        rows = []
+        for individual in new:
+            alone = self.table.alone(individual.genome)
+            if alone is not None and len(individual.genome) > 1:
+                rows.append((alone - individual.cycles) / (len(individual.genome) - 1))
+        if rows:
+            self.border = np.maximum(0.0, 0.5 * self.border + 0.5 * np.median(rows, axis=0))
+
+    # prediction
+
+    def _features(self, measure: Measure, genes: list[Gene]) -> list[NDArray[np.float64] | None]:
+        """Raw features of genes, asked of the workers where they are not known; None where a gene does not fit."""
+        structures = self.table.structures
+        missing = list({key: gene for gene in genes if (key := structures.key(gene)) not in self._raw}.values())
+        for reply in measure([Question(Ask("segment", (gene,), False), -1, self.generation) for gene in missing]):
+            answer = reply.answer
+            fits = answer is not None and answer.status == "ok"
+            self._raw[structures.key(reply.question.ask.genome[0])] = answer.features if fits and answer is not None else None
+        return [self._raw.get(structures.key(gene)) for gene in genes]
+
+    def _predict(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64 [n, levels]: by the cost model where there is one, else by the roofline of the features."""
+        x = scaled(raw)
+        out = np.empty((len(raw), len(self.levels)))
+        for level, share in enumerate(self.shares):
+            model = self.models[level]
+            if model is not None and self.config.use.cost_model:
+                out[:, level] = model.predict(x)
+            else:
+                out[:, level] = np.maximum(raw[:, _ENGINES].max(1), (raw[:, _READ] + raw[:, _WRITE]) / share) + raw[:, _DRAIN]
+        return out
+
+    def _expected(self, genome: Genome) -> NDArray[np.float64]:
+        """Predicted cycles of a program: its segments as measured or predicted, less what borders save."""
+        total = np.zeros(len(self.levels))
+        open_: list[NDArray[np.float64]] = []
+        for gene in genome:
+            cycles = self.table.of(gene)
+            if cycles is not None:
+                total += cycles
+                continue
+            raw = self._raw.get(self.table.structures.key(gene))
+            if raw is not None:
+                open_.append(raw)
+        if open_:
+            total += self._predict(np.stack(open_)).sum(0)
+        return total - self.border * (len(genome) - 1)
+
+    # checkpoint
+
+    def state(self) -> dict[str, Any]:
+        """Everything as JSON; `restore` makes an equal search of it."""
+        return {
+            "generation": self.generation,
+            "measured_segments": self.measured_segments,
+            "rng": _rng_state(self.rng),
+            "islands": [{"rng": _rng_state(i.rng), "members": [_individual(m) for m in i.members]} for i in self.islands],
+            "table": self.table.state(),
+            "infeasible": [[list(key[:-1]), list(key[-1])] for key, raw in self._raw.items() if raw is None],  # type: ignore[index]
+            "seen": [[list(gene) for gene in genome] for genome in sorted(self.seen)],
+            "champions": [None if c is None else _individual(c) for c in self.champions],
+            "baseline": None if self.baseline is None else _individual(self.baseline),
+            "border": self.border.tolist(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.generation, self.measured_segments = int(state["generation"]), int(state["measured_segments"])
+        self.rng.bit_generator.state = state["rng"]
+        for island, saved in zip(self.islands, state["islands"], strict=True):
+            island.rng.bit_generator.state = saved["rng"]
+            island.members = [_from_json(m) for m in saved["members"]]
+        self.table.restore(state["table"])
+        for head, choices in state["infeasible"]:
+            self._raw[(*head, tuple(choices))] = None
+        self.seen = {_genome(genome) for genome in state["seen"]}
+        self.champions = [None if c is None else _from_json(c) for c in state["champions"]]
+        self.baseline = None if state["baseline"] is None else _from_json(state["baseline"])
+        self.border = np.array(state["border"], np.float64)
+
+
+def _cycles(reply: Reply) -> NDArray[np.int64] | None:
+    answer = reply.answer
+    return None if answer is None or answer.values is None else np.asarray(answer.values[:, 0], np.int64)
+
+
+def _better(old: Individual | None, new: Individual, merit: Callable[[Individual], float]) -> Individual:
+    """The one with less, ties to the smaller digest."""
+    return new if old is None or (merit(new), new.task) < (merit(old), old.task) else old
+
+
+def _rng_state(rng: np.random.Generator) -> dict[str, Any]:
+    return dict(rng.bit_generator.state)
+
+
+def _individual(m: Individual) -> list[Any]:
+    return [[list(gene) for gene in m.genome], [int(c) for c in m.cycles], m.task]
+
+
+def _genome(rows: Sequence[Sequence[Any]]) -> Genome:
+    return tuple(Gene(*row[:-1], tuple(row[-1])) for row in rows)
+
+
+def _from_json(row: Sequence[Any]) -> Individual:
+    return Individual(_genome(row[0]), np.array(row[1], np.int64), str(row[2]))

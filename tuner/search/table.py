@@ -1,0 +1,134 @@
+"""What is known of segments: measured cycles by structure and gene, and the best cover of the whole model by known segments.
+
+Segments of equal structure, anywhere in the network, share an entry.  The cover is the exact shortest path over the topological order for
+costs that add up; they do not quite (neighbours overlap), so it proposes programs and never judges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures
+
+Key = tuple[object, ...]
+Tail = tuple[int, int, int, int, bool, tuple[int, ...]]  # a gene without its place
+
+
+class SegmentTable:
+    """cycles: key -> int64 [levels], or None where the gene does not fit the machine."""
+
+    def __init__(self, structures: Structures, levels: int) -> None:
+        self.structures, self.levels = structures, levels
+        self.operators = len(structures.unit.kernels)
+        self.cycles: dict[Key, NDArray[np.int64] | None] = {}
+        self._best: list[dict[str, tuple[int, Tail]]] = [{} for _ in range(levels)]
+        pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
+        self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
+
+    def known(self, gene: Gene) -> bool:
+        return self.structures.key(gene) in self.cycles
+
+    def of(self, gene: Gene) -> NDArray[np.int64] | None:
+        """Measured cycles per level; None where not measured or not feasible."""
+        return self.cycles.get(self.structures.key(gene))
+
+    def add(self, gene: Gene, cycles: NDArray[np.int64] | None) -> None:
+        key = self.structures.key(gene)
+        if key in self.cycles:
+            return
+        self.cycles[key] = cycles
+        if cycles is None:
+            return
+        structure, tail = self.structures.structure(gene.start, gene.stop), tuple(gene[2:])
+        for level in range(self.levels):
+            found = self._best[level].get(structure)
+            if found is None or (int(cycles[level]), tail) < found:
+                self._best[level][structure] = (int(cycles[level]), tail)  # type: ignore[assignment]
+
+    def best(self, start: int, stop: int, level: int) -> tuple[int, Gene] | None:
+        """The fastest known segment over operators [start, stop) at a level."""
+        found = self._best[level].get(self.structures.structure(start, stop))
+        return None if found is None else (found[0], Gene(start, stop, *found[1]))
+
+    def cover(
+        self, level: int, border: float = 0.0, noise: float = 0.0, rng: np.random.Generator | None = None, longest: int = MAX_SEGMENT
+    ) -> tuple[Genome, NDArray[np.float64]] | None:
+        """The cheapest known cover of all operators, and the cost of covering the first j, float64 [operators + 1].
+
+        border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
+        None where some operator has no known segment.
+        """
+        best = self._best[level]
+        cost = np.full(self.operators + 1, np.inf)
+        cost[0] = 0.0
+        back: list[tuple[int, Tail] | None] = [None] * (self.operators + 1)
+        factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
+        for at, (i, j, structure) in enumerate(self._pairs):
+            found = best.get(structure)
+            if found is None or j - i > longest:
+                continue
+            price = max(found[0] - border, 0.5 * found[0])
+            if factors is not None:
+                price *= factors[at]
+            if cost[i] + price < cost[j]:
+                cost[j] = cost[i] + price
+                back[j] = (i, found[1])
+        if not np.isfinite(cost).all():
+            return None
+        genes: list[Gene] = []
+        j = self.operators
+        while j:
+            step = back[j]
+            assert step is not None
+            genes.append(Gene(step[0], j, *step[1]))
+            j = step[0]
+        return tuple(reversed(genes)), cost
+
+    def alone(self, genome: Genome) -> NDArray[np.float64] | None:
+        """Sum of the segments' own cycles per level; None where one is not known."""
+        total = np.zeros(self.levels)
+        for gene in genome:
+            cycles = self.of(gene)
+            if cycles is None:
+                return None
+            total += cycles
+        return total
+
+    def singles(self) -> Genome | None:
+        """Every operator alone, each with the gene that is best over the levels (geometric mean): the tuned layer-by-layer genome."""
+        by_structure: dict[str, tuple[float, Tail]] = {}
+        wanted = {self.structures.structure(k, k + 1) for k in range(self.operators)}
+        for key, cycles in self.cycles.items():
+            structure = key[0]
+            if cycles is None or structure not in wanted:
+                continue
+            merit = (float(np.log(cycles).mean()), key[1:])
+            if structure not in by_structure or merit < by_structure[structure]:  # type: ignore[index, operator]
+                by_structure[structure] = merit  # type: ignore[index, assignment]
+        genes = []
+        for k in range(self.operators):
+            found = by_structure.get(self.structures.structure(k, k + 1))
+            if found is None:
+                return None
+            genes.append(Gene(k, k + 1, *found[1]))
+        return tuple(genes)
+
+    def state(self) -> list[list[object]]:
+        """JSON form: [structure, gene tail, cycles or null]."""
+        return [[list(key[:-1]), list(key[-1]), None if c is None else [int(v) for v in c]] for key, c in self.cycles.items()]  # type: ignore[call-overload]
+
+    def restore(self, state: Iterable[list[list[object]]]) -> None:
+        for head, choices, cycles in state:
+            structure, *tail = head
+            key = (structure, *tail, tuple(choices))
+            values = None if cycles is None else np.array(cycles, np.int64)
+            self.cycles[key] = values
+            if values is not None:
+                full = (*tail, tuple(choices))
+                for level in range(self.levels):
+                    found = self._best[level].get(str(structure))
+                    if found is None or (int(values[level]), full) < found:
+                        self._best[level][str(structure)] = (int(values[level]), full)  # type: ignore[assignment]
