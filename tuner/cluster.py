@@ -150,7 +150,8 @@ def worker_environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[1])
     if root not in paths and not root.startswith(own):
         paths.insert(0, root)
-    return {"PYTHONPATH": os.pathsep.join(paths), **dict.fromkeys(ONE_THREAD, "1")}
+    # ${...}: what a node of the cluster has set for itself stays
+    return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1")}
 
 
 class FarmError(TilefarmError):

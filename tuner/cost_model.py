@@ -13,7 +13,6 @@ number of rows: so a model is compared with its successor on rows that neither w
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -275,10 +274,3 @@ def metrics_line(metrics: Metrics) -> str:
     regret = ", ".join(f"@{k} {value:.1%}" for k, value in metrics.regret.items()) or "unknown"
     ranking = f"spearman {metrics.spearman:.3f}, pairs {metrics.pair_accuracy:.1%}"
     return f"{ranking}, regret {regret}, rms {metrics.log2_error:.3f} octaves"
-
-
-def history_line(retrained: Retrained) -> str:
-    """JSON for `models/history.jsonl`: what was trained, what it was compared with, what came of it."""
-    incumbent = asdict(retrained.incumbent) if retrained.incumbent else None
-    candidate = {"model_version": retrained.candidate.version, "left_out": retrained.candidate.left_out}
-    return json.dumps({**candidate, "promoted": retrained.promoted, "candidate": asdict(retrained.candidate.metrics), "current": incumbent})

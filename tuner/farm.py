@@ -10,6 +10,7 @@ away under it does not make it a crash.  Results are keyed by item number: late 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
 from collections import deque
@@ -100,7 +101,7 @@ class RayBackend(Generic[T, R]):
         self._connection: Connection = connect(address, workers)
         self._group: Any = None
         self._slots: list[_Slot] = []
-        self._run_id, self._say = run_id, say
+        self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._item_timeout_s, self._build_timeout_s, self._in_flight = item_timeout_s, build_timeout_s, in_flight
         self._sizer = BatchSizer(max_batch) if max_batch else BatchSizer()
         self._items: dict[int, T] = {}
@@ -111,7 +112,7 @@ class RayBackend(Generic[T, R]):
         self._submitted = self._collected = self._born = 0
         try:
             self.workers = workers or max(1, cpus()[0])
-            self._group = reserve(self.workers, wait_s, f"tilefarm-{run_id}", say, resource)
+            self._group = reserve(self.workers, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._options: dict[str, Any] = {
                 "num_cpus": 1,
@@ -175,7 +176,7 @@ class RayBackend(Generic[T, R]):
     # actors
 
     def _start(self, slot: _Slot) -> None:
-        slot.name = f"tilefarm-{self._run_id}-w{slot.index}.{self._born}"
+        slot.name = f"{self._name}-w{slot.index}.{self._born}"
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot.index)
         options = {**self._options, "name": slot.name, "scheduling_strategy": strategy}
         slot.actor = ray.remote(_Actor).options(**options).remote(self._make_worker)

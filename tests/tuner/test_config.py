@@ -31,6 +31,7 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
     config = load_config(str(file), ["search.elites=2", "use.cost_model=false", "farm.workers=3"])
     assert (config.search.population, config.search.elites, config.budget.seconds) == (8, 2, 30)
     assert config.use.cost_model is False
+    assert load_config(None, ["search.epsilon=1e-3"]).search.epsilon == 0.001
     assert config.search.islands == load_config().search.islands
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simulator.npu.errors import BadInputError
 from tuner.candidate import RESULTS, FeatureSet, Measurement, TaskRecord
 from tuner.config import load_config
-from tuner.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, rows_from_log, train
+from tuner.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, metrics_line, retrain, rows_from_log, train
 from tuner.log import LogRow, Origin, RunLog, read_log, read_tasks
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
@@ -65,6 +65,7 @@ def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
     rows = Rows(np.zeros((100, 1), np.float32), truth, np.array(["a"] * 100))
     perfect = evaluate(truth, rows, 0)
     assert (perfect.spearman, perfect.pair_accuracy, perfect.regret["1"], perfect.log2_error) == (pytest.approx(1), 1, 0, 0)
+    assert metrics_line(perfect) == "spearman 1.000, pairs 100.0%, regret @1 0.0%, @8 0.0%, @32 0.0%, rms 0.000 octaves"
     wrong = evaluate(truth[::-1], rows, 0)
     assert (wrong.spearman, wrong.pair_accuracy, wrong.regret["1"]) == (pytest.approx(-1), 0, 99)
     constant = evaluate(np.full(100, 8.0), rows, 0)

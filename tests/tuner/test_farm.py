@@ -149,6 +149,33 @@ def test_workers_that_cannot_start_end_the_run(make: Callable[[], Squares], erro
 
 
 @pytest.mark.usefixtures("_ray")
+def test_two_farms_of_one_run_share_a_cluster() -> None:
+    with RayBackend(Squares, 1, run_id="twin") as first, RayBackend(Squares, 1, run_id="twin") as second:
+        first.submit([1, 2, 3])
+        second.submit([4, 5, 6])
+        assert [outcome.value for outcome in second.collect(3) + first.collect(3)] == [16, 25, 36, 1, 4, 9]
+        first.submit([7])  # never collected: leaving does not wait for it
+        assert first.outstanding == 1
+
+
+@dataclass
+class Environment:
+    def run(self, batch: list[str]) -> list[str | None]:
+        return [os.environ.get(name) for name in batch]
+
+
+@pytest.mark.usefixtures("_ray")
+def test_workers_run_in_their_environment() -> None:
+    with RayBackend(Environment, 1) as backend:
+        backend.submit(["OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "PYTHONPATH"])
+        omp, numba, path = (outcome.value for outcome in backend.collect(3))
+    assert omp == numba == "1"
+    assert path is not None
+    assert os.path.dirname(os.path.dirname(os.path.abspath(farm.__file__))) in path.split(os.pathsep)
+    assert "$" not in path
+
+
+@pytest.mark.usefixtures("_ray")
 def test_no_room_is_said_and_refused() -> None:
     lines: list[str] = []
     free = int(ray.cluster_resources()["CPU"])
