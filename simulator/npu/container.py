@@ -123,7 +123,10 @@ class _Section(_Part):
     offset: _Size
     length: _Size
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    instructions: tuple[_Size, ...] = ()  # per core; () for the constants
+
+
+class _StreamSection(_Section):
+    instructions: tuple[_Size, ...]  # per core
 
 
 class _Variant(_Part):
@@ -155,7 +158,7 @@ class _Header(_Part):
     size_blocks: _Block
     buffers: tuple[_Buffer, ...]
     constants: _Section
-    streams: Annotated[tuple[_Section, ...], Field(min_length=1)]
+    streams: Annotated[tuple[_StreamSection, ...], Field(min_length=1)]
     variants: Annotated[tuple[_Variant, ...], Field(min_length=1)]
 
 
@@ -173,7 +176,7 @@ def encode(container: Container) -> bytes:
     constants = _constants_of(container)
     container = replace(container, constants=constants)
     chunks: list[bytes | memoryview] = [constants]
-    instructions: list[tuple[int, ...]] = [()]
+    instructions: list[dict[str, list[int]]] = [{}]  # the constants have none
     table = []
     for variant in container.variants:
         streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
@@ -182,7 +185,7 @@ def encode(container: Container) -> bytes:
         if digest not in digests:
             digests[digest] = len(digests)
             chunks.append(b"".join(code.tobytes() for code in streams))
-            instructions.append(tuple(len(code) for code in streams))
+            instructions.append({"instructions": [len(code) for code in streams]})
         table.append({"level": variant.level, "share_units": variant.share_units, "section": digests[digest],
                       "plan": variant.plan_digest, "cycles": dict(variant.cycles)})  # fmt: skip
     fields: dict[str, Any] = {
@@ -199,9 +202,10 @@ def encode(container: Container) -> bytes:
     hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
     size = 0
     while True:
-        sections, at = [], _aligned(_HEADER_AT + size)
+        sections: list[dict[str, Any]] = []
+        at = _aligned(_HEADER_AT + size)
         for chunk, sha, counts in zip(chunks, hashes, instructions, strict=True):
-            sections.append({"offset": at, "length": len(chunk), "sha256": sha, "instructions": counts})
+            sections.append({"offset": at, "length": len(chunk), "sha256": sha} | counts)
             end = at + len(chunk)
             at = _aligned(end)
         try:
@@ -311,7 +315,7 @@ def _section(view: memoryview, section: _Section, name: str) -> memoryview:
     return body
 
 
-def _streams(view: memoryview, section: _Section, name: str) -> tuple[Code, ...]:
+def _streams(view: memoryview, section: _StreamSection, name: str) -> tuple[Code, ...]:
     if section.length != sum(section.instructions) * RECORD_BYTES:
         raise ContainerError(f"container: {name} has {section.length} bytes for {sum(section.instructions)} records of {RECORD_BYTES}")
     # a copy: writable and aligned, so that compiled kernels meet one array type wherever a program comes from

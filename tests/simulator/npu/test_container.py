@@ -1,6 +1,7 @@
 """The container: what comes back is what went in, and anything else is refused with one line."""
 
 import hashlib
+import itertools
 import json
 from dataclasses import replace
 
@@ -183,33 +184,37 @@ def test_bytes_of_anything_are_no_container(data):
 
 
 def leaves(value, path=()):
+    """Paths of everything in a JSON value; of a list its first and last two."""
     yield path
     if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
+        keys = value if isinstance(value, dict) else sorted({*range(len(value))[:2], *range(len(value))[-2:]})
+        for key in keys:
             yield from leaves(value[key], (*path, key))
 
 
-PATHS = [path for path in leaves(header_of(DATA)) if path]
 ODD = [None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 0.5, 1e308, "", "none", "x" * 100, [], {}, [1], {"a": 1}, [[[]]]]
 
 
-@settings(max_examples=3000, deadline=None, derandomize=True)
-@given(st.sampled_from(PATHS), st.sampled_from(ODD))
-def test_a_header_that_lies_and_is_sealed_again_is_refused_or_harmless(path, odd):
-    header = header_of(DATA)
-    target = header
-    for key in path[:-1]:
-        target = target[key]
-    target[path[-1]] = odd
-    if isinstance(header, dict) and isinstance(header.get("machine"), dict):
-        header["machine_digest"] = machine_digest(header)
-    try:
-        data = sealed(header)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return  # the damage is to what `sealed` itself needs
-    container = decode_or_one_line(data)
-    if container is not None:
-        assert encode(container) == data
+@pytest.mark.parametrize("part", list(header_of(DATA)))
+def test_a_header_that_lies_and_is_sealed_again_is_refused_or_harmless(part):
+    paths = list(leaves(header_of(DATA)[part], (part,)))
+    sealed_ones = 0
+    for path, odd in itertools.product(paths, ODD):
+        header = header_of(DATA)
+        target = header
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = odd
+        if part == "machine":
+            header["machine_digest"] = machine_digest(header)
+        try:
+            data = sealed(header)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue  # the damage is to what `sealed` itself needs
+        sealed_ones += 1
+        container = decode_or_one_line(data)
+        assert container is None or encode(container) == data, (path, odd)
+    assert sealed_ones > len(ODD) / 3
 
 
 def decode_or_one_line(data: bytes) -> Container | None:
@@ -231,7 +236,7 @@ def machine_digest(header: dict) -> str:
         return header["machine_digest"]
 
 
-@settings(max_examples=2000, deadline=None, derandomize=True)
+@settings(max_examples=500, deadline=None, derandomize=True)
 @given(st.integers(0, 3), st.integers(0, WORDS - 1), st.sampled_from([-(2**31), -2, -1, 0, 1, 2, 3, 5, 7, 16, 63, 255, 2**20, 2**31 - 1]))
 def test_a_changed_record_that_is_sealed_again_is_refused_or_legal(row, word, value):
     header = header_of(DATA)
