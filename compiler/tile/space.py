@@ -101,7 +101,7 @@ def _chunk_choices(spec: ConvSpec, pixels: int, budget: int, l0c_blocks: int) ->
     choices = set()
     whole = budget // (spec.k1 * 16)
     for n in {whole, -(-whole // 2), 1}:
-        if n >= 1:
+        if 1 <= n <= whole:
             n = min(n, spec.n1)
             choices.add((-(-spec.n1 // -(-spec.n1 // n)), spec.k1))
     room = l0c_blocks // (2 * (-(-pixels // 16) * 16))
