@@ -136,9 +136,12 @@ class DatasetWriter:
                 raise ValueError(f"{self.folder.name}: {field.name} must not be null")
         name = f"{self._next:08d}.parquet"
         staged = self.tmp / f"{self.folder.name}-{name}"
-        self.write(staged, table)
-        staged.rename(self.folder / name)
-        fsync_folder(self.folder)
+        try:
+            self.write(staged, table)
+            staged.rename(self.folder / name)
+            fsync_folder(self.folder)
+        except OSError as error:  # the rows stay pending: a later flush may succeed
+            raise BadInputError(f"{self.folder / name}: cannot be written: {error.strerror or error}") from None
         self._next += 1
         self.acknowledged += table.num_rows
 

@@ -102,6 +102,39 @@ def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.M
         assert log.rows_published == 1
 
 
+def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = log_module.DatasetWriter.write
+
+    def full(path: Path, table: pa.Table) -> None:
+        if path.name.startswith("tasks-"):
+            raise OSError(28, "No space left on device")
+        write(path, table)
+
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        log.add_task(task(0))
+        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        monkeypatch.setattr(log_module.DatasetWriter, "write", staticmethod(full))
+        with pytest.raises(BadInputError, match=r"tasks/00000001\.parquet: cannot be written: No space left"):
+            log.flush()
+        assert len(read_log(tmp_path)) == 0
+        monkeypatch.undo()
+        log.flush()
+        assert len(read_log(tmp_path)) == len(read_tasks(tmp_path)) == 1
+
+
+def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, table: pa.Table) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log_module, "PUBLISH_AFTER_S", 0.05)
+    log = RunLog(tmp_path, ORIGIN, FEATURES)
+    monkeypatch.setattr(log_module.DatasetWriter, "write", staticmethod(full))
+    log.add_task(task(0))
+    log._publisher.join(10)
+    with pytest.raises(BadInputError, match="No space left"):
+        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+
+
 def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "PUBLISH_ROWS", 3)
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
