@@ -171,6 +171,14 @@ def test_a_flag_to_the_other_core_takes_its_latency() -> None:
     assert spans(timing, 0)[2:] == [(0, 14), (14, 15)]
 
 
+def test_a_flag_from_a_transfer_to_the_other_core() -> None:
+    # load 4-14, seen by core 1 at 17; the second SET is behind nothing new and follows at once
+    timing = run(
+        [load(10), flag_set(MTE2, 1, CUBE), flag_set(MTE2, 1, CUBE)], [flag_wait(CUBE, 0, MTE2), flag_wait(CUBE, 0, MTE2), mmad(1)]
+    )
+    assert spans(timing, 1) == [(0, 17), (17, 17), (17, 18)]
+
+
 def test_the_scalar_unit_takes_its_cycles() -> None:
     # issue 2: handed out at 2, 4, 6, 8; CUBE 2-3, 4-5, 8-9; MTE1 6-11
     timing = run([mmad(1), mmad(1), up(5), mmad(1)], machine=tiny_with(issue_cycles=2))
@@ -219,10 +227,17 @@ def test_a_move_on_chip_in_a_dma_queue_waits_for_the_data_before_it() -> None:
     assert timing.load_store_cycles == 12  # DDR data only
 
 
+def test_moves_on_chip_in_a_dma_queue_follow_each_other() -> None:
+    # UB -> L1 0-3 and 3-5; the store is issued at 3 with the second, latency until 7
+    assert spans(run([copy(TINY, UB, L1, 3), copy(TINY, UB, L1, 2), store(1)])) == [(0, 3), (3, 5), (7, 9)]
+
+
 def test_a_reader_and_a_writer_share_the_port() -> None:
     # from 4 on 16 bytes each (the write cap is 16 too): 16 blocks take 32 cycles, 4-36; the other's 8 blocks 4-20, then the
     # reader has the port: 8 blocks left at 20, one per cycle: 28
-    assert spans(run([load(16), store(8)])) == [(4, 28), (4, 20)]
+    timing = run([load(16), store(8)])
+    assert spans(timing) == [(4, 28), (4, 20)]
+    assert timing.load_store_cycles == 24  # one core: cycles with either count once
 
 
 def test_what_the_write_cap_leaves_goes_to_the_reader() -> None:
@@ -290,6 +305,14 @@ def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:
     assert program_bound(program(TINY, [mmad(1)] * 4), tiny_with(issue_cycles=3)) == 12  # the scalar unit
     # rounding up is per transfer: 3 loads of a block at 32/3 bytes (699,050 units) take 4 cycles each
     assert program_bound(program(TINY, [load(1)] * 3), TINY, SHARE_UNIT // 3) == 12
+
+
+def test_program_bound_holds_where_rates_are_at_their_least() -> None:
+    # a port of one unit per cycle, two queues that still get one each: a block is 32 * 65,536 units
+    machine = tiny_with({"bytes_per_cycle": 1})
+    p = program(machine, [load(1)], [load(1)])
+    assert simulate(p, machine, 1).cycles == 4 + 32 * SHARE_UNIT
+    assert program_bound(p, machine, 1) == 32 * SHARE_UNIT
 
 
 def test_bytes_and_counts() -> None:
