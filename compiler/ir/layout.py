@@ -9,7 +9,8 @@ A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its ch
 * Pool, Vector, Softmax and depthwise Conv keep the lanes of what they read.
 
 Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
-tensor is needed in two places, a 1x1 Conv with the identity as weights where it is needed in two lane orders.
+tensor is needed in two places (an output shares its storage with no other input or output), a 1x1 Conv with the identity as weights
+where it is needed in two lane orders.
 """
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     """Places for every tensor.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
     names = _Names(graph)
     graph, place_copies = _one_place(graph, names)
+    graph, output_copies = _own_outputs(graph, names)
     graph, patterns, lane_copies = _one_order(graph, names)
     lanes = {name: patterns.lanes(name, dtype.lanes) for name in graph.shapes}
     storages: dict[str, Storage] = {}
@@ -158,7 +160,7 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
             pixel_lanes = IMAGE_LANES if name in images else dtype.lanes
             storages[name] = Storage(name, shape[0], planes, shape[2], shape[3], pixel_lanes)
         placements[name] = Placement(root, plane, planes, order)
-    layout = Layout(graph, dtype, storages, placements, (*place_copies, *lane_copies))
+    layout = Layout(graph, dtype, storages, placements, (*place_copies, *output_copies, *lane_copies))
     layout.verify()
     return layout
 
@@ -204,6 +206,29 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
             op = with_inputs(op, inputs)
         operators.append(op)
     return replace(graph, operators=tuple(operators), shapes=shapes), copies
+
+
+def _own_outputs(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
+    """Copies of outputs whose storage already belongs to an input or to another output: the host addresses each by itself."""
+    inside = _containers(graph)
+
+    def root(name: str) -> str:
+        while name in inside:
+            name = inside[name][0]
+        return name
+
+    exposed = {root(port.tensor) for port in graph.inputs}
+    shapes, copies, outputs = dict(graph.shapes), [], []
+    for port in graph.outputs:
+        if root(port.tensor) in exposed:
+            copy = Vector(names.fresh(f"{port.onnx_name}.copy"), (port.tensor,), names.fresh(f"{port.tensor}.output"), ())
+            shapes[copy.y] = shapes[port.tensor]
+            copies.append(copy)
+            port = replace(port, tensor=copy.y)
+        exposed.add(root(port.tensor))
+        outputs.append(port)
+    graph = replace(graph, operators=(*graph.operators, *copies), outputs=tuple(outputs), shapes=shapes)
+    return graph, [copy.name for copy in copies]
 
 
 def _one_order(graph: Graph, names: _Names) -> tuple[Graph, Patterns, list[str]]:
