@@ -337,8 +337,13 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         if e.at < 0:
             return
     rows = e.blocks.computed[k][t]
+    kh, kw = conv.weights.shape[2:]
     top = rows.start * conv.stride[0] - conv.pads[0]
-    first_row = max(0, top)
+    if top >= spec.in_h:  # every window lies in the padding below the image; above it is the same, and can be said
+        top = -((rows.size - 1) * conv.stride[0] + (kh - 1) * conv.dilation[0] + 1)
+        first_row = spec.in_h - 1
+    else:
+        first_row = max(0, top)
     source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, slot)
     target = _target(e, spec, k, t, image, slot)
     to = _way_out(unit, e.blocks, k)
@@ -347,7 +352,6 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         residual = _source(e, spec, 1, rows.start, t, image, slot)
     path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
     assert path is not None
-    kh, kw = conv.weights.shape[2:]
     job = ConvJob(
         dtype=dtype,
         tag=spec.index,
