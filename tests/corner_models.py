@@ -1,0 +1,156 @@
+"""Small models at the corners of what is supported: one thing that can go wrong in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import ModelProto
+
+from tests.models import Builder
+
+Rng = np.random.Generator
+NO_PADS = (0, 0, 0, 0)
+
+
+def grouped(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 12, 9, 10))
+    return b.model(b.conv(b.relu(b.conv("x", 18, groups=3)), 6, (1, 1), pads=NO_PADS, groups=2))
+
+
+def grouped_by_planes(rng: Rng) -> ModelProto:
+    """Groups of whole planes and whole 16-channel blocks: real groups on the matrix unit."""
+    b = Builder(rng, (1, 64, 6, 7))
+    return b.model(b.conv("x", 96, groups=2))
+
+
+def depthwise(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 21, 11, 8))
+    return b.model(b.conv(b.conv("x", 21, stride=(2, 1), groups=21), 21, (5, 5), pads=(2, 2, 2, 2), groups=21))
+
+
+def strided(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 5, 17, 19))
+    return b.model(b.conv(b.conv("x", 7, (3, 5), (3, 2), (1, 2, 0, 1)), 9, (1, 1), (2, 2), NO_PADS))
+
+
+def dilated(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 17, 14, 13))
+    return b.model(b.conv(b.relu(b.conv("x", 20, dilation=(2, 3), pads=(2, 3, 2, 3))), 4, dilation=(3, 1), pads=(0, 1, 0, 1)))
+
+
+def batch(rng: Rng) -> ModelProto:
+    b = Builder(rng, (2, 3, 12, 16))
+    x = b.max_pool(b.relu(b.conv("x", 20)), 3, 2, (1, 1, 1, 1))
+    y = b.relu(b.add(b.conv(x, 20), x))
+    return b.model(b.softmax(b.gemm(b.node("GlobalAveragePool", [y]), 10)))
+
+
+def whole_kernel(rng: Rng) -> ModelProto:
+    """A kernel as large as the image, then a product of 1 x 1 images."""
+    b = Builder(rng, (1, 9, 6, 5))
+    return b.model(b.gemm(b.relu(b.gemm("x", 33)), 7))
+
+
+def more_pad_than_image(rng: Rng) -> ModelProto:
+    """Windows that lie wholly in the padding."""
+    b = Builder(rng, (1, 6, 4, 4))
+    return b.model(b.conv(b.conv("x", 8, (2, 2), (1, 1), (3, 3, 3, 3)), 5, (3, 3), (2, 2), (2, 1, 2, 2)))
+
+
+def concat_with_gaps(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 7, 8, 8))
+    parts = [b.relu(b.conv("x", c, (1, 1), pads=NO_PADS)) for c in (5, 17, 1)]
+    x = b.concat(*parts)
+    return b.model(b.concat(b.conv(x, 11), b.max_pool(x, 3, 1, (1, 1, 1, 1)), parts[1]))
+
+
+def residual_from_before(rng: Rng) -> ModelProto:
+    """A residual operand that is much older than the other, and one that is read twice."""
+    b = Builder(rng, (1, 18, 10, 9))
+    x = b.relu(b.conv("x", 18))
+    y = b.conv(b.relu(b.conv(b.relu(b.conv(x, 24)), 18)), 18)
+    return b.model(b.add(b.relu(b.add(y, x)), x))
+
+
+def shuffled(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 20, 7, 6))
+    x = b.shuffle(b.relu(b.conv("x", 20, groups=4)), 4)
+    return b.model(b.add(b.conv(x, 20, groups=20), b.shuffle(b.conv(x, 20), 5)))
+
+
+def normalised(rng: Rng) -> ModelProto:
+    """LRN of 19 channels: a logarithm of lanes without a channel, in front of a convolution."""
+    b = Builder(rng, (1, 19, 7, 8))
+    return b.model(b.conv(b.lrn(b.relu(b.conv("x", 19)), 5, 1e-2), 8))
+
+
+def undefined_at_zero(rng: Rng) -> ModelProto:
+    """Logarithm, reciprocal and a quotient of two tensors, none of which may see a gap's zero."""
+    b = Builder(rng, (1, 5, 6, 6))
+    square = b.node("Mul", ["x", "x"])
+    positive = b.node("Add", [square, b.constant(np.full((5, 1, 1), 0.5, np.float32))])
+    y = b.conv(b.node("Log", [positive]), 5)
+    z = b.conv(b.node("Reciprocal", [positive]), 5)
+    bounded = b.node("Add", [b.node("Mul", [z, z]), b.constant(np.full((5, 1, 1), 1.0, np.float32))])
+    return b.model(b.conv(b.node("Div", [y, bounded]), 6))
+
+
+def pools(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 18, 13, 11))
+    x = b.average_pool("x", 3, 2, (1, 1, 1, 1))
+    x = b.max_pool(b.conv(x, 18), 3, 2, ceil_mode=1)
+    y = b.average_pool("x", 3, 2, (1, 1, 1, 1), count_include_pad=1)
+    return b.model(b.add(x, b.average_pool(y, 3, 2, ceil_mode=1)))
+
+
+def global_pools(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 20, 9, 9))
+    y = b.node("GlobalMaxPool", [b.conv("x", 20)])
+    return b.model(b.add(y, b.node("GlobalAveragePool", ["x"])))
+
+
+def softmax_of_images(rng: Rng) -> ModelProto:
+    """At every pixel, over channels with gaps from a Concat."""
+    b = Builder(rng, (1, 6, 9, 7))
+    return b.model(b.softmax(b.concat(b.conv("x", 3), b.conv("x", 18))))
+
+
+def output_that_is_read(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 8, 9, 8))
+    x = b.relu(b.conv("x", 12))
+    return b.model(x, b.conv(b.max_pool(x), 5))
+
+
+def two_outputs(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 8, 9, 8))
+    x = b.relu(b.conv("x", 12))
+    return b.model(b.conv(x, 5), b.softmax(b.gemm(x, 6)))
+
+
+def outputs_of_one_concat(rng: Rng) -> ModelProto:
+    """A tensor, its Concat with another, and a shuffle of that: all three read by the host."""
+    b = Builder(rng, (1, 8, 6, 8))
+    x, y = b.conv("x", 12), b.relu(b.conv("x", 4))
+    z = b.concat(x, y)
+    return b.model(x, z, b.shuffle(z, 4))
+
+
+def input_in_a_concat(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 3, 8, 8))
+    return b.model(b.concat("x", b.conv("x", 5), "x"))
+
+
+CORNER_MODELS: dict[str, Callable[[Rng], ModelProto]] = {
+    f.__name__: f
+    for f in (
+        grouped, grouped_by_planes, depthwise, strided, dilated, batch, whole_kernel, more_pad_than_image, concat_with_gaps,
+        residual_from_before, shuffled, normalised, undefined_at_zero, pools, global_pools, softmax_of_images, output_that_is_read,
+        two_outputs, outputs_of_one_concat, input_in_a_concat,
+    )
+}  # fmt: skip
+
+
+def corner_model(name: str, seed: int = 0) -> ModelProto:
+    """One of CORNER_MODELS, its weights drawn from `seed`."""
+    return CORNER_MODELS[name](np.random.default_rng(seed))
