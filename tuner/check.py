@@ -36,8 +36,9 @@ TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
 class Checked:
     """One level of a compiled file.
 
-    outputs: what the container computed.  errors: max|out - ref| / max|ref| by output, before a final
-    Softmax.  table_cycles, cycles: what the file says and what the simulator says, at every level.  bound_cycles: below which the variant's own level cannot come.
+    outputs: what the container computed.  errors: max|out - ref| / max|ref| by output, before a final Softmax.
+    table_cycles, cycles: what the file says and what the simulator says, at every level.
+    bound_cycles: below which the variant's own level cannot come.
     """
 
     level: str

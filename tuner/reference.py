@@ -24,6 +24,7 @@ from simulator.onnx_container import DOMAIN, EP_DOMAIN
 
 Floats = NDArray[np.float32]
 TIMEOUT_S = 1800.0
+NO_BODY = 3  # exit code of the child
 _RELABELS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")
 
 
@@ -59,8 +60,8 @@ def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = 
         if done.returncode < 0:
             raise BadInputError(f"{path}: onnxruntime died on its body (signal {-done.returncode})")
         if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-            raise BadInputError(f"{path}: onnxruntime cannot run its body: {lines[-1][:300]}")
+            line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
+            raise BadInputError(f"{path}: {line}" if done.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")
         told = json.loads(done.stdout)
         with np.load(back, allow_pickle=False) as arrays:
             outputs = {name: np.asarray(arrays[f"arr_{i}"], np.float32) for i, name in enumerate(told["outputs"])}
@@ -77,7 +78,7 @@ def body_of(model: Any) -> Any:
     """
     nodes = [node for node in model.graph.node if node.domain == DOMAIN]
     if any(node.domain == EP_DOMAIN for node in model.graph.node):
-        raise BadInputError("it has no body (style epcontext); compile with --style function to compare values")
+        raise BadInputError("has no body to compare with (style epcontext); compile with --style function")
     if not nodes:
         return model
     bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == nodes[0].op_type]
@@ -138,6 +139,9 @@ def _child(model_path: str, feeds_path: str, out_path: str, names: list[str]) ->
 if __name__ == "__main__":
     try:
         _child(sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
+    except BadInputError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(NO_BODY)
     except Exception as error:  # noqa: BLE001  onnxruntime raises many types; the parent says in one line what it was
         sys.stderr.write(" ".join(str(error).split()) + "\n")
         sys.exit(1)

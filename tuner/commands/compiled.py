@@ -35,7 +35,10 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
     level = level if level is not None else session.levels[0]
     session.container.variant(level)
     feeds = random_feeds(session, given) if isinstance(given, int) else load_feeds(given)
-    session.checked(feeds)
+    try:
+        session.checked(feeds)
+    except BadInputError as error:
+        raise BadInputError(f"--input {input_text}: {error}") from None
     checked: Checked | None = None
     if check:
         checked = check_level(session, feeds, reference(path, {name: np.asarray(value) for name, value in feeds.items()}), level)
@@ -114,9 +117,7 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
             {"file": str(path), "machine": machine.name, "dtype": container.dtype.name, "clock_hz": machine.clock_hz, "levels": rows}
         )
         return
-    print(
-        f"{path}: {machine.name}, {container.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}"
-    )
+    print(f"{path}: {machine.name}, {container.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
     columns = (
         "<level",
         "DDR share",

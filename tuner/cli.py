@@ -1,0 +1,301 @@
+"""The command `tilefarm`: parse, call, print.
+
+Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine; 130 interrupted.
+Everything heavy is imported inside the command that needs it, so that `tilefarm --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.npu.errors import TilefarmError
+
+INTERRUPTED = 130
+BAD_INPUT = 2
+
+app = typer.Typer(
+    name="tilefarm",
+    help="Tune ONNX models for an NPU: one compiled pipeline per level of DDR contention, in one ONNX file.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+plan_app = typer.Typer(help="Look at plans.", no_args_is_help=True)
+app.add_typer(plan_app, name="plan")
+
+
+class DTypeName(StrEnum):
+    float16 = "float16"
+    float32 = "float32"
+
+
+class StyleName(StrEnum):
+    function = "function"
+    epcontext = "epcontext"
+
+
+class BackendName(StrEnum):
+    ray = "ray"
+    serial = "serial"
+
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
+Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
+MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
+DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
+Style = Annotated[StyleName, typer.Option(help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights.")]
+Shape = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, e.g. x=1,3,224,224; repeatable.")
+]
+RandomWeights = Annotated[int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
+Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
+Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
+Backend = Annotated[BackendName | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")]
+Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]
+Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
+Wait = Annotated[float | None, typer.Option(metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import version as installed
+
+        try:
+            print(installed("tilefarm"))
+        except PackageNotFoundError:
+            print("not installed (running from a source tree)")
+        raise typer.Exit
+
+
+@app.command("tune")
+def _tune(
+    model: Model,
+    machine: MachineName,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder: new, empty, or with --resume an earlier one.")],
+    candidates: Annotated[int | None, typer.Option(metavar="N", min=1, help="Budget: measured programs.")] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Budget: seconds of wall time.")] = None,
+    seed: Seed = 0,
+    config: Config = None,
+    overrides: Set = None,
+    level_weights: Annotated[
+        str | None, typer.Option(metavar="L=W,...", help="How often a level picks parents, e.g. none=1,severe=3. (default: level_weights)")
+    ] = None,
+    backend: Backend = None,
+    address: Address = None,
+    workers: Workers = None,
+    wait: Wait = None,
+    resume: Resume = False,
+    style: Style = StyleName.function,
+    tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the log; repeatable.")] = None,
+    dtype: DType = DTypeName.float16,
+    shape: Shape = None,
+    random_weights: RandomWeights = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Search for the best plan at every contention level; writes RUN/best.onnx, plans, log and summary."""
+    from tuner.commands.options import parse_shapes, parse_tags, parse_weights
+    from tuner.commands.search import tune
+    from tuner.request import TuneRequest
+
+    request = TuneRequest(
+        model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
+        overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
+        address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
+        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
+    )  # fmt: skip
+    tune(request, as_json)
+
+
+@app.command("study")
+def _study(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Networks, in the order in which they are run and pruned.")],
+    machine: MachineName,
+    out: Annotated[Path, typer.Option(metavar="STUDY", help="Study folder: new, empty, or with --resume an earlier one.")],
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials, rounded up to whole batches.")] = 50,
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per network and trial, with seeds 0..K-1.")] = 1,
+    seed: Seed = 0,
+    storage: Annotated[str | None, typer.Option(metavar="URL", help="Database of the study; a journal file in STUDY unless given.")] = None,
+    candidates: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Measured programs per run. (default: budget.candidates)")
+    ] = None,
+    config: Config = None,
+    overrides: Set = None,
+    backend: Backend = None,
+    address: Address = None,
+    workers: Workers = None,
+    wait: Wait = None,
+    resume: Resume = False,
+    dtype: DType = DTypeName.float16,
+    random_weights: RandomWeights = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`."""
+    from tuner.commands.search import study
+    from tuner.request import StudyRequest
+
+    request = StudyRequest(
+        models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
+        config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None, address=address, workers=workers,
+        wait_s=wait, resume=resume, dtype=dtype.value, random_weights=random_weights, quiet=quiet,
+    )  # fmt: skip
+    study(request, as_json)
+
+
+@app.command("compile")
+def _compile(
+    model: Model,
+    machine: MachineName,
+    out: Annotated[Path, typer.Option(metavar="OUT.onnx", help="Where to write the compiled ONNX file.")],
+    plan: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
+    ] = None,
+    dtype: DType = DTypeName.float16,
+    style: Style = StyleName.function,
+    shape: Shape = None,
+    random_weights: RandomWeights = None,
+    as_json: Json = False,
+) -> None:
+    """Compile with given plans, without search: the same bytes every time."""
+    from tuner.commands.build import compile_model
+
+    compile_model(model, machine, plan or (), dtype.value, style.value, shape or (), random_weights, out, as_json)
+
+
+@app.command("export")
+def _export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path, typer.Option(metavar="OUT.onnx", help="Where to write the compiled ONNX file.")],
+    plan: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="One plan of the run for all levels, by the first digits of its digest.")
+    ] = None,
+    plans: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans.")] = None,
+    style: Annotated[StyleName | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile the best plans of a run into an ONNX file."""
+    from tuner.commands.build import export
+
+    export(run, plan, plans, style.value if style else None, out, as_json)
+
+
+@app.command("run")
+def _run(
+    compiled: Compiled,
+    given: Annotated[str, typer.Option("--input", metavar="X.npz|random[:SEED]", help="Arrays by input name, or standard normal values.")],
+    level: OneLevel = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with onnxruntime, run the sanitizer, recompute cycles; exit 1 on a fault.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Write the outputs, float32 by name.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Execute the container on the simulated NPU, never the body."""
+    from tuner.commands.compiled import run
+
+    return run(compiled, given, level, check, out, as_json)
+
+
+@app.command("simulate")
+def _simulate(
+    compiled: Compiled,
+    level: Annotated[str | None, typer.Option(metavar="L", help="Contention level; all unless given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine."""
+    from tuner.commands.compiled import simulate_file
+
+    simulate_file(compiled, level, as_json)
+
+
+@app.command("disasm")
+def _disasm(
+    compiled: Compiled,
+    level: OneLevel = None,
+    core: Annotated[int | None, typer.Option(metavar="N", help="One core; all unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="F", help="Write the text there; stdout unless given.")] = None,
+) -> None:
+    """The instructions of a variant as text."""
+    from tuner.commands.compiled import disassemble
+
+    disassemble(compiled, level, core, out)
+
+
+@app.command("machines")
+def _machines(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A preset or a YAML file; all presets unless given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The machines that there are, or every value of one, with units."""
+    from tuner.commands.inspect import machines
+
+    machines(name, as_json)
+
+
+@plan_app.command("show")
+def _plan_show(plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")], as_json: Json = False) -> None:
+    """Segments, blocks and tilings of a plan, and its digest."""
+    from tuner.commands.inspect import show_plan
+
+    show_plan(plan, as_json)
+
+
+@app.command("doctor")
+def _doctor(as_json: Json = False) -> int:
+    """Is everything here that a run needs?  Versions, machines, a small compile that is checked.  Exit 1 where not."""
+    from tuner.commands.doctor import doctor
+
+    return doctor(as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(list(sys.argv[1:] if arguments is None else arguments), prog_name="tilefarm", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except TilefarmError as error:
+        return _say(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # the reader has enough (`| head`); Python would complain again when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
+        if usage is None:
+            raise
+        return _say(f"{' '.join(usage().split())} (see {_path_of(error)} --help)", BAD_INPUT)
+
+
+def _path_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else "tilefarm"
+
+
+def _say(text: str, code: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.write(f"tilefarm: {' '.join(text.split())}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
