@@ -4,7 +4,8 @@
 
 The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs,
 FIXPIPE, stores.  `simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown
-beside it.
+beside it.  ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio says how long a sweep
+takes, not that the models are equally detailed.
 """
 
 from __future__ import annotations
