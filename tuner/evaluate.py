@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise
 from compiler.derive.plan import SegmentPlan
 from compiler.emit.segment import Infeasible, Lowered
+from compiler.ir.graph import Concat, Shuffle
 from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features
 from compiler.tile.spec import ConvSpec, Unit
@@ -152,6 +153,11 @@ class Roofline:
         self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
         size = unit.dtype.size_bytes
         self.tensor_bytes = {name: int(np.prod(shape)) * size for name, shape in shapes.items()}
+        # a concatenation or a shuffle moves nothing: what it is made of counts
+        self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
+        for op in unit.graph.operators:
+            if isinstance(op, Concat | Shuffle):
+                self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
         self.weight_bytes = [
             (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec, ConvSpec) else 0  # type: ignore[union-attr]
             for spec in unit.kernels
@@ -163,7 +169,7 @@ class Roofline:
         specs = unit.kernels[start:stop]
         macs = sum(spec.macs for spec in specs) * unit.storages[0].n
         made = {spec.kernel.y for spec in specs}
-        inputs = {name for spec in specs for name in spec.kernel.inputs} - made
+        inputs = {leaf for spec in specs for name in spec.kernel.inputs for leaf in self._leaves[name]} - made
         leaving = {spec.kernel.y for spec in specs if spec.index in unit.escapes or any(c >= stop for c in unit.consumers[spec.index])}
         moved = sum(self.tensor_bytes[name] for name in inputs | leaving) + sum(self.weight_bytes[start:stop])
         port = port_units(unit.machine, unit.machine.share_units(level))

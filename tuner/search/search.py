@@ -7,7 +7,7 @@ number of workers changes nothing, and neither does the budget: it only says whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from simulator.npu.errors import InfeasibleError
 from tuner.config import TuneConfig
 from tuner.cost_model import CostModel
 from tuner.evaluate import Answer, Ask
+from tuner.search.champions import genome_from, individual_from, individual_json
 from tuner.search.explore import allowed, first_genes, propose, unknown
 from tuner.search.population import Individual, Island, exchange
 from tuner.search.table import SegmentTable
@@ -70,8 +71,6 @@ class Search:
         self.generation = 0
         self.measured_segments = 0
         self.seen: set[Genome] = set()
-        self.champions: list[Individual | None] = [None] * len(levels)
-        self.baseline: Individual | None = None
         self.models: list[CostModel | None] = [None] * len(levels)
         self.border = np.zeros(len(levels))
         self._raw: dict[object, NDArray[np.float64] | None] = {}
@@ -154,10 +153,8 @@ class Search:
             for _ in range(count // 4):
                 self._take(self._without_block_fusion(random_genome(self.unit, island.rng)), wanted)
         wanted += self._children(measure, island, count - len(wanted), set(wanted))
-        self._features(measure, unknown(self.table, [gene for genome in wanted for gene in genome]))
         fitting = []
-        for genome in wanted[:count]:
-            whole = repaired(self.unit, genome, self._fits)
+        for whole in self._repaired(measure, wanted[:count]):
             if whole is not None and whole not in self.seen:
                 self.seen.add(whole)
                 fitting.append(whole)
@@ -201,11 +198,11 @@ class Search:
                 if child is not None and child not in self.seen and child not in taken:
                     group.append(child)
             groups.append((level, group))
-        self._features(measure, unknown(self.table, [gene for _, group in groups for genome in group for gene in genome]))
+        flat = iter(self._repaired(measure, [genome for _, group in groups for genome in group]))
         out = []
         for level, group in groups:
-            fitting = [g for g in (repaired(self.unit, genome, self._fits) for genome in group) if g is not None]
-            fitting = [g for g in fitting if g not in self.seen and g not in taken]
+            whole = [next(flat) for _ in group]
+            fitting = [g for g in whole if g is not None and g not in self.seen and g not in taken]
             if not fitting:
                 continue
             if island.rng.random() < self.config.search.epsilon:
@@ -221,6 +218,17 @@ class Search:
             return genome
         return tuple(g if g.stop - g.start == 1 else g._replace(blocks=1) for g in genome)
 
+    def _repaired(self, measure: Measure, genomes: list[Genome]) -> list[Genome | None]:
+        """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""
+        todo: list[Genome | None] = list(genomes)
+        while True:
+            todo = [None if g is None else repaired(self.unit, g, self._fits) for g in todo]
+            open_ = unknown(self.table, [gene for genome in todo if genome is not None for gene in genome])
+            open_ = [gene for gene in open_ if self.table.structures.key(gene) not in self._raw]
+            if not open_:
+                return todo
+            self._features(measure, open_)
+
     def _fits(self, gene: Gene) -> bool:
         """False for what is known not to fit; an answer decides about the others."""
         key = self.table.structures.key(gene)
@@ -235,11 +243,6 @@ class Search:
             new.append(Individual(reply.question.ask.genome, cycles, reply.task))
         island.admit(new, self.config.search)
         self._learn_border(new)
-        for individual in new:
-            if all(gene.stop - gene.start == 1 for gene in individual.genome):
-                self.baseline = _better(self.baseline, individual, lambda m: float(np.log(m.cycles).mean()))
-            for level in range(len(self.levels)):
-                self.champions[level] = _better(self.champions[level], individual, lambda m, at=level: int(m.cycles[at]))  # type: ignore[misc]
 
     def _learn_border(self, new: list[Individual]) -> None:
         """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
@@ -299,12 +302,10 @@ class Search:
             "generation": self.generation,
             "measured_segments": self.measured_segments,
             "rng": _rng_state(self.rng),
-            "islands": [{"rng": _rng_state(i.rng), "members": [_individual(m) for m in i.members]} for i in self.islands],
+            "islands": [{"rng": _rng_state(i.rng), "members": [individual_json(m) for m in i.members]} for i in self.islands],
             "table": self.table.state(),
             "infeasible": [[list(key[:-1]), list(key[-1])] for key, raw in self._raw.items() if raw is None],  # type: ignore[index]
             "seen": [[list(gene) for gene in genome] for genome in sorted(self.seen)],
-            "champions": [None if c is None else _individual(c) for c in self.champions],
-            "baseline": None if self.baseline is None else _individual(self.baseline),
             "border": self.border.tolist(),
         }
 
@@ -313,13 +314,11 @@ class Search:
         self.rng.bit_generator.state = state["rng"]
         for island, saved in zip(self.islands, state["islands"], strict=True):
             island.rng.bit_generator.state = saved["rng"]
-            island.members = [_from_json(m) for m in saved["members"]]
+            island.members = [individual_from(m) for m in saved["members"]]
         self.table.restore(state["table"])
         for head, choices in state["infeasible"]:
             self._raw[(*head, tuple(choices))] = None
-        self.seen = {_genome(genome) for genome in state["seen"]}
-        self.champions = [None if c is None else _from_json(c) for c in state["champions"]]
-        self.baseline = None if state["baseline"] is None else _from_json(state["baseline"])
+        self.seen = {genome_from(genome) for genome in state["seen"]}
         self.border = np.array(state["border"], np.float64)
 
 
@@ -328,22 +327,5 @@ def _cycles(reply: Reply) -> NDArray[np.int64] | None:
     return None if answer is None or answer.values is None else np.asarray(answer.values[:, 0], np.int64)
 
 
-def _better(old: Individual | None, new: Individual, merit: Callable[[Individual], float]) -> Individual:
-    """The one with less, ties to the smaller digest."""
-    return new if old is None or (merit(new), new.task) < (merit(old), old.task) else old
-
-
 def _rng_state(rng: np.random.Generator) -> dict[str, Any]:
     return dict(rng.bit_generator.state)
-
-
-def _individual(m: Individual) -> list[Any]:
-    return [[list(gene) for gene in m.genome], [int(c) for c in m.cycles], m.task]
-
-
-def _genome(rows: Sequence[Sequence[Any]]) -> Genome:
-    return tuple(Gene(*row[:-1], tuple(row[-1])) for row in rows)
-
-
-def _from_json(row: Sequence[Any]) -> Individual:
-    return Individual(_genome(row[0]), np.array(row[1], np.int64), str(row[2]))

@@ -1,0 +1,56 @@
+"""Who is best: per level the fastest whole program measured, and the fastest program of single operators (the baseline)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.derive.gene import Gene, Genome
+from tuner.search.population import Individual
+
+
+class Champions:
+    """Ties go to the smaller task digest, so the order of arrival does not matter."""
+
+    def __init__(self, levels: int) -> None:
+        self.best: list[Individual | None] = [None] * levels
+        self.baseline: Individual | None = None
+        self.programs = 0
+
+    def note(self, individual: Individual) -> None:
+        """A whole program was measured."""
+        for level in range(len(self.best)):
+            self.best[level] = _better(self.best[level], individual, lambda m, at=level: int(m.cycles[at]))  # type: ignore[misc]
+        if all(gene.stop - gene.start == 1 for gene in individual.genome):
+            self.baseline = _better(self.baseline, individual, lambda m: float(np.log(m.cycles).mean()))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "best": [None if m is None else individual_json(m) for m in self.best],
+            "baseline": None if self.baseline is None else individual_json(self.baseline),
+            "programs": self.programs,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.best = [None if m is None else individual_from(m) for m in state["best"]]
+        self.baseline = None if state["baseline"] is None else individual_from(state["baseline"])
+        self.programs = int(state["programs"])
+
+
+def _better(old: Individual | None, new: Individual, merit: Callable[[Individual], float]) -> Individual:
+    return new if old is None or (merit(new), new.task) < (merit(old), old.task) else old
+
+
+def individual_json(m: Individual) -> list[Any]:
+    """JSON form of a measured genome."""
+    return [[list(gene) for gene in m.genome], [int(c) for c in m.cycles], m.task]
+
+
+def genome_from(rows: Sequence[Sequence[Any]]) -> Genome:
+    return tuple(Gene(*row[:-1], tuple(row[-1])) for row in rows)
+
+
+def individual_from(row: Sequence[Any]) -> Individual:
+    return Individual(genome_from(row[0]), np.array(row[1], np.int64), str(row[2]))

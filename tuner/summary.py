@@ -1,0 +1,73 @@
+"""`RUN/summary.json`: what a run found, for people's scripts.  The schema is published as JSON Schema (`tilefarm schema summary`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SUMMARY_VERSION = 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BudgetUse(_Part):
+    """requested and used: measured programs for `candidates`, seconds of wall time for `seconds`."""
+
+    kind: Literal["candidates", "seconds"]
+    requested: float
+    used: float
+
+
+class LevelSummary(_Part):
+    """The champion of one contention level.
+
+    plan: digest of its plan.  same_as: an earlier level with the same plan, or null.  program_bound_cycles, roofline_cycles: below which
+    neither the program nor the model can come at this share.  balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
+    baseline_layerwise_cycles: of plans/baseline.json at this level.  variant_cycles: every level's variant at this level.
+    max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax.
+    """
+
+    ddr_share: float
+    cycles: int
+    latency_us: float
+    plan: str
+    same_as: str | None
+    roofline_cycles: int
+    program_bound_cycles: int
+    ddr_bytes: int
+    engine_utilisation: dict[str, float]
+    balance: float
+    baseline_layerwise_cycles: int
+    speedup: float
+    variant_cycles: dict[str, int]
+    max_rel_error: float
+
+
+class Summary(_Part):
+    """The whole file."""
+
+    schema_version: Literal[1] = SUMMARY_VERSION
+    status: Literal["done", "interrupted"]
+    run: str
+    model: str
+    model_digest: str
+    machine: str
+    machine_digest: str
+    dtype: Literal["float16", "float32"]
+    seed: int
+    tags: dict[str, str]
+    versions: dict[str, str]
+    config_digest: str
+    budget: BudgetUse
+    wall_s: float
+    candidates: int
+    candidates_per_s: float
+    tasks: int
+    failures: dict[str, int]
+    instructions: dict[str, int]
+    variants: int = Field(description="distinct programs among the levels")
+    cost_model: dict[str, float]
+    levels: dict[str, LevelSummary]
