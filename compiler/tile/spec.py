@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -322,14 +323,23 @@ def _gaps(layout: Layout, dtype: DataType) -> dict[str, Values]:
     return gaps
 
 
-def _kernel_spec(  # type: ignore[no-untyped-def]
-    index: int, op: Kernel, layout: Layout, piece, constants: _Constants, dtype: DataType, gaps: dict[str, Values]
+_Base = tuple[int, str, Kernel, tuple[Piece, ...], Piece, int, int, int, int]  # the fields of KernelSpec, in order
+
+
+def _kernel_spec(
+    index: int,
+    op: Kernel,
+    layout: Layout,
+    piece: Callable[[str], Piece],
+    constants: _Constants,
+    dtype: DataType,
+    gap_values: dict[str, Values],
 ) -> AnySpec:
     shapes = layout.graph.shapes
     x, y = layout.placements[op.inputs[0]], layout.placements[op.y]
     _, _, in_h, in_w = shapes[op.inputs[0]]
     _, _, out_h, out_w = shapes[op.y]
-    base = (index, op.name, op, tuple(piece(name) for name in op.inputs), piece(op.y), in_h, in_w, out_h, out_w)
+    base: _Base = (index, op.name, op, tuple(piece(name) for name in op.inputs), piece(op.y), in_h, in_w, out_h, out_w)
     if isinstance(op, Conv):
         return _conv_spec(base, op, x, y, layout, constants, dtype)
     if isinstance(op, Pool):
@@ -342,14 +352,14 @@ def _kernel_spec(  # type: ignore[no-untyped-def]
         gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
         return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
     assert isinstance(op, Vector)
-    return VectorSpec(*base, steps=_steps(op, y, constants, dtype, [gaps[name] for name in op.inputs]))
+    return VectorSpec(*base, steps=_steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs]))
 
 
 def _full(placement: Placement, plane: int, c0: int) -> bool:
     return sum(1 for lane in placement.lanes if lane // c0 == plane) == c0
 
 
-def _conv_spec(base, op: Conv, x: Placement, y: Placement, layout: Layout, constants: _Constants, dtype: DataType) -> ConvSpec:  # type: ignore[no-untyped-def]
+def _conv_spec(base: _Base, op: Conv, x: Placement, y: Placement, layout: Layout, constants: _Constants, dtype: DataType) -> ConvSpec:
     c0 = dtype.lanes
     lanes = 4 if layout.storages[x.storage].pixel_lanes == 4 else c0
     groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, c0)
