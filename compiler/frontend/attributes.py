@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx
@@ -34,6 +35,9 @@ def check_attributes(model: ModelProto, where: str) -> None:
     weights = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
     for node in model.graph.node:
         values = attributes(node)
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value) and node.op_type not in ("Clip", "Constant"):
+                raise BadInputError(f"{where}: {label(node)}: {name} {value}; a finite number is expected")
         if node.op_type in WINDOWED:
             _check_window(node, values, where)
         if node.op_type == "Conv" and len(node.input) > 1 and node.input[1] in weights:

@@ -20,8 +20,8 @@ def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: Vi
 
 
 def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
-    if values.get("training_mode", 0):
-        raise state.refuse(node, "training_mode is on; inference is supported")
+    if values.get("training_mode", 0) or not values.get("spatial", 1):
+        raise state.refuse(node, "training_mode is on, or spatial is off; inference with statistics per channel is supported")
     x = state.image(node)
     scale, shift, mean, variance = (state.constant(node, i, "the statistic").astype(np.float64) for i in range(1, 5))
     factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
@@ -129,6 +129,8 @@ BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", 
 
 def binary(state: Translator, node: NodeProto, values: Values) -> None:
     """Tensors of one shape, left to right, and constants."""
+    if values.get("broadcast", 0):
+        raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")
     constants = [i for i in range(len(node.input)) if state.is_constant(node.input[i])]
     tensors = [i for i in range(len(node.input)) if i not in constants]
     if not tensors:

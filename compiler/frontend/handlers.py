@@ -55,6 +55,8 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     if weights.ndim != 4:
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over two axes are supported")
     bias = _floats(state.constant(node, 2, "the bias")) if state.has(node, 2) else np.zeros(weights.shape[0], np.float32)
+    if bias.shape != (weights.shape[0],):
+        raise BadInputError(f"{label(node)}: bias of shape {list(bias.shape)} for {weights.shape[0]} output channels")
     view = state.view(node)
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))

@@ -22,6 +22,7 @@ from simulator.npu.errors import BadInputError
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
+MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference
 Shapes = Mapping[str, Sequence[int]]
 
@@ -76,13 +77,13 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     """Check a model and make its inputs and opset what the translation expects; the argument is left alone."""
     try:
         skeleton, large = detach(model, LARGE)
-        total = sum(_checked_bytes(tensor) for tensor in large.values())
+        total = sum(_checked_bytes(tensor) for tensor in (*large.values(), *skeleton.graph.initializer))
         if total + skeleton.ByteSize() > MAX_PROTO_BYTES:
             raise BadInputError(f"{where}: {total} bytes of weights; a model in memory has at most {MAX_PROTO_BYTES}, protobuf's limit")
         onnx.checker.check_model(skeleton)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
-    except (onnx.checker.ValidationError, ValueError) as error:
+    except (onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
     check_attributes(model, where)
     _drop_initialisers_from_inputs(skeleton)
@@ -92,6 +93,7 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
         inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
+    _check_sizes(inferred, where)
     attach(inferred, large)
     return inferred
 
@@ -109,6 +111,8 @@ def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
 
 def _checked_bytes(tensor: TensorProto) -> int:
     """Size of a constant; ValidationError where its data are not as long as its shape says (the checker would serialise it to see that)."""
+    if min(tensor.dims, default=0) < 0:
+        raise onnx.checker.ValidationError(f"initializer {tensor.name!r} has shape {list(tensor.dims)}")
     size = math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
     if tensor.HasField("raw_data") and not tensor.float_data and not tensor.int32_data and not tensor.double_data:
         if len(tensor.raw_data) != size:
@@ -117,7 +121,15 @@ def _checked_bytes(tensor: TensorProto) -> int:
             )
     else:
         onnx.checker.check_tensor(tensor)
+        onnx.numpy_helper.to_array(tensor)  # ValueError where the number of values is not the shape's
     return size
+
+
+def _check_sizes(model: ModelProto, where: str) -> None:
+    for item in (*model.graph.value_info, *model.graph.output):
+        dims = [d.dim_value for d in item.type.tensor_type.shape.dim]
+        if math.prod(dims) > MAX_VALUES:
+            raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
 
 
 def opset_of(model: ModelProto) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.load import opset_of
+from compiler.frontend.load import MAX_VALUES, one_line, opset_of
 from compiler.ir.graph import Graph, Operator, Port, Shape, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
 
@@ -64,12 +64,16 @@ class Translator:
 
     def constant(self, node: NodeProto, index: int, what: str) -> Array:
         """The value of an input that has to be known at compile time."""
+        if not self.has(node, index):
+            raise self.refuse(node, f"{what} is missing; opset {self.opset} is too old a form of this operator")
         name = node.input[index]
         if name not in self.constants:
             raise self.refuse(node, f"{what} {name!r} is computed at run time; only a constant one is supported")
         return self.constants[name]
 
     def view(self, node: NodeProto, index: int = 0) -> View:
+        if not self.has(node, index):
+            raise self.refuse(node, f"input {index} is missing")
         name = node.input[index]
         if name in self.views:
             return self.views[name]
@@ -184,7 +188,13 @@ def _fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
     folded = _FOLDS.get(node.op_type)
     if folded is None:
         return False
-    state.constants[node.output[0]] = np.asarray(folded([state.constants[name] for name in node.input if name], values))
+    try:
+        value = np.asarray(folded([state.constants[name] for name in node.input if name], values))
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadInputError(f"{label(node)}: its constant inputs do not fit it: {one_line(error)}") from None
+    if value.size > MAX_VALUES:
+        raise BadInputError(f"{label(node)}: a constant of {value.size} values; at most {MAX_VALUES}")
+    state.constants[node.output[0]] = value
     return True
 
 
@@ -195,8 +205,8 @@ def _axes(inputs: list[Array], values: dict[str, Any]) -> tuple[int, ...]:
 def _filled(inputs: list[Array], values: dict[str, Any]) -> Array:
     fill = numpy_helper.to_array(values["value"]).reshape(-1)[0] if "value" in values else np.float32(0)
     dims = tuple(int(d) for d in inputs[0])
-    if math.prod(dims) > 2**29:
-        raise BadInputError(f"ConstantOfShape of {list(dims)}: more than 2^29 values")
+    if math.prod(dims) > MAX_VALUES:
+        raise ValueError(f"{list(dims)} has more than {MAX_VALUES} values")
     return np.full(dims, fill)
 
 

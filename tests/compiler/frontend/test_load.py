@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model, lower, model_digest
 from compiler.frontend.load import OPSET, opset_of
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, TilefarmError
 from tests.models import SMALL_MODELS, light_path, small_model
 
 
@@ -137,6 +137,69 @@ def conv_with(**attributes: object) -> ModelProto:
 )
 def test_attributes_out_of_range(tmp_path: Path, attributes: dict[str, object], said: str) -> None:
     assert said in refusal(save(conv_with(**attributes), tmp_path))
+
+
+def test_constant_shorter_than_its_shape(tmp_path: Path) -> None:
+    """Large and small alike: the checker sees neither."""
+    for name, dims in (("w", [8, 4, 3, 4]), ("b", [9])):
+        model = conv_with()
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros(8, np.float32), "b"))
+        model.graph.node[0].input.append("b")
+        tensor = next(item for item in model.graph.initializer if item.name == name)
+        del tensor.dims[:]
+        tensor.dims.extend(dims)
+        assert f"'{name}'" in refusal(save(model, tmp_path))
+
+
+def test_attribute_that_is_no_number(tmp_path: Path) -> None:
+    model = small_model("lrn_chain")
+    node = next(node for node in model.graph.node if node.op_type == "LRN")
+    next(item for item in node.attribute if item.name == "alpha").f = float("inf")
+    assert "alpha inf" in refusal(save(model, tmp_path))
+
+
+def test_tensor_beyond_all_memory(tmp_path: Path) -> None:
+    assert "more than" in refusal(save(conv_with(pads=[2**20, 2**20, 0, 0]), tmp_path))
+
+
+def damaged(rng: np.random.Generator) -> ModelProto:
+    """A small model in which one attribute, one input, one operator or one constant is something else."""
+    model = small_model(str(rng.choice(list(SMALL_MODELS))))
+    numbers = [0, -1, 1, 2, 3, 100, 2**31, 2**62, -(2**62)]
+    number = int(numbers[int(rng.integers(len(numbers)))])
+    node = model.graph.node[int(rng.integers(len(model.graph.node)))]
+    tensor = model.graph.initializer[int(rng.integers(len(model.graph.initializer)))]
+    kind = int(rng.integers(5))
+    integers = [item for node in model.graph.node for item in node.attribute if item.ints]
+    if kind == 0 and integers:
+        item = integers[int(rng.integers(len(integers)))]
+        item.ints[int(rng.integers(len(item.ints)))] = number
+    elif kind == 1:
+        node.input[int(rng.integers(len(node.input)))] = str(rng.choice(["x", model.graph.node[0].output[0], tensor.name]))
+    elif kind == 2:
+        node.op_type = str(
+            rng.choice(["Relu", "Conv", "Gemm", "Reshape", "Transpose", "Concat", "DepthToSpace", "Squeeze", "MaxPool", "LRN"])
+        )
+    elif kind == 3 and tensor.dims:
+        tensor.dims[int(rng.integers(len(tensor.dims)))] = number
+    elif tensor.data_type == TensorProto.INT64:
+        values = numpy_helper.to_array(tensor).copy()
+        values.flat[int(rng.integers(values.size))] = number
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return model
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_damaged_models_are_lowered_or_refused(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    refused = 0
+    for _ in range(40):
+        path = save(damaged(rng), tmp_path)
+        try:
+            lower(load_model(path))
+        except TilefarmError:
+            refused += 1
+    assert refused > 5
 
 
 def test_group_of_right_model_is_accepted(tmp_path: Path) -> None:
