@@ -192,6 +192,9 @@ def test_flag_counts():
     # a SET between, ordered after a WAIT by a flag the other way round: legal
     back = "MTE1 SET core=0 engine=MTE2 id=0\nMTE2 WAIT core=0 engine=MTE1 id=0\n"
     assert not any(f.kind == "flag_count" for f in checked(sets * limit + waits + back + sets + waits * limit))
+    # one WAIT makes room for one SET, not for two
+    over = [f for f in checked(sets * limit + waits + back + sets * 2 + waits * (limit + 1)) if f.kind == "flag_count"]
+    assert [f.instruction for f in over] == [limit + 4]
     left = [f for f in checked(sets * 2 + waits) if f.kind == "flag_count"]
     assert ["left with count 1" in str(f) for f in left] == [True]
 
