@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, Engine, Machine, Memory
-from simulator.npu.program import Program
+from simulator.npu.program import Program, ProgramError
 from simulator.primitives import Bytes, Words, copy, fixpipe, im2col, mmad
 from simulator.vector_unit import vector
 
@@ -33,7 +33,7 @@ FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination 
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
 
-class DeadlockError(TilefarmError):
+class DeadlockError(ProgramError):
     """Work is left and no queue can go on: which queues stand, and at which flags."""
 
 
