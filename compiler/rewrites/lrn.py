@@ -12,10 +12,6 @@ import numpy as np
 
 from compiler.ir.graph import Conv, Operator, Step, Vector
 
-# float16's smallest normal number: in lanes that hold no channel the sum is 0 once the bias is the convolution's, and ln(0) would leave
-# there an infinity that a later product with zero weights turns into NaN
-LEAST = 2.0**-14
-
 
 def lower_lrn(name: str, x: str, y: str, channels: int, size: int, alpha: float, beta: float, bias: float) -> list[Operator]:
     """Operators in order; the last produces y."""
@@ -36,7 +32,7 @@ def lower_lrn(name: str, x: str, y: str, channels: int, size: int, alpha: float,
             (sums, x),
             y,
             (
-                Step("muls", alpha / size / (scale * scale * weight)), Step("adds", bias), Step("maxs", LEAST), Step("ln"),
+                Step("muls", alpha / size / (scale * scale * weight)), Step("adds", bias), Step("ln"),
                 Step("muls", -beta), Step("exp"), Step("mul", operand=1),
             ),
         ),

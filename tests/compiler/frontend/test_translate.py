@@ -153,6 +153,13 @@ def test_lrn_of_even_size() -> None:
     assert_same(evaluate(lower(model), {"x": x}), {model.graph.output[0].name: expected})
 
 
+def test_pad_node_goes_into_the_conv() -> None:
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
+    model = prepare(b.model(b.conv(b.node("Pad", ["x", b.constant(np.array([0, 0, 1, 2, 0, 0, 3, 0]))]), 5)))
+    feeds = random_feeds(model)
+    assert_same(evaluate(lower(model), feeds), reference_outputs(model, feeds))
+
+
 def test_several_outputs_and_an_input_that_is_one() -> None:
     b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
     y = b.conv("x", 4)
