@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.npu.errors import TilefarmError
+from simulator.npu.errors import BadInputError, TilefarmError
 
 INTERRUPTED = 130
 BAD_INPUT = 2
@@ -46,7 +46,7 @@ class BackendName(StrEnum):
     serial = "serial"
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, or light:NAME of one that the onnx package ships.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
 MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
@@ -54,7 +54,9 @@ Style = Annotated[StyleName, typer.Option(help="function: stock onnxruntime runs
 Shape = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, e.g. x=1,3,224,224; repeatable.")
 ]
-RandomWeights = Annotated[int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed.")]
+RandomWeights = Annotated[
+    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:NAME: 0)")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
@@ -112,6 +114,7 @@ def _tune(
     from tuner.commands.search import tune
     from tuner.request import TuneRequest
 
+    model, random_weights = _named(model, random_weights)
     request = TuneRequest(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
@@ -149,6 +152,10 @@ def _study(
     from tuner.commands.search import study
     from tuner.request import StudyRequest
 
+    named = [_named(model, random_weights) for model in models]
+    if len({seed for _, seed in named}) > 1:
+        raise BadInputError("light:NAME beside other files: give --random-weights, one seed for all")
+    models, random_weights = [path for path, _ in named], named[0][1]
     request = StudyRequest(
         models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
         config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None, address=address, workers=workers,
@@ -175,6 +182,7 @@ def _compile(
     """Compile with given plans, without search: the same bytes every time."""
     from tuner.commands.build import compile_model
 
+    model, random_weights = _named(model, random_weights)
     compile_model(model, machine, plan or (), dtype.value, style.value, shape or (), random_weights, out, as_json)
 
 
@@ -284,6 +292,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if usage is None:
             raise
         return _say(f"{' '.join(usage().split())} (see {_path_of(error)} --help)", BAD_INPUT)
+
+
+def _named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
+    from compiler.frontend.zoo import resolve
+
+    path, seed = resolve(model, random_weights)
+    if seed != random_weights:
+        sys.stderr.write(f"{model}: its file has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
+    return path, seed
 
 
 def _path_of(error: Exception) -> str:

@@ -1,0 +1,34 @@
+"""Networks at hand under a name: `light:squeezenet` is a file that the onnx package ships.
+
+These files have the real architecture and shapes, but their weights are constants (one number each), which would check nothing: weights
+are drawn from a seed unless the file itself is named by its path.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+
+PREFIX = "light:"
+SEED = 0
+
+
+def shipped() -> dict[str, Path]:
+    """Name -> file, sorted by name.  Finds the onnx package without importing it."""
+    spec = find_spec("onnx")
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec is not None else []
+    files = [file for root in roots for file in (root / "backend/test/data/light").glob("light_*.onnx")]
+    return {PREFIX + file.stem.removeprefix("light_").removeprefix("bvlc_"): file for file in sorted(files)}
+
+
+def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
+    """File and seed of the weights; what is no `light:` name stays as it is.  Raises `BadInputError` for a name that nobody ships."""
+    name = str(model)
+    if not name.startswith(PREFIX):
+        return model, random_weights
+    found = shipped()
+    if name not in found:
+        raise BadInputError(f"{name}: no such network; expected one of {', '.join(found) or 'none, this onnx package ships no networks'}")
+    return found[name], SEED if random_weights is None else random_weights
