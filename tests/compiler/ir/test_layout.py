@@ -13,7 +13,7 @@ from compiler.ir.graph import Concat, Conv, Graph, Operator, Port, Shuffle, Step
 from compiler.ir.interpret import apply, evaluate
 from compiler.ir.layout import Layout, Placement, assign, keeps_lanes
 from simulator.npu.machine import DataType
-from tests.models import LIGHT, SMALL, SMALL_MODELS, Floats, light_graph, random_feeds, random_model, small_graph
+from tests.models import LIGHT, SMALL, SMALL_MODELS, Builder, Floats, light_graph, random_feeds, random_model, small_graph
 
 F16, F32 = DataType.float16, DataType.float32
 ADD = (Step("add", operand=1),)
@@ -117,6 +117,17 @@ def test_nested_concat_shares_one_storage() -> None:
     assert [layout.placements[name].plane for name in ("a", "b", "ab", "c")] == [0, 2, 0, 3]
     assert layout.copies == ()
     assert layout.storage_blocks()["abc"] == 2 * 4 * 12
+
+
+def test_dense_block_with_flat_concats_needs_no_copy() -> None:
+    """As PyTorch exports DenseNet: every layer concatenates all features before it anew."""
+    b = Builder(np.random.default_rng(0), (1, 3, 8, 8))
+    features = [b.conv("x", 20)]
+    for _ in range(4):
+        features.append(b.conv(b.relu(b.batch_norm(b.concat(*features))), 12))
+    graph = lower(prepare(b.model(b.conv(b.concat(*features), 8))))
+    layout = assert_runs(graph, feeds_of(graph), F16)
+    assert layout.copies == ()
 
 
 def test_residual_follows_the_gaps() -> None:
