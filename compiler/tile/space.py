@@ -1,7 +1,7 @@
 """The legal tiling space of an operator on a block, with an estimate of every point's cycles.
 
-A point is legal where its tiles fit half of L0A, L0B and L0C (the other half is being filled or drained).  Tile sizes include padded
-ones, not only divisors.  The estimate is the busiest of CUBE, MTE1 and FIXPIPE plus what fills and drains the pipe; it ranks points, the
+A point is legal where its tiles fit half of L0A, L0B and L0C (the other half is being filled or drained), and two of results fit UB.
+Tile sizes include padded ones, not only divisors.  The estimate is the busiest of CUBE, MTE1 and FIXPIPE plus what fills and drains the pipe; it ranks points, the
 simulator judges them.
 """
 
@@ -17,7 +17,7 @@ from compiler.derive.plan import ConvTiling, VectorTiling
 from compiler.ir.graph import Pool
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables, cost_tables
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import DataType, Machine, Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector kernel may hold by default; two of them are live
@@ -27,7 +27,10 @@ KEPT = 64  # points of a space that are kept, best estimates first
 
 
 class Shape(NamedTuple):
-    """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group."""
+    """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group.
+
+    ub_blocks: what one tile of results may take of UB, on its way out or as a residual; 0 where none goes through it.
+    """
 
     pixels: int
     groups: int
@@ -37,6 +40,16 @@ class Shape(NamedTuple):
     chunks_k: int
     to_l1: bool
     dtype: int
+    ub_blocks: int = 0
+
+
+def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
+    """`rows` output rows with weights in chunks of (n1, k1); to_l1: results stay on chip, by FIXPIPE where it has the path."""
+    n1, k1 = chunk
+    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
+    slots = 2 * (not direct) + 2 * (spec.residual is not None)
+    ub = max(1, (machine.buffer_blocks(Memory.UB) - spec.bias_blocks) // slots // 8 * 8) if slots else 0
+    return Shape(rows * spec.out_w, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, int(dtype), ub)
 
 
 @lru_cache(maxsize=64)
@@ -59,6 +72,8 @@ def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
     k = np.array(_sizes(s.k1, half_a // 16), np.int64)
     grid = np.stack([g.reshape(-1) for g in np.meshgrid(m, n, k, np.array([0, 1], np.int64), indexing="ij")], 1)
     legal = (grid[:, 0] * grid[:, 2] <= half_a) & (grid[:, 1] * grid[:, 2] * 16 <= half_b) & (grid[:, 1] * grid[:, 0] * 2 <= half_c)
+    if s.ub_blocks:
+        legal &= grid[:, 1] * grid[:, 0] * (16 // DataType(s.dtype).lanes) <= s.ub_blocks
     if s.chunks_k > 1:
         legal &= -(-s.pixels // grid[:, 0]) * grid[:, 0] * s.n1 * 2 <= 2 * half_c
     return grid[legal]
@@ -97,7 +112,7 @@ def _best(machine: Machine, s: Shape) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _chunk_choices(spec: ConvSpec, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
-    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: whole k with as much of n as fits, or pieces of k with partial sums."""
+    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with partial sums."""
     choices = set()
     whole = budget // (spec.k1 * 16)
     for n in {whole, -(-whole // 2), 1}:
@@ -117,11 +132,10 @@ def _chunk_choices(spec: ConvSpec, pixels: int, budget: int, l0c_blocks: int) ->
 def _ranked(machine: Machine, dtype: int, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
     """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
     pixels = rows * spec.out_w
-    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
     chunks = [(spec.n1, spec.k1)] if resident else _chunk_choices(spec, pixels, budget, machine.buffer_blocks(Memory.L0C))
     parts = [np.empty((0, 7), np.int64)]
     for n1, k1 in chunks:
-        points, cycles = _best(machine, Shape(pixels, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, dtype))
+        points, cycles = _best(machine, shape_of(machine, DataType(dtype), spec, rows, to_l1, (n1, k1)))
         parts.append(np.column_stack([cycles, np.full(len(cycles), n1), np.full(len(cycles), k1), points]))
     table = np.concatenate(parts)
     # equal estimates: the larger chunk, whose bursts are longer, then the earlier point
@@ -148,7 +162,13 @@ def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bo
 
 
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
-    """As many whole planes as fit a slot, else as many rows of one plane."""
+    """As many whole planes as fit a slot, else as many rows of one plane; two slots and the constants fit UB where anything does."""
+    constants = spec.y.planes
+    if isinstance(spec, VectorSpec):
+        constants *= 2 * len(spec.steps) if (spec.steps[:, 3] >= 0).any() else 0
+    elif isinstance(spec, PoolSpec):
+        constants = rows * spec.out_w if spec.counts_at >= 0 else 0
+    slot_blocks = max(8, min(slot_blocks, (unit.machine.buffer_blocks(Memory.UB) - constants) // 16 * 8))
     if isinstance(spec, SoftmaxSpec):
         return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // ((spec.y.planes + 2) * spec.out_w))))
     per_row, extra = spec.out_w, 0
