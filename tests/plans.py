@@ -7,9 +7,9 @@ import numpy as np
 from compiler.derive.gene import block_counts, plan_of
 from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.schedule.blocks import Blocks, cut
-from compiler.tile.space import Shape, legal_points, vector_tiling
+from compiler.tile.space import legal_points, shape_of, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
-from simulator.npu.machine import Memory
+from simulator.npu.machine import Machine
 
 
 def random_cuts(rng: np.random.Generator, kernels: int, longest: int) -> list[tuple[int, int]]:
@@ -35,8 +35,7 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
     if not resident:
         n1 = int(rng.integers(1, n1 + 1))
         k1 = int(rng.choice([k1, -(-k1 // 2), int(rng.integers(1, k1 + 1))]))
-    direct = blocks.inside[k] and unit.machine.path(Memory.L0C, Memory.L1) is not None
-    shape = Shape(rows * spec.out_w, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, int(unit.dtype))
+    shape = shape_of(unit.machine, unit.dtype, spec, rows, blocks.inside[k], (n1, k1))
     points = legal_points(unit.machine, shape)
     if not len(points):
         return None
@@ -75,3 +74,10 @@ def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6) -> Plan 
     if any(segment is None for segment in segments):
         return None
     return plan_of(unit, [segment for segment in segments if segment is not None])
+
+
+def resized(machine: Machine, **buffers_bytes: int) -> Machine:
+    """The machine with other sizes of its on-chip memories."""
+    raw = machine.model_dump()
+    raw["buffers_bytes"].update(buffers_bytes)
+    return Machine.model_validate(raw)
