@@ -89,11 +89,11 @@ class Evaluator:
         genome = tuple(Gene(*gene) for gene in ask.genome)
         plans = []
         for gene in genome:
-            plan = self.plan(gene)
-            if plan is None:
+            part = self.plan(gene)
+            if part is None:
                 where = f"operators {gene.start}..{gene.stop - 1}"
                 return Answer("infeasible", f"{where} in {gene.blocks} blocks: no tiling fits L1", "", None, None)
-            plans.append(plan)
+            plans.append(part)
         raw = np.sum([raw_features(self.unit, plan, gene.start) for plan, gene in zip(plans, genome, strict=True)], 0)
         if not ask.measure:
             return Answer("ok", None, "", raw, None)

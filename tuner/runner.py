@@ -20,8 +20,8 @@ from tuner.search.population import Individual
 from tuner.search.search import Question, Reply
 
 
-class BudgetSpent(Exception):  # noqa: N818  not an error: the run is done
-    """Raised by `Runner` after the last program of the budget is in the log."""
+class BudgetSpent(Exception):
+    """Raised by `Runner` after the last program of the budget is in the log: no error, the run is done."""
 
 
 @dataclass
@@ -41,7 +41,11 @@ class Budget:
 
 @dataclass
 class Runner:
-    """The `Measure` of a search.  seq: number of the next measured task.  on_reply: called after each batch, for progress."""
+    """The `Measure` of a search.
+
+    seq: number of the next measured task.  failures: status -> tasks that ended so, earlier sessions included.
+    model_versions: per level, the cost model that predicts; None where there is none yet.  on_reply: called after each batch, for progress.
+    """
 
     unit: Unit
     name: str
@@ -51,10 +55,9 @@ class Runner:
     champions: Champions
     budget: Budget
     on_reply: Callable[[], None] = lambda: None
-    model_version: str | None = None
+    model_versions: Sequence[str | None] = ()
     seq: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    measured: int = 0  # tasks of any kind, in this session
 
     def __post_init__(self) -> None:
         machine = self.unit.machine
@@ -63,6 +66,8 @@ class Runner:
     def __call__(self, questions: Sequence[Question]) -> list[Reply]:
         left = self.budget.left(self.champions.programs)
         programs = bool(questions) and questions[0].ask.kind == "program"
+        if left == 0 and self.champions.programs == 0:
+            left = 1  # a deadline that passed before the first program: a run always has one
         if left == 0:
             raise BudgetSpent
         taken = questions[:left] if programs and left is not None else questions
@@ -97,7 +102,6 @@ class Runner:
         self.log.add_task(record)
         self.log.add_rows(self._rows(question, outcome, answer, record))
         self.seq += 1
-        self.measured += 1
         status = outcome.status if answer is None else answer.status
         if status != "ok":
             self.failures[status] += 1
@@ -110,6 +114,7 @@ class Runner:
     def _rows(self, question: Question, outcome: Outcome[Answer], answer: Answer | None, record: TaskRecord) -> list[LogRow]:
         genome = question.ask.genome
         workload = self.name
+        versions = self.model_versions or (None,) * len(self.levels)
         if record.kind != "program":
             first, last = self.unit.kernels[genome[0].start].name, self.unit.kernels[genome[-1].stop - 1].name
             workload = f"{self.name}:{first}" if first == last else f"{self.name}:{first}..{last}"
@@ -121,7 +126,8 @@ class Runner:
                 measurement = Measurement(*facts, "infeasible", answer.error)
             else:
                 measurement = Measurement(*facts, "ok", None, *answer.values[level].tolist())
-            predicted = None if question.predicted is None else float(question.predicted[level])
+            guessed = versions[level] is None and record.kind != "program"  # by the roofline of the features alone
+            predicted = None if question.predicted is None or guessed else float(question.predicted[level])
             rows.append(
                 LogRow(
                     self.seq,
@@ -133,10 +139,9 @@ class Runner:
                     island=question.island,
                     generation=question.generation,
                     predicted_cycles=predicted,
-                    model_version=self.model_version if predicted is not None else None,
+                    model_version=versions[level] if predicted is not None else None,
                     worker=outcome.worker,
                     wall_s=outcome.wall_s / len(self.levels),
                 )
             )
         return rows
-

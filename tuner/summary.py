@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SUMMARY_VERSION = 1
-
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,7 +47,7 @@ class LevelSummary(_Part):
 class Summary(_Part):
     """The whole file."""
 
-    schema_version: Literal[1] = SUMMARY_VERSION
+    schema_version: Literal[1] = 1
     status: Literal["done", "interrupted"]
     run: str
     model: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +43,7 @@ class Trainer:
         self.trained_at = search.measured_segments
         lines = []
         for at, level in enumerate(self.levels):
-            parts = [
-                rows_from_log(tasks, rows, kind, level, simulator.VERSION, FEATURE_SET, FEATURES) for kind in ("operator", "segment")
-            ]
+            parts = [rows_from_log(tasks, rows, kind, level, simulator.VERSION, FEATURE_SET, FEATURES) for kind in ("operator", "segment")]
             data = Rows(
                 np.concatenate([p.features for p in parts]),
                 np.concatenate([p.cycles for p in parts]),
@@ -63,12 +62,12 @@ class Trainer:
         write_json(self.folder / "history.json", self.history)
         return lines
 
-    def state(self) -> dict[str, object]:
+    def state(self) -> dict[str, Any]:
         return {"trained_at": self.trained_at, "files": self.files, "history": self.history}
 
-    def restore(self, state: dict[str, object], search: Search) -> None:
-        self.trained_at = int(state["trained_at"])  # type: ignore[call-overload]
-        self.files = list(state["files"])  # type: ignore[call-overload]
-        self.history = list(state["history"])  # type: ignore[call-overload]
+    def restore(self, state: Mapping[str, Any], search: Search) -> None:
+        self.trained_at = int(state["trained_at"])
+        self.files = list(state["files"])
+        self.history = list(state["history"])
         models: list[CostModel | None] = [None if name is None else load_cost_model(self.folder / name) for name in self.files]
         search.models = models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -163,7 +163,8 @@ class _Run:
         self.champions.restore(state["champions"])
         self.trainer.restore(state["trainer"], self.search)
         self.runner.seq = int(state["seq"])
-        self.runner.model_version = state["model_version"]
+        self.runner.failures.update(state["failures"])
+        self._models_changed()
 
     def search_until_spent(self) -> None:
         try:
@@ -172,13 +173,16 @@ class _Run:
                     self._show()
                 if self.config.use.cost_model and self.trainer.due(self.search):
                     lines = self.trainer.train(self.search, self.log, self.runner.seq)
-                    self.runner.model_version = next((m.version for m in self.search.models if m is not None), None)
+                    self._models_changed()
                     if self._shown is not None:
                         for line in lines:
                             self._shown.say(line)
                 self._checkpoint()
         except BudgetSpent:
             self.log.flush()
+
+    def _models_changed(self) -> None:
+        self.runner.model_versions = [None if model is None else model.version for model in self.search.models]
 
     def _checkpoint(self) -> None:
         """Between generations, not more often than the configuration says; the first one at once."""
@@ -191,7 +195,7 @@ class _Run:
             "champions": self.champions.state(),
             "trainer": self.trainer.state(),
             "seq": self.runner.seq,
-            "model_version": self.runner.model_version,
+            "failures": dict(self.runner.failures),
         }
         save_checkpoint(self.folder.checkpoint, state, self.log)
 
@@ -206,17 +210,16 @@ def _plan(unit: Unit, individual: Individual) -> Plan:
 def _finish(opened: Opened, run: _Run, folder: RunFolder, config: TuneConfig, request: TuneRequest, begun: float) -> Summary:
     """Champions become plans, programs, one container and one file; every number of the summary is taken from those."""
     unit, levels, champions = opened.unit, run.levels, run.champions
-    assert champions.baseline is not None
-    plans: dict[str, Plan] = {}
-    for level, champion in zip(levels, champions.best, strict=True):
-        assert champion is not None
-        plans[level] = _plan(unit, champion)
+    if champions.baseline is None:
+        raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.runner.failures)}")
+    best = {level: champion for level, champion in zip(levels, champions.best, strict=True) if champion is not None}
+    plans = {level: _plan(unit, champion) for level, champion in best.items()}
     baseline = _plan(unit, champions.baseline)
     for name, plan in {**plans, "baseline": baseline}.items():
         atomic_write(folder.plans / f"{name}.json", [plan.to_json().encode()])
     measured = measure_plans(opened.compiler, plans)
     for i, level in enumerate(levels):
-        found, expected = measured[level].timings[level].cycles, int(champions.best[i].cycles[i])  # type: ignore[union-attr]
+        found, expected = measured[level].timings[level].cycles, int(best[level].cycles[i])
         if found != expected:
             raise RuntimeError(f"level {level}: the champion took {expected} cycles when it was measured, {found} when it was compiled")
     base = measure_plans(opened.compiler, dict.fromkeys(levels, baseline))
@@ -277,7 +280,7 @@ def _level(unit: Unit, level: str, measured: dict[str, Measured], base: dict[str
     )
 
 
-def _errors(path: Path, levels: tuple[str, ...], same_as) -> dict[str, float]:  # type: ignore[no-untyped-def]
+def _errors(path: Path, levels: tuple[str, ...], same_as: Callable[[str], str | None]) -> dict[str, float]:
     """Values of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
     session = InferenceSession(path)
     feeds = random_feeds(session, 0)

@@ -42,6 +42,8 @@ class Gene(NamedTuple):
 
 
 Genome = tuple[Gene, ...]
+Tail = tuple[int, int, int, int, bool, tuple[int, ...]]  # a gene without its place
+Key = tuple[str, Tail]
 
 
 def choice_count(unit: Unit, kernel: int) -> int:
@@ -116,7 +118,9 @@ def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
         plan = realise(unit, gene)
         if plan is None:
             names = f"{unit.kernels[gene.start].name}..{unit.kernels[gene.stop - 1].name}"
-            return Infeasible(f"segment {index}, {names}", f"no tiling in {gene.blocks} blocks fits {unit.machine.buffers_bytes.L1:,} B of L1")
+            return Infeasible(
+                f"segment {index}, {names}", f"no tiling in {gene.blocks} blocks fits {unit.machine.buffers_bytes.L1:,} B of L1"
+            )
         segments.append(plan)
     return plan_of(unit, segments)
 
@@ -147,9 +151,9 @@ class Structures:
         self._signatures = [_short(json.dumps(signature(unit, spec), sort_keys=True)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
 
-    def key(self, gene: Gene) -> tuple[object, ...]:
+    def key(self, gene: Gene) -> Key:
         """Equal keys cost the same: the structure, and everything of the gene but its place."""
-        return (self.structure(gene.start, gene.stop), *gene[2:])
+        return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:
         """16 hex digits over the operators [start, stop), how they are wired, and what leaves them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ class Champions:
     def note(self, individual: Individual) -> None:
         """A whole program was measured."""
         for level in range(len(self.best)):
-            self.best[level] = _better(self.best[level], individual, lambda m, at=level: int(m.cycles[at]))  # type: ignore[misc]
+            self.best[level] = _better(self.best[level], individual, partial(_cycles_at, level))
         if all(gene.stop - gene.start == 1 for gene in individual.genome):
-            self.baseline = _better(self.baseline, individual, lambda m: float(np.log(m.cycles).mean()))
+            self.baseline = _better(self.baseline, individual, _mean_log)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -39,6 +40,14 @@ class Champions:
         self.programs = int(state["programs"])
 
 
+def _cycles_at(level: int, individual: Individual) -> float:
+    return int(individual.cycles[level])
+
+
+def _mean_log(individual: Individual) -> float:
+    return float(np.log(individual.cycles).mean())
+
+
 def _better(old: Individual | None, new: Individual, merit: Callable[[Individual], float]) -> Individual:
     return new if old is None or (merit(new), new.task) < (merit(old), old.task) else old
 
@@ -49,7 +58,7 @@ def individual_json(m: Individual) -> list[Any]:
 
 
 def genome_from(rows: Sequence[Sequence[Any]]) -> Genome:
-    return tuple(Gene(*row[:-1], tuple(row[-1])) for row in rows)
+    return tuple(Gene._make((*row[:-1], tuple(row[-1]))) for row in rows)
 
 
 def individual_from(row: Sequence[Any]) -> Individual:

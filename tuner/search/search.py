@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Structures, single_operators
+from compiler.derive.gene import Gene, Genome, Key, Structures, single_operators
 from compiler.derive.moves import random_genome, repaired
 from compiler.emit.segment import Infeasible
 from compiler.tile.features import FEATURES, scaled
@@ -26,7 +26,7 @@ from tuner.evaluate import Answer, Ask
 from tuner.search.champions import genome_from, individual_from, individual_json
 from tuner.search.explore import allowed, first_genes, propose, unknown
 from tuner.search.population import Individual, Island, exchange
-from tuner.search.table import SegmentTable
+from tuner.search.table import SegmentTable, key_from, key_json
 
 _READ, _WRITE, _DRAIN = (FEATURES.index(name) for name in ("read_cycles", "write_cycles", "drain_cycles"))
 _ENGINES = [FEATURES.index(name) for name in ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")]
@@ -73,7 +73,7 @@ class Search:
         self.seen: set[Genome] = set()
         self.models: list[CostModel | None] = [None] * len(levels)
         self.border = np.zeros(len(levels))
-        self._raw: dict[object, NDArray[np.float64] | None] = {}
+        self._raw: dict[Key, NDArray[np.float64] | None] = {}
         off = set() if config.use.window else {"change_window"}
         self.moves = allowed(off)
 
@@ -96,6 +96,9 @@ class Search:
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{self.unit.machine.name}: {genome}")
         replies = measure([Question(Ask("program", genome), 0, 0)])
+        answer = replies[0].answer
+        if answer is not None and answer.status == "infeasible":
+            raise InfeasibleError(f"{self.unit.machine.name}: layer by layer: {answer.error}")
         self._admit(self.islands[0], replies)
         self._measure_segments(measure, self._wanted(first_genes(self.unit, self.table)))
         return replies
@@ -122,7 +125,7 @@ class Search:
         starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
         now = np.stack([cost[stops] - cost[starts] for cost in costs], 1)
         merit = (predicted / np.maximum(now, 1.0)).min(1)
-        lucky = int(round(segments.measured * segments.epsilon))
+        lucky = round(segments.measured * segments.epsilon)
         order = np.argsort(merit, kind="stable")
         chosen = list(order[: segments.measured - lucky])
         rest = order[segments.measured - lucky :]
@@ -131,7 +134,7 @@ class Search:
 
     def _measure_segments(self, measure: Measure, genes: list[Gene], predicted: NDArray[np.float64] | None = None) -> None:
         questions = [
-            Question(Ask("segment", (gene,)), -1, self.generation, None if predicted is None or self.models[0] is None else predicted[i])
+            Question(Ask("segment", (gene,)), -1, self.generation, None if predicted is None else predicted[i])
             for i, gene in enumerate(genes)
         ]
         for reply in measure(questions):
@@ -304,7 +307,7 @@ class Search:
             "rng": _rng_state(self.rng),
             "islands": [{"rng": _rng_state(i.rng), "members": [individual_json(m) for m in i.members]} for i in self.islands],
             "table": self.table.state(),
-            "infeasible": [[list(key[:-1]), list(key[-1])] for key, raw in self._raw.items() if raw is None],  # type: ignore[index]
+            "infeasible": [key_json(key) for key, raw in self._raw.items() if raw is None],
             "seen": [[list(gene) for gene in genome] for genome in sorted(self.seen)],
             "border": self.border.tolist(),
         }
@@ -316,8 +319,7 @@ class Search:
             island.rng.bit_generator.state = saved["rng"]
             island.members = [individual_from(m) for m in saved["members"]]
         self.table.restore(state["table"])
-        for head, choices in state["infeasible"]:
-            self._raw[(*head, tuple(choices))] = None
+        self._raw.update(dict.fromkeys(map(key_from, state["infeasible"])))
         self.seen = {genome_from(genome) for genome in state["seen"]}
         self.border = np.array(state["border"], np.float64)
 

@@ -6,15 +6,13 @@ costs that add up; they do not quite (neighbours overlap), so it proposes progra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures
-
-Key = tuple[object, ...]
-Tail = tuple[int, int, int, int, bool, tuple[int, ...]]  # a gene without its place
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail
 
 
 class SegmentTable:
@@ -39,14 +37,17 @@ class SegmentTable:
         key = self.structures.key(gene)
         if key in self.cycles:
             return
+        self._put(key, cycles)
+
+    def _put(self, key: Key, cycles: NDArray[np.int64] | None) -> None:
         self.cycles[key] = cycles
         if cycles is None:
             return
-        structure, tail = self.structures.structure(gene.start, gene.stop), tuple(gene[2:])
-        for level in range(self.levels):
-            found = self._best[level].get(structure)
-            if found is None or (int(cycles[level]), tail) < found:
-                self._best[level][structure] = (int(cycles[level]), tail)  # type: ignore[assignment]
+        structure, tail = key
+        for level, best in enumerate(self._best):
+            new = (int(cycles[level]), tail)
+            if structure not in best or new < best[structure]:
+                best[structure] = new
 
     def best(self, start: int, stop: int, level: int) -> tuple[int, Gene] | None:
         """The fastest known segment over operators [start, stop) at a level."""
@@ -101,13 +102,12 @@ class SegmentTable:
         """Every operator alone, each with the gene that is best over the levels (geometric mean): the tuned layer-by-layer genome."""
         by_structure: dict[str, tuple[float, Tail]] = {}
         wanted = {self.structures.structure(k, k + 1) for k in range(self.operators)}
-        for key, cycles in self.cycles.items():
-            structure = key[0]
+        for (structure, tail), cycles in self.cycles.items():
             if cycles is None or structure not in wanted:
                 continue
-            merit = (float(np.log(cycles).mean()), key[1:])
-            if structure not in by_structure or merit < by_structure[structure]:  # type: ignore[index, operator]
-                by_structure[structure] = merit  # type: ignore[index, assignment]
+            merit = (float(np.log(cycles).mean()), tail)
+            if structure not in by_structure or merit < by_structure[structure]:
+                by_structure[structure] = merit
         genes = []
         for k in range(self.operators):
             found = by_structure.get(self.structures.structure(k, k + 1))
@@ -116,19 +116,21 @@ class SegmentTable:
             genes.append(Gene(k, k + 1, *found[1]))
         return tuple(genes)
 
-    def state(self) -> list[list[object]]:
-        """JSON form: [structure, gene tail, cycles or null]."""
-        return [[list(key[:-1]), list(key[-1]), None if c is None else [int(v) for v in c]] for key, c in self.cycles.items()]  # type: ignore[call-overload]
+    def state(self) -> list[list[Any]]:
+        """JSON form: [key, cycles or null]."""
+        return [[key_json(key), None if cycles is None else [int(v) for v in cycles]] for key, cycles in self.cycles.items()]
 
-    def restore(self, state: Iterable[list[list[object]]]) -> None:
-        for head, choices, cycles in state:
-            structure, *tail = head
-            key = (structure, *tail, tuple(choices))
-            values = None if cycles is None else np.array(cycles, np.int64)
-            self.cycles[key] = values
-            if values is not None:
-                full = (*tail, tuple(choices))
-                for level in range(self.levels):
-                    found = self._best[level].get(str(structure))
-                    if found is None or (int(values[level]), full) < found:
-                        self._best[level][str(structure)] = (int(values[level]), full)  # type: ignore[assignment]
+    def restore(self, state: Iterable[Sequence[Any]]) -> None:
+        for key, cycles in state:
+            self._put(key_from(key), None if cycles is None else np.array(cycles, np.int64))
+
+
+def key_json(key: Key) -> list[Any]:
+    """JSON form of a key: structure, tail."""
+    structure, tail = key
+    return [structure, [*tail[:-1], list(tail[-1])]]
+
+
+def key_from(raw: Sequence[Any]) -> Key:
+    structure, (blocks, prefetch, window, chunk, resident, choices) = raw
+    return str(structure), (int(blocks), int(prefetch), int(window), int(chunk), bool(resident), tuple(choices))
