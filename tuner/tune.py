@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -88,6 +89,14 @@ def tune(request: TuneRequest) -> Summary:
         origin = Origin(folder.run, opened.name, machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
         log = stack.enter_context(RunLog(folder.path, origin, (FeatureSet(FEATURE_SET, FEATURES),)))
         light = opened.unit.without_values()
+        if not request.quiet:
+            unit = opened.unit
+            print(
+                f"{opened.name}: {len(unit.kernels)} operators, {unit.macs / 1e9:.2f} GMAC, {request.dtype} on {machine.name}; "
+                f"starting workers (the first run on a computer compiles kernels, half a minute)",
+                file=sys.stderr,
+                flush=True,
+            )
         backend = stack.enter_context(_backend(light, levels, config, request, folder.run))
         budget = Budget(config.budget.candidates, None if config.budget.seconds is None else begun + config.budget.seconds)
         run = _Run(light, opened.name, levels, config, request, folder, log, backend, budget)
