@@ -1,8 +1,8 @@
 """The legal tiling space of an operator on a block, with an estimate of every point's cycles.
 
 A point is legal where its tiles fit half of L0A, L0B and L0C (the other half is being filled or drained), and two of results fit UB.
-Tile sizes include padded ones, not only divisors.  The estimate is the busiest of CUBE, MTE1 and FIXPIPE plus what fills and drains the pipe; it ranks points, the
-simulator judges them.
+Tile sizes include padded ones, not only divisors.  The estimate is the busiest of CUBE, MTE1 and FIXPIPE plus what fills and drains the
+pipe; it ranks points, the simulator judges them.
 """
 
 from __future__ import annotations
