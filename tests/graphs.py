@@ -1,0 +1,42 @@
+"""Graphs by hand, for tests whose numbers are worked out on paper."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Port, Shape, output_shape
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.machine import DataType, Machine
+
+
+def conv(
+    y: str, x: str, channels: tuple[int, int], kernel: int = 3, stride: int = 1, pad: int | None = None, residual: str | None = None
+) -> Conv:
+    """channels: (in, out); the padding keeps the size unless it is given.  The operator is named after its output."""
+    p = (kernel - 1) // 2 if pad is None else pad
+    rng = np.random.default_rng(len(y))
+    weights = rng.standard_normal((channels[1], channels[0], kernel, kernel)).astype(np.float32) / np.float32(kernel * channels[0] ** 0.5)
+    return Conv(y, x, y, weights, np.zeros(channels[1], np.float32), (stride, stride), (1, 1), (p, p, p, p), residual=residual)
+
+
+def max_pool(y: str, x: str, kernel: int, stride: int, pad: int = 0) -> Pool:
+    return Pool(y, x, y, "max", (kernel, kernel), (stride, stride), (pad, pad, pad, pad))
+
+
+def concat(y: str, *inputs: str) -> Concat:
+    return Concat(y, inputs, y)
+
+
+def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = None) -> Graph:
+    """One input "x"; the last operator's output where none is named."""
+    shapes: dict[str, Shape] = {"x": shape}
+    for op in operators:
+        shapes[op.y] = output_shape(op, [shapes[name] for name in op.inputs])
+    ports = tuple(Port(name, name, shapes[name]) for name in outputs or [operators[-1].y])
+    made = Graph("by hand", (Port("x", "x", shape),), ports, tuple(operators), shapes, digest="0" * 32)
+    made.verify()
+    return made
+
+
+def unit(machine: Machine, shape: Shape, *operators: Operator, outputs: list[str] | None = None, dtype: str = "float16") -> Unit:
+    return make_unit(graph(shape, list(operators), outputs), machine, DataType[dtype])
