@@ -278,6 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = command.main(list(sys.argv[1:] if arguments is None else arguments), prog_name="tilefarm", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # some versions of typer turn KeyboardInterrupt into this code, others into Abort
+            return _say("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except TilefarmError as error:
         return _say(str(error), error.exit_code)

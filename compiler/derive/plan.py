@@ -96,7 +96,7 @@ def parse_plan(text: str | bytes, where: str = "plan") -> Plan:
     """Read a plan file; `BadInputError` with the dotted key."""
     try:
         raw: Any = json.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number or a nesting beyond Python's own limits
         raise BadInputError(f"{where}: not JSON: {error}") from None
     try:
         return Plan.model_validate(raw)

@@ -1,0 +1,218 @@
+"""Are the nine light networks right on every machine, in every data type, at every level?
+
+    python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32] [--plans RUNS] [--json]
+
+Each cell is compiled (layer by layer, or with the plans of the run in RUNS that was made for it) with weights drawn from a seed, written
+as a compiled ONNX file, and read by a fresh process that has no compiler.  There: decode and verify, execute the container, onnxruntime on
+the file's body, the sanitizer, the file's table of cycles, cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
+In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
+
+Exit code 1 where anything fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+NETWORKS = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512")
+CHILD = "--check-file"
+
+
+class Cell(NamedTuple):
+    network: str
+    machine: str
+    dtype: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="default: all nine")
+    parser.add_argument("--machines", default="edge,ascend310", help="default: %(default)s")
+    parser.add_argument("--dtypes", default="float16,float32", help="default: %(default)s")
+    parser.add_argument("--plans", type=Path, metavar="RUNS", help="folder of run folders; a cell without one is compiled layer by layer")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs; default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
+    parser.add_argument(CHILD, type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.check_file:
+        print(json.dumps(check_in_this_process(options.check_file, options.seed)))
+        return 0
+    networks = options.networks.split(",")
+    if unknown := [name for name in networks if name not in NETWORKS]:
+        parser.error(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
+    cells = [Cell(n, m, d) for n in networks for m in options.machines.split(",") for d in options.dtypes.split(",")]
+    rows: list[dict[str, Any]] = []
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tilefarm-verify-") as folder:
+        for i, cell in enumerate(cells):
+            sys.stderr.write(f"[{i + 1}/{len(cells)}] {' '.join(cell)} ... ")
+            sys.stderr.flush()
+            at = time.perf_counter()
+            found = verify(cell, Path(folder), options.plans, options.seed)
+            rows += found
+            faults = [fault for row in found for fault in row["faults"]]
+            sys.stderr.write(f"{'ok' if not faults else f'FAILED: {faults[0]}'} ({time.perf_counter() - at:.1f} s)\n")
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        show(rows)
+    failed = sum(bool(row["faults"]) for row in rows)
+    sys.stderr.write(f"{len(rows)} rows, {failed} failed, {time.perf_counter() - start:.0f} s\n")
+    return int(failed > 0)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    from tuner.commands.text import print_table
+
+    columns = (
+        "<network",
+        "<machine",
+        "<dtype",
+        "<level",
+        "<plan",
+        "cycles",
+        "of bound",
+        "P low",
+        "P high",
+        "error",
+        "MACs on NPU",
+        "<result",
+    )
+    cells = []
+    for row in rows:
+        if "cycles" not in row:
+            cells.append((*(row[key] for key in ("network", "machine", "dtype", "level")), *[""] * 7, row["faults"][0]))
+            continue
+        low, high = row["path_cycles"]
+        cells.append(
+            (
+                row["network"], row["machine"], row["dtype"], row["level"], row["plans"], row["cycles"],
+                f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}", f"{row['mac_share']:.1%}",
+                row["faults"][0] if row["faults"] else "ok",
+            )
+        )  # fmt: skip
+    print_table(columns, cells)
+
+
+def verify(cell: Cell, folder: Path, runs: Path | None, seed: int) -> list[dict[str, Any]]:
+    """A row per level; one row that says why where the cell does not compile."""
+    from simulator.npu.errors import TilefarmError
+
+    where = {"network": cell.network, "machine": cell.machine, "dtype": cell.dtype}
+    out = folder / "out.onnx"
+    try:
+        common, faults = compile_cell(cell, out, runs, seed)
+    except TilefarmError as error:
+        return [{**where, "level": "", "faults": [f"compile: {error}"]}]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), CHILD, str(out), "--seed", str(seed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    out.unlink()
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return [{**where, "level": "", "faults": [*faults, f"fresh process: {last}"]}]
+    return [{**where, **common, **row, "faults": faults + row["faults"]} for row in json.loads(done.stdout)]
+
+
+def compile_cell(cell: Cell, out: Path, runs: Path | None, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Write the compiled file; what is known of it without running it, and what is wrong already."""
+    import onnx
+
+    from compiler.pipeline import Compiler
+    from simulator.npu.machine import DataType, load_machine
+    from tuner.build import container_of, default_plan, measure_plans, open_source, package
+    from tuner.export import plans_of
+    from tuner.macs import model_macs, program_macs
+    from tuner.source import Source
+
+    light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{cell.network}.onnx"
+    source = Source(light, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
+    run = find_run(runs, source) if runs is not None else None
+    opened = open_source(source)
+    machine, unit = source.machine, opened.unit
+    plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
+    measured = measure_plans(opened.compiler, plans)
+    package(opened.model, container_of(unit, measured), out)
+    again = measure_plans(Compiler(unit), plans)
+    macs = model_macs(opened.model)
+    faults = [
+        f"level {level}: compiling again gives another program"
+        for level in plans
+        if again[level].program.digest != measured[level].program.digest
+    ]
+    if unit.macs < macs:
+        faults.append(f"the NPU is given {unit.macs:,} MACs of the model's {macs:,}")
+    faults += [
+        f"level {level}: executes {program_macs(m.program):,} MACs of the model's {macs:,}"
+        for level, m in measured.items()
+        if program_macs(m.program) < macs
+    ]
+    return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": unit.macs / macs}, faults
+
+
+def find_run(runs: Path, source: Any) -> Path | None:
+    """The first run folder, by name, that was made for this model, machine and data type."""
+    from tuner.source import SOURCE, read_source
+
+    for path in sorted(runs.glob(f"*/{SOURCE}")):
+        there = read_source(path.parent).source
+        mine = (source.model.name, source.machine.digest, source.dtype, source.random_weights)
+        if (there.model.name, there.machine.digest, there.dtype, there.random_weights) == mine:
+            return path.parent
+    return None
+
+
+def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
+    """In the fresh process: a row per level of the file."""
+    from simulator.npu.container import decode, program
+    from simulator.onnx_container import read_container
+    from simulator.timing import prepare, simulate
+    from tuner.check import check_file
+
+    container = decode(read_container(path))  # verifies every program
+    rows = []
+    for checked in check_file(path, seed=seed):
+        variant, machine = container.variant(checked.level), container.machine
+        prepared = prepare(program(container, checked.level), machine)
+        alone = simulate(prepared, machine, variant.share_units, shared=False).cycles
+        divided = simulate(prepared, machine, variant.share_units, shared=False, rate_divisor=max(1, prepared.dma_queues)).cycles
+        cycles = checked.cycles[checked.level]
+        high = divided + int(prepared.transfers.sum())
+        faults = list(checked.faults)
+        if not alone <= cycles <= high:
+            faults.append(
+                f"level {checked.level}: {cycles:,} cycles outside P(share) = {alone:,} .. P(share/queues) + transfers = {high:,}"
+            )
+        rows.append(
+            {
+                "level": checked.level,
+                "cycles": cycles,
+                "bound_cycles": checked.bound_cycles,
+                "path_cycles": [alone, high],
+                "max_rel_error": checked.max_rel_error,
+                "instructions": prepared.instructions,
+                "same_as": container.same_as(checked.level),
+                "variant_cycles": dict(checked.table_cycles),
+                "faults": faults,
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
