@@ -27,7 +27,8 @@ def output_gaps(op: Operator, inputs: list[Values], kind: type[np.floating]) -> 
     if isinstance(op, Softmax):
         return frozenset({0.0})
     if isinstance(op, Conv):
-        return inputs[1] if op.residual is not None else frozenset({0.0})
+        residual = inputs[1] if op.residual is not None else frozenset({0.0})
+        return frozenset(max(0.0, v) for v in residual) if op.activation == "relu" else residual
     steps, guard = guarded(op, inputs, kind)
     return frozenset(_chain(steps, GUARD if guard else values[0], values, kind) for values in _combinations(inputs))
 
