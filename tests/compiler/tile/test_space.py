@@ -1,0 +1,113 @@
+"""The tiling space: all that fits on paper, nothing that does not, and every point computes the right thing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.derive.gene import plan_of
+from compiler.derive.plan import ConvTiling, SegmentPlan
+from compiler.pipeline import Compiler
+from compiler.tile.space import CHUNK_BUDGETS, Shape, conv_tiling, estimate, legal_points, shape_of, vector_tiling
+from compiler.tile.spec import ConvSpec
+from simulator.npu.machine import DataType, load_machine
+from simulator.npu.program import Program
+from tests.compiled import check_program, make_case
+from tests.graphs import conv, max_pool, unit
+from tests.models import Builder
+
+TINY, EDGE = load_machine("tiny"), load_machine("edge")
+
+
+def test_points_on_paper() -> None:
+    """Half of L0A and of L0B are 128 blocks, half of L0C 256: m * k <= 128, n * k * 16 <= 128, n * m * 2 <= 256."""
+    s = Shape(pixels=60, groups=1, n1=4, k1=4, chunks_n=1, chunks_k=1, to_l1=True, dtype=int(DataType.float16))
+    expected = {
+        (m, n, k, order)
+        for m in (16, 32, 48, 64)
+        for n in (1, 2, 3, 4)
+        for k in (1, 2, 3, 4)
+        for order in (0, 1)
+        if m * k <= 128 and n * k <= 8 and n * m <= 128
+    }
+    points = legal_points(TINY, s)
+    assert {tuple(p) for p in points.tolist()} == expected
+    assert len(points) == len(expected)
+
+
+def test_partial_sums_take_all_of_l0c() -> None:
+    """Chunks of k keep every tile of the chunk: 64 pixels by n1 * 16 channels, n1 * 64 * 2 <= 512 blocks."""
+    four = Shape(64, 1, 4, 2, 1, 2, True, int(DataType.float16))
+    assert len(legal_points(TINY, four))
+    # three tiles of m = 32 hold 96 rows: 96 * 4 * 2 > 512
+    assert 32 not in legal_points(TINY, four._replace(pixels=80))[:, 0]
+    assert not len(legal_points(TINY, four._replace(n1=5)))
+
+
+def test_results_on_their_way_fit_ub() -> None:
+    """64 -> 64 channels on tiny, with a residual: 4 tiles in (1024 - 8) blocks of UB, 248 each: n * m <= 248 in float16."""
+    u = unit(TINY, (1, 64, 16, 16), conv("a", "x", (64, 64), 1), conv("y", "a", (64, 64), 1, residual="x"))
+    spec = u.kernels[1]
+    assert isinstance(spec, ConvSpec)
+    shape = shape_of(TINY, DataType.float16, spec, 16, False, (4, 4))
+    assert shape.ub_blocks == (1024 - 8) // 4 // 8 * 8 == 248
+    points = legal_points(TINY, shape._replace(ub_blocks=64))
+    assert (points[:, 0] * points[:, 1]).max() == 64
+    # straight to L1, without a residual: nothing passes UB
+    first = u.kernels[0]
+    assert isinstance(first, ConvSpec)
+    assert shape_of(TINY, DataType.float16, first, 16, True, (4, 4)).ub_blocks == 0
+
+
+def test_estimates_are_above_the_matrix_unit() -> None:
+    """16 x 16 x 16 MACs in a cycle: 64 pixels, 64 channels in and out are 4 * 4 * 4 cycles."""
+    s = Shape(64, 1, 4, 4, 1, 1, True, int(DataType.float16))
+    cycles = estimate(TINY, s, legal_points(TINY, s))
+    assert cycles.min() >= 64
+    # weights go to L0B at 32 bytes a cycle: 4 * 4 tiles of 512 bytes take 256 cycles, so MTE1 is what limits
+    assert cycles.min() >= 256
+
+
+def test_every_point_computes_the_same() -> None:
+    b = Builder(np.random.default_rng(0), (1, 24, 7, 6))
+    case = make_case(b.model(b.conv("x", 40)), TINY, DataType.float16)
+    spec = case.unit.kernels[0]
+    assert isinstance(spec, ConvSpec)
+    compiler = Compiler(case.unit)
+    tried = 0
+    for weights, n1, k1 in (("resident", 3, 18), ("streamed", 2, 18), ("streamed", 1, 7), ("streamed", 3, 1)):
+        points = legal_points(TINY, shape_of(TINY, DataType.float16, spec, 4, False, (n1, k1)))
+        for m, n, k, n_outer in points[:: max(1, len(points) // 12)].tolist():
+            tiling = ConvTiling.model_validate(
+                {"weights": weights, "chunk_n1": n1, "chunk_k1": k1, "tile_m": m, "tile_n1": n, "tile_k1": k, "order": "mn"[n_outer]}
+            )
+            program = compiler.compile(plan_of(case.unit, [SegmentPlan(operators=(spec.name,), blocks=2, tilings=(tiling,))]))
+            assert isinstance(program, Program), program
+            check_program(case, program)
+            tried += 1
+    assert tried >= 40
+
+
+@pytest.mark.parametrize("budget", CHUNK_BUDGETS)
+def test_chunks_stay_within_their_budget(budget: int) -> None:
+    u = unit(EDGE, (1, 512, 14, 14), conv("y", "x", (512, 512)))
+    spec = u.kernels[0]
+    assert isinstance(spec, ConvSpec)
+    for choice in range(64):
+        tiling = conv_tiling(u, spec, 2, False, False, budget, choice)
+        assert tiling is not None
+        assert tiling.chunk_n1 * tiling.chunk_k1 * 16 <= budget
+
+
+def test_vector_tiles_fit_a_slot() -> None:
+    """2 rows of input (3 and one of halo at most) and one of output per output row; 32 columns in, 16 out."""
+    u = unit(EDGE, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
+    whole = vector_tiling(u, u.kernels[0], 16, slot_blocks=3000)
+    # a plane takes 33 rows of 32 in and 16 of 16 out: 1312 blocks, so two fit
+    assert (whole.tile_planes, whole.tile_rows) == (2, 16)
+    few = vector_tiling(u, u.kernels[0], 16, slot_blocks=400)
+    # r rows: (2 r + 1) * 32 + 16 r <= 400
+    assert (few.tile_planes, few.tile_rows) == (1, 4)
+    # tiny has 1024 blocks of UB: two slots of at most 512
+    small = unit(TINY, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
+    assert vector_tiling(small, small.kernels[0], 16, slot_blocks=3000).tile_rows == 6
