@@ -1,0 +1,67 @@
+"""Write docs/log-columns.md from the columns that the farm writes.
+
+    python scripts/log_columns.py
+
+The test beside it (tests/docs/test_columns.py) fails while the page is out of date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from compiler.tile.features import FEATURE_SET, FEATURES  # noqa: E402
+from tuner.candidate import FEATURE_PREFIX, LOG_COLUMNS, SCHEMA_VERSION, STATUSES, TASK_COLUMNS, Column  # noqa: E402
+
+PAGE = ROOT / "docs/log-columns.md"
+
+
+def table(columns: Sequence[Column]) -> list[str]:
+    """A row per column."""
+    rows = ["| column | type | unit | null | meaning |", "|---|---|---|---|---|"]
+    return rows + [f"| `{c.name}` | {type_name(c)} | {c.unit} | {'yes' if c.nullable else ''} | {c.meaning} |" for c in columns]
+
+
+def type_name(column: Column) -> str:
+    """As pandas users say it."""
+    name = str(column.type)
+    if name.startswith("dictionary"):
+        return "name (dictionary)"
+    return {"double": "float64", "timestamp[us, tz=UTC]": "timestamp (us, UTC)"}.get(name, name)
+
+
+def page() -> str:
+    """The whole page."""
+    statuses = ", ".join(f"`{status}`" for status in STATUSES)
+    lines = [
+        "# Columns of the log",
+        "",
+        "<!-- written by scripts/log_columns.py; do not edit -->",
+        "",
+        f"Version {SCHEMA_VERSION} of both schemas. All parts of a dataset have one schema, with unit and meaning as metadata:",
+        '`pyarrow.parquet.read_schema("RUN/log/00000000.parquet").field("cycles").metadata`. How to use the columns:',
+        "[reading-the-log.md](reading-the-log.md).",
+        "",
+        "## `RUN/log/`: a row per measured task, contention level and attempt",
+        "",
+        f"`status` is one of {statuses}. Results (`cycles` to `peak_ub_bytes`) are null exactly where it is not `ok`.",
+        "",
+        *table(LOG_COLUMNS),
+        "",
+        "## `RUN/tasks/`: a row per distinct task",
+        "",
+        *table(TASK_COLUMNS),
+        "",
+        f"Then the features, float32, null where a task has none. Feature set `{FEATURE_SET}`:",
+        "",
+        *[f"* `{FEATURE_PREFIX}{name}`" for name in FEATURES],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,177 @@
+"""Every command and snippet of the documentation, in the order of its page, in a folder that holds a run of a small model.
+
+Fast: `light:NAME` is the small model, budgets are tiny, scripts are only asked for their options.  Slow: README's commands as they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import typer
+
+from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
+from tests.docs.fences import PAGES, ROOT, blocks, commands
+from tests.models import small_model
+from tuner.candidate import canonical_json
+from tuner.cli import app, main
+from tuner.summary import LevelSummary, Summary
+
+TINY = ("--backend", "serial", "--quiet")
+TINY += tuple(word for setting in (
+    "model.min_rows=20", "model.rounds=20", "segments.measured=24", "segments.candidates=48", "search.generation=4", "search.islands=1",
+) for word in ("--set", setting))  # fmt: skip
+FIRST, MORE = 16, 24  # programs of the run, and after --resume
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    onnx.save(small_model("conv_chain"), folder / "small.onnx")
+    run = ["tune", str(folder / "small.onnx"), "--machine", "edge", "--out", str(folder / "RUN"), "--candidates", str(FIRST), *TINY]
+    assert main(run) == 0
+    return folder
+
+
+def smaller(words: list[str], model: Path) -> list[str]:
+    """A documented command with a small model and a tiny budget; options stay, their values may not."""
+    out = [str(model) if word.startswith("light:") else word for word in words]
+    small = {"--candidates": str(MORE), "--seconds": "1", "--trials": "1", "--seeds": "1"}
+    out = [small.get(before, word) for before, word in zip(["", *out], out, strict=False)]
+    if out[0] in ("tune", "study"):
+        out += TINY if out[0] == "tune" else (*TINY, "--set", "study.batch=1")
+    if out[0] == "tune" and "--candidates" not in out and "--seconds" not in out:
+        out += ["--candidates", str(FIRST)]
+    return out
+
+
+def run_command(words: list[str], model: Path, where: str) -> None:
+    if words[0] == "tilefarm":
+        assert main(smaller(words[1:], model)) == 0, where
+    elif words[0] == "python" and words[1].startswith(("scripts/", "docs/")):
+        script = ROOT / words[1]
+        assert script.is_file(), where
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        known = set(re.findall(r"--[a-z][a-z-]*", done.stdout))
+        assert {word for word in words[2:] if word.startswith("--")} <= known, where
+    else:
+        pytest.fail(f"{where}: nothing runs this; use a block of another language than console")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(workspace / "RUN", tmp_path / "RUN")
+    monkeypatch.chdir(tmp_path)
+    found = dict(commands(page))
+    names: dict[str, object] = {}
+    for block in blocks(page):
+        if block.language == "python":
+            exec(compile(block.text, block.where, "exec"), names)
+        elif block.language == "console":
+            mine = [(where, words) for where, words in found.items() if where.startswith(f"{block.where}:")]
+            assert mine, f"{block.where}: no line that starts with '$ '"
+            for where, words in mine:
+                run_command(words, workspace / "small.onnx", where)
+    if page.name == "plan-file.md":
+        assert Path("again.onnx").read_bytes() == Path("RUN/best.onnx").read_bytes()
+
+
+def test_a_resumed_run_is_a_longer_run(workspace: Path, tmp_path: Path) -> None:
+    """What README says of --resume with a larger budget."""
+    shutil.copytree(workspace / "RUN", tmp_path / "resumed")
+    levels = {}
+    for name, more in (("resumed", ["--resume"]), ("fresh", [])):
+        words = ["tune", str(workspace / "small.onnx"), "--machine", "edge", "--out", str(tmp_path / name), "--candidates", str(MORE)]
+        assert main([*words, *more, *TINY]) == 0
+        levels[name] = json.loads((tmp_path / name / "summary.json").read_text())["levels"]
+    assert canonical_json(levels["resumed"]) == canonical_json(levels["fresh"])
+
+
+@pytest.mark.slow
+def test_readme_as_it_stands(tmp_path: Path) -> None:
+    def tilefarm(line: str) -> None:
+        words = line.split()[1:]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-m", "tuner.cli", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+    install = blocks(PAGES[0], "sh")[0].text
+    tilefarm(install.split("&&")[-1].strip())
+    for _, words in commands(PAGES[0]):
+        if words[0] == "tilefarm":
+            tilefarm(" ".join(words))
+
+
+# --- what is listed is what there is ---------------------------------------------------------------------------------------------
+
+
+def rows(page: Path, heading: str) -> set[str]:
+    """Names in backticks in the first column of the tables under a heading (to the next heading)."""
+    text = page.read_text(encoding="utf-8")
+    start = text.index(heading) + len(heading)
+    stop = text.find("\n## ", start)
+    cells = re.findall(r"^\| ([^|]*) \|", text[start : None if stop < 0 else stop], re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_readme_lists_every_command() -> None:
+    group = typer.main.get_command(app)
+    names = {name for name, command in group.commands.items() if not hasattr(command, "commands")}  # type: ignore[attr-defined]
+    names |= {f"{name} {sub}" for name, command in group.commands.items() for sub in getattr(command, "commands", ())}  # type: ignore[attr-defined]
+    assert rows(ROOT / "README.md", "| command | does |") == names
+
+
+def test_every_key_of_the_summary_is_described() -> None:
+    assert rows(ROOT / "docs/run-folder.md", "## summary.json") == set(Summary.model_fields) | set(LevelSummary.model_fields)
+
+
+def test_every_key_of_a_plan_is_described() -> None:
+    keys: set[str] = set()
+    for part in (Plan, SegmentPlan, ConvTiling, VectorTiling):
+        keys |= set(part.model_fields)
+    assert rows(ROOT / "docs/plan-file.md", "# The plan file") == keys
+    for block in blocks(ROOT / "docs/plan-file.md", "json"):
+        SegmentPlan.model_validate_json(block.text)
+
+
+def test_every_file_of_a_run_is_described(workspace: Path) -> None:
+    named = rows(ROOT / "docs/run-folder.md", "# The run folder")
+    patterns = [re.compile(re.sub(r"<\w+>", r"[\\w-]+", re.escape(name)).replace(r"\*", r"[^/]+")) for name in named]
+    run = workspace / "RUN"
+    for path in run.rglob("*"):
+        name = str(path.relative_to(run))
+        if path.is_file() and not (name.startswith("models/") and name.endswith(".json")):
+            assert any(pattern.fullmatch(name) for pattern in patterns), f"{name} is not in docs/run-folder.md"
+    for name in named - {".tmp/"}:
+        assert list(run.glob(re.sub(r"<\w+>", "*", name))), f"{name} is described, but a run has none"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+    # files of the tree that are named in backticks
+    for name in re.findall(r"`((?:compiler|simulator|tuner|scripts|tests|configs|docs)/[\w./-]+)`", text):
+        assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_the_picture_and_the_table_are_of_one_run() -> None:
+    import runpy
+
+    made = runpy.run_path(str(ROOT / "docs/img/make_result.py"))
+    summary = json.loads((ROOT / "docs/img/result.json").read_text())
+    again = "run: python docs/img/make_result.py"
+    assert made["svg"](summary) == (ROOT / "docs/img/result.svg").read_text(), again
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert made["readme"](text, summary) == text, again
