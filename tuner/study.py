@@ -60,7 +60,10 @@ class CellWorker:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What to study.  `models` in the order in which they are run (and pruned); `trials` is rounded up to whole batches."""
+    """What to study.  `models` in the order in which they are run (and pruned); `trials` is rounded up to whole batches.
+
+    inputs: what else a cell's result follows from, as texts for people (data type, digests of files): a study is not resumed with others.
+    """
 
     models: tuple[str, ...]
     machine: str
@@ -69,6 +72,7 @@ class StudySpec:
     trials: int
     seed: int = 0
     storage: str | None = None
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class StudyIdentity(Identity):
     seed: int
     config_digest: str
     study_digest: str
+    inputs: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:
@@ -88,7 +93,7 @@ class StudyIdentity(Identity):
     def of(cls, spec: StudySpec) -> StudyIdentity:
         config = spec.config
         study = {"study": config.study.model_dump(mode="json"), "budget": config.budget.model_dump(mode="json")}
-        return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, digest(study))
+        return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, digest(study), spec.inputs)
 
 
 @dataclass

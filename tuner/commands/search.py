@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
-from simulator.npu.machine import load_machine
-from tuner.backend import Backend, SerialBackend
 from tuner.commands.text import print_json, print_table
-from tuner.config import TuneConfig, load_config
 from tuner.request import StudyRequest, TuneRequest
 from tuner.runfolder import read_json
 
@@ -47,29 +39,9 @@ def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def study(request: StudyRequest, as_json: bool) -> None:
     """`tilefarm study`."""
-    from tuner.study import CellWorker, StudySpec, run_study
+    from tuner.study_run import study as drive
 
-    for model in request.models:
-        if not model.is_file():
-            raise BadInputError(f"{model}: no such file")
-    load_machine(request.machine)
-    budget = () if request.candidates is None else (f"budget.candidates={request.candidates}", "budget.seconds=null")
-    config = load_config(request.config, (*request.overrides, *budget))
-    models = tuple(str(model.resolve()) for model in request.models)
-    spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage)
-    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights)
-
-    def make_backend(make: Callable[[], CellWorker]) -> Backend[Any, list[float]]:
-        if (request.backend or config.farm.backend) == "serial":
-            return SerialBackend(make)
-        from tuner.farm import RayBackend
-
-        workers = request.workers if request.workers is not None else config.farm.workers
-        wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
-        # a cell is a whole run: minutes, on one CPU
-        return RayBackend(make, workers, request.address, wait_s, "study", item_timeout_s=None, in_flight=1, max_batch=1)
-
-    summary = run_study(request.out, spec, cell, make_backend, request.resume, _quiet if request.quiet else _say)
+    summary = drive(request, _quiet if request.quiet else _say)
     if as_json:
         print_json(summary)
         return
@@ -77,7 +49,9 @@ def study(request: StudyRequest, as_json: bool) -> None:
     if best is None:
         print(f"{request.out}: {summary['trials_done']} trials, none ran on every network")
         return
-    print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {best['ratio_to_baseline']:.4f} of the baseline")
+    print(
+        f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {best['ratio_to_baseline']:.4f} of layer by layer"
+    )
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
 
 
@@ -87,30 +61,3 @@ def _say(line: str) -> None:
 
 def _quiet(_: str) -> None:
     pass
-
-
-def run_cell(
-    model: str, machine: str, config: TuneConfig, seed: int, *, dtype: str = "float16", random_weights: int | None = None
-) -> list[float]:
-    """One tuning run on the serial backend in a folder that goes away: log(cycles / baseline) of the champion of every level."""
-    from tuner.tune import tune as drive
-
-    with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
-        settings = Path(folder) / "config.yaml"
-        atomic_write(settings, [config.to_yaml().encode()])
-        out = Path(folder) / "run"
-        drive(
-            TuneRequest(
-                model=Path(model),
-                machine=machine,
-                out=out,
-                seed=seed,
-                config=str(settings),
-                backend="serial",
-                dtype="float32" if dtype == "float32" else "float16",
-                random_weights=random_weights,
-                quiet=True,
-            )
-        )
-        levels = read_json(out / SUMMARY)["levels"]
-    return [math.log(row["cycles"] / row["baseline_layerwise_cycles"]) for row in levels.values()]

@@ -1,0 +1,422 @@
+"""A run is the same for any number of workers, after any resume and after any kill; its log, plans and file agree with its summary."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+
+from compiler.derive.plan import Plan, parse_plan
+from simulator.npu.container import Container, decode
+from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.machine import DataType, load_machine
+from simulator.onnx_container import read_container
+from simulator.timing import simulate_levels
+from tests.models import Builder
+from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
+from tuner.build import Opened, open_source
+from tuner.cli import main
+from tuner.cluster import connect
+from tuner.config import load_config
+from tuner.log import read_log, read_tasks
+from tuner.request import StudyRequest
+from tuner.runfolder import read_json
+from tuner.source import Source
+from tuner.summary import Summary
+
+LEVELS = ("none", "slight", "severe")
+N = 48
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small("residual_block", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run that others are compared with."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    quick(model, out, N)
+    return out
+
+
+@pytest.fixture(scope="module")
+def opened(model: Path) -> Opened:
+    return open_source(Source(model, load_machine("edge"), DataType.float16))
+
+
+# the same run
+
+
+@pytest.fixture(scope="module")
+def _ray() -> Iterator[None]:
+    connection = connect(None, 2)
+    yield
+    connection.close()
+
+
+@pytest.mark.usefixtures("_ray")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_number_of_workers_changes_nothing(model: Path, whole: Path, tmp_path: Path, workers: int) -> None:
+    quick(model, tmp_path / "run", N, backend="ray", workers=workers)
+    assert_equal_runs(tmp_path / "run", whole)
+    assert read_log(tmp_path / "run")["worker"].nunique() == workers
+
+
+def test_another_seed_is_another_run(model: Path, whole: Path, tmp_path: Path) -> None:
+    summary = quick(model, tmp_path / "run", 24, seed=1)
+    assert summary.run != read_json(whole / "summary.json")["run"]
+    mine, theirs = (set(read_log(run).query("kind == 'program'")["task"]) for run in (tmp_path / "run", whole))
+    assert mine - theirs
+
+
+# resume
+
+
+@pytest.mark.parametrize("first", [1, 24])
+def test_a_run_that_is_continued_equals_one_with_the_whole_budget(model: Path, whole: Path, tmp_path: Path, first: int) -> None:
+    run = tmp_path / "run"
+    assert quick(model, run, first).candidates == first
+    before = sorted_log(run)
+    quick(model, run, N, resume=True)
+    assert_equal_runs(run, whole)
+    pd.testing.assert_frame_equal(sorted_log(run).head(len(before)), before, check_categorical=False)
+    assert len(read_json(run / "models" / "history.json")) >= 6, "two trainings of three levels: models come back from models/"
+
+
+def test_a_finished_run_resumed_with_its_own_budget_stays_what_it_is(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick(model, run, 12)
+    log, plans = sorted_log(run), plan_files(run)
+    assert quick(model, run, 12, resume=True).candidates == 12
+    pd.testing.assert_frame_equal(sorted_log(run), log)
+    assert plan_files(run) == plans
+
+
+def killed_and_resumed(model: Path, whole: Path, run: Path, seed: int, kills: int) -> None:
+    """Kill the driver `kills` times, each at a random time, then let it finish."""
+    rng = np.random.default_rng(seed)
+    for number in range(kills):
+        parts = len(list((run / "log").glob("*.parquet")))
+        driver = Driver(model, run, N, resume=number > 0 and (run / "run.json").exists())
+        driver.wait_for_parts(parts + int(rng.integers(0, 4)))
+        time.sleep(float(rng.uniform(0, 0.3)))
+        code, errors = driver.stop(signal.SIGKILL)
+        assert code in (-signal.SIGKILL, 0), errors
+        if (run / "log").exists():
+            pd.read_parquet(run / "log")
+    quick(model, run, N, resume=(run / "run.json").exists())
+    assert_equal_runs(run, whole)
+
+
+def test_a_killed_driver_goes_on_as_if_nothing_had_been(model: Path, whole: Path, tmp_path: Path) -> None:
+    killed_and_resumed(model, whole, tmp_path / "run", seed=0, kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_killed_again_and_again(model: Path, whole: Path, tmp_path: Path, seed: int) -> None:
+    killed_and_resumed(model, whole, tmp_path / "run", seed, kills=3)
+
+
+def test_ctrl_c_leaves_a_run_that_resumes(model: Path, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    driver = Driver(model, run, 100_000)
+    driver.wait_for_parts(4)
+    code, errors = driver.stop(signal.SIGINT)
+    assert code == 130, errors
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("tilefarm: interrupted")
+    reached = len(read_log(run))
+    assert reached
+    quick(model, run, N, resume=True)
+    ours, theirs = sorted_log(run), sorted_log(whole)
+    both = min(len(ours), len(theirs))
+    pd.testing.assert_frame_equal(ours.head(both), theirs.head(both), check_categorical=False)
+    assert len(ours) >= reached
+
+
+# the log, the plans, the file
+
+
+def test_the_log_agrees_with_the_summary(whole: Path) -> None:
+    summary = Summary.model_validate(read_json(whole / "summary.json"))
+    log = pd.read_parquet(whole / "log")
+    programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
+    best = programs.groupby("level", observed=True)["cycles"].min().to_dict()
+    assert best == {level: row.cycles for level, row in summary.levels.items()}
+    assert list(summary.levels) == list(LEVELS)
+    assert log[log["kind"] == "program"]["seq"].nunique() == summary.candidates == N
+    assert log["seq"].nunique() == summary.tasks
+    assert (log.groupby("seq")["level"].nunique() == len(LEVELS)).all()
+    assert log["row_id"].is_unique
+    bad = log[log["status"] != "ok"].drop_duplicates("seq")["status"].astype(str).value_counts().to_dict()
+    assert bad == summary.failures
+    for level, row in summary.levels.items():
+        fastest = programs[(programs["level"] == level) & (programs["cycles"] == row.cycles)]
+        assert set(fastest["roofline_cycles"]) == {row.roofline_cycles}
+        assert row.ddr_bytes in set(fastest["ddr_read_bytes"] + fastest["ddr_write_bytes"])
+        assert row.roofline_cycles <= row.cycles
+        assert row.program_bound_cycles <= row.cycles <= row.baseline_layerwise_cycles
+        assert row.cycles == min(row.variant_cycles.values()), "no variant is faster at a level than its own"
+        assert 0 < row.max_rel_error < 0.01
+        assert row.latency_us == pytest.approx(row.cycles / 1000)
+    assert (programs["cycles"] >= programs["roofline_cycles"]).all()
+
+
+def test_predictions_name_the_model_that_made_them(whole: Path) -> None:
+    log = read_log(whole)
+    segments = log[(log["kind"] != "program") & log["predicted_cycles"].notna()]
+    assert len(segments)
+    assert segments["model_version"].notna().all()
+    for level, rows in segments.groupby("level", observed=True):
+        versions = set(rows["model_version"])
+        others = set(segments[segments["level"] != level]["model_version"])
+        assert not versions & others, "every level has models of its own"
+
+
+def test_every_logged_task_is_there_with_its_features(whole: Path) -> None:
+    log, tasks = read_log(whole), read_tasks(whole)
+    assert tasks["task"].is_unique
+    assert set(log["task"]) == set(tasks["task"])
+    kinds = dict(zip(tasks["task"], tasks["kind"], strict=True))
+    assert all(kinds[task] == kind for task, kind in zip(log["task"], log["kind"], strict=True))
+    features = tasks[[name for name in tasks.columns if name.startswith("f_")]]
+    assert np.isfinite(features.to_numpy(np.float64)).all()
+
+
+def test_equal_tasks_have_equal_results(whole: Path) -> None:
+    log = read_log(whole)
+    assert (log.groupby(["task", "level"], observed=True)["cycles"].nunique(dropna=False) == 1).all()
+
+
+def test_payloads_of_programs_compile_again_to_the_same_cycles(whole: Path, opened: Opened) -> None:
+    log, tasks = read_log(whole), read_tasks(whole)
+    programs = tasks[tasks["kind"] == "program"]
+    assert len(programs) > N // 2
+    for task, payload in zip(programs["task"], programs["payload"], strict=True):
+        plan = Plan.model_validate(json.loads(payload)["plan"])
+        timings = simulate_levels(opened.compiler.compile(plan), opened.unit.machine, LEVELS)
+        rows = log[log["task"] == task]
+        assert {level: timings[level].cycles for level in LEVELS} == dict(zip(rows["level"], rows["cycles"], strict=True))
+
+
+def container(run: Path) -> Container:
+    return decode(read_container(run / "best.onnx"))
+
+
+def test_plans_compile_again_to_the_containers_bytes(whole: Path, opened: Opened) -> None:
+    summary = Summary.model_validate(read_json(whole / "summary.json"))
+    packed = container(whole)
+    for level, row in summary.levels.items():
+        plan = parse_plan((whole / "plans" / f"{level}.json").read_bytes())
+        assert plan.digest == row.plan == packed.variant(level).plan_digest
+        program = opened.compiler.compile(plan)
+        for mine, theirs in zip(program.streams, packed.variant(level).streams, strict=True):
+            assert np.array_equal(mine, theirs)
+        timings = simulate_levels(program, opened.unit.machine, LEVELS)
+        assert timings[level].cycles == row.cycles
+    baseline = parse_plan((whole / "plans" / "baseline.json").read_bytes())
+    assert all(len(segment.operators) == 1 for segment in baseline.segments)
+    timings = simulate_levels(opened.compiler.compile(baseline), opened.unit.machine, LEVELS)
+    assert {level: timings[level].cycles for level in LEVELS} == {
+        level: row.baseline_layerwise_cycles for level, row in summary.levels.items()
+    }
+
+
+MEASURE_AGAIN = """
+import json, sys
+from pathlib import Path
+from simulator.npu.container import decode, program
+from simulator.onnx_container import read_container
+from simulator.timing import simulate_levels
+
+container = decode(read_container(Path(sys.argv[1])))
+levels = container.levels
+print(json.dumps({
+    at: {level: simulate_levels(program(container, level), container.machine, levels)[at].cycles for level in levels} for at in levels
+}))
+"""
+
+
+def test_a_fresh_process_measures_every_number_again(whole: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE_AGAIN, str(whole / "best.onnx")], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    summary = read_json(whole / "summary.json")
+    assert json.loads(done.stdout) == {level: row["variant_cycles"] for level, row in summary["levels"].items()}
+
+
+def test_the_summary_follows_its_schema(whole: Path) -> None:
+    schema = Summary.model_json_schema()
+    raw = read_json(whole / "summary.json")
+    jsonschema.validate(raw, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**raw, "candidates": "many"}, schema)
+    assert json.loads(Summary.model_validate(raw).model_dump_json()) == raw
+
+
+# budgets
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_budget_of_candidates_is_exact(model: Path, tmp_path: Path, count: int) -> None:
+    summary = quick(model, tmp_path / "run", count)
+    assert summary.candidates == count
+    assert read_log(tmp_path / "run").query("kind == 'program'")["seq"].nunique() == count
+    assert summary.budget.kind == "candidates"
+    assert (summary.budget.requested, summary.budget.used) == (count, count)
+
+
+def test_a_budget_of_seconds_ends(model: Path, tmp_path: Path) -> None:
+    summary = quick(model, tmp_path / "run", None, seconds=1.0)
+    assert summary.budget.kind == "seconds"
+    assert summary.candidates >= 1
+    assert summary.wall_s < 60
+    jsonschema.validate(read_json(tmp_path / "run" / "summary.json"), Summary.model_json_schema())
+
+
+def test_a_deadline_that_has_passed_still_leaves_a_result(model: Path, tmp_path: Path) -> None:
+    summary = quick(model, tmp_path / "run", None, seconds=0.001)
+    assert summary.candidates == 1
+    assert all(row.speedup == 1.0 for row in summary.levels.values())
+
+
+# what is refused
+
+
+def wide_model(folder: Path) -> Path:
+    """One row of its input is larger than the L1 of `tiny`."""
+    import onnx
+
+    b = Builder(np.random.default_rng(0), (1, 64, 4, 1200))
+    path = folder / "wide.onnx"
+    onnx.save(b.model(b.conv("x", 16)), path)
+    return path
+
+
+def test_a_model_that_does_not_fit_is_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wide_model(tmp_path)
+    with pytest.raises(InfeasibleError, match=r"tiny: .*65,536 B of L1"):
+        quick(path, tmp_path / "run", 4, machine="tiny")
+    arguments = ["tune", str(path), "--machine", "tiny", "--out", str(tmp_path / "other"), "--backend", "serial", "--quiet"]
+    assert main(arguments) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "65,536 B of L1" in lines[0]
+
+
+def test_an_unknown_level_is_named(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="level 'heavy' unknown; levels of edge: none, slight, severe"):
+        quick(model, tmp_path / "run", 4, level_weights={"heavy": 2.0})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_another_run_is_refused(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick(model, run, 1)
+    before = sorted_log(run)
+    with pytest.raises(BadInputError, match="--resume continues it"):
+        quick(model, run, 2)
+    with pytest.raises(BadInputError, match="seed 0, not 1"):
+        quick(model, run, 2, seed=1, resume=True)
+    with pytest.raises(BadInputError, match="config_digest"):
+        quick(model, run, 2, "search.epsilon=0.5", resume=True)
+    with pytest.raises(BadInputError, match="config_digest"):
+        quick(model, run, 2, resume=True, dtype="float32")
+    with pytest.raises(BadInputError, match="tag '', not 'a=b'"):
+        quick(model, run, 2, resume=True, tag="a=b")
+    pd.testing.assert_frame_equal(sorted_log(run), before)
+
+
+def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick(model, run, 20)
+    path = run / "checkpoint" / "state.json"
+    text = path.read_text()
+    path.write_text(text.replace('"programs":', '"programs":1', 1))
+    with pytest.raises(BadInputError, match="damaged"):
+        quick(model, run, 24, resume=True)
+
+
+# options
+
+
+@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion"])
+def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
+    run = tmp_path / "run"
+    summary = quick(model, run, 20, f"use.{part}=false")
+    assert summary.candidates == 20
+    log, tasks = read_log(run), sorted_tasks(run)
+    plans = [Plan.model_validate(json.loads(text)["plan"]) for text in tasks[tasks["kind"] == "program"]["payload"]]
+    segments = [segment for plan in plans for segment in plan.segments]
+    assert any(len(segment.operators) > 1 for segment in segments)
+    if part == "cost_model":
+        assert log["model_version"].isna().all()
+        assert not summary.cost_model
+        assert summary.tasks >= 60, "enough to have trained a model"
+    elif part == "islands":
+        assert set(log["island"]) == {-1, 0}
+        assert set(read_log(whole)["island"]) == {-1, 0, 1}
+    elif part == "window":
+        assert {segment.window for segment in segments} == {1}
+    elif part == "block_fusion":
+        assert {segment.blocks for segment in segments if len(segment.operators) > 1} == {1}
+        assert any(segment.blocks > 1 for segment in segments), "single operators still come in blocks"
+
+
+def test_level_weights_and_tags_are_heard(model: Path, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    summary = quick(model, run, 24, level_weights={"severe": 50.0}, tag="batch=1,team=a")
+    assert summary.tags == {"batch": "1", "team": "a"}
+    assert set(read_log(run)["tag"]) == {"batch=1,team=a"}
+    mine, theirs = ([*log[log["kind"] == "program"].drop_duplicates("seq")["task"]] for log in (sorted_log(run), sorted_log(whole)))
+    assert mine[:24] != theirs[:24]
+    with pytest.raises(BadInputError, match="config_digest"):
+        quick(model, run, 30, resume=True, tag="batch=1,team=a")
+
+
+def test_float32_and_the_other_style(model: Path, tmp_path: Path) -> None:
+    summary = quick(model, tmp_path / "run", 8, dtype="float32", style="epcontext")
+    assert all(row.max_rel_error < 1e-5 for row in summary.levels.values())
+    assert container(tmp_path / "run").dtype == DataType.float32
+
+
+# study
+
+
+def study_request(model: Path, out: Path, trials: int, **values: object) -> StudyRequest:
+    overrides = (*QUICK, "study.batch=2", "study.startup=2")
+    return StudyRequest((model,), "edge", out, trials, candidates=6, overrides=overrides, backend="serial", quiet=True, **values)  # type: ignore[arg-type]
+
+
+def test_a_study_of_real_runs_resumes_and_its_best_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tuner.commands.search import study
+
+    small = save_small("conv_chain", tmp_path)
+    study(study_request(small, tmp_path / "whole", 4), True)
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["trials_done"] == 4
+    assert all(math.isfinite(trial["value"]) and trial["value"] < 0 for trial in summary["trials"]), "faster than layer by layer"
+    study(study_request(small, tmp_path / "parts", 2), True)
+    with pytest.raises(BadInputError, match="--resume continues"):
+        study(study_request(small, tmp_path / "parts", 4), True)
+    with pytest.raises(BadInputError, match="dtype float32"):
+        study(study_request(small, tmp_path / "parts", 4, resume=True, dtype="float32"), True)
+    capsys.readouterr()
+    study(study_request(small, tmp_path / "parts", 4, resume=True), True)
+    assert json.loads(capsys.readouterr().out) == summary
+    best = load_config(str(tmp_path / "whole" / "best.yaml"))
+    assert best.digest == summary["best"]["config_digest"]
+    assert best.search.mutation_rate == summary["best"]["params"]["search.mutation_rate"]

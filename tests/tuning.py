@@ -1,0 +1,97 @@
+"""Small tuning runs for tests, and what two equal runs must have in common."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pandas as pd
+
+from tests.models import small_model
+from tuner.log import read_log, read_tasks
+from tuner.request import TuneRequest
+from tuner.runfolder import read_json
+from tuner.summary import Summary
+from tuner.tune import tune
+
+ROOT = Path(__file__).parent.parent
+QUICK = (
+    "segments.candidates=48",
+    "segments.measured=16",
+    "model.min_rows=60",
+    "model.retrain_every=48",
+    "model.rounds=20",
+    "search.generation=4",
+    "search.exchange_every=2",
+    "farm.checkpoint_every_s=0.001",
+)
+"""A generation measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""
+
+VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]
+
+
+def save_small(name: str, folder: Path) -> Path:
+    """The file of one of SMALL_MODELS."""
+    path = folder / f"{name}.onnx"
+    onnx.save(small_model(name), path)
+    return path
+
+
+def quick(model: Path, out: Path, candidates: int | None = 48, *overrides: str, machine: str = "edge", **values: Any) -> Summary:
+    """A quiet run with small generations, on the serial backend unless told otherwise."""
+    request = TuneRequest(model, machine, out, candidates, overrides=(*QUICK, *overrides), **{"backend": "serial", "quiet": True, **values})
+    return tune(request)
+
+
+def sorted_log(run: Path) -> pd.DataFrame:
+    """The log without what may differ between equal runs."""
+    return read_log(run).drop(columns=VOLATILE).sort_values(["seq", "level_index"]).reset_index(drop=True)
+
+
+def sorted_tasks(run: Path) -> pd.DataFrame:
+    return read_tasks(run).sort_values("task").reset_index(drop=True)
+
+
+def plan_files(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((run / "plans").iterdir())}
+
+
+def assert_equal_runs(a: Path, b: Path) -> None:
+    """Plans, log, tasks, compiled file and the summary's results; not when and by whom it was measured."""
+    assert plan_files(a) == plan_files(b)
+    pd.testing.assert_frame_equal(sorted_log(a), sorted_log(b), check_categorical=False)
+    pd.testing.assert_frame_equal(sorted_tasks(a), sorted_tasks(b), check_categorical=False)
+    assert (a / "best.onnx").read_bytes() == (b / "best.onnx").read_bytes()
+    one, two = read_json(a / "summary.json"), read_json(b / "summary.json")
+    for key in ("run", "levels", "candidates", "tasks", "failures", "instructions", "variants", "cost_model"):
+        assert one[key] == two[key], key
+
+
+class Driver:
+    """`tilefarm tune` in a process of its own."""
+
+    def __init__(self, model: Path, out: Path, candidates: int, resume: bool = False, machine: str = "edge") -> None:
+        settings = [word for text in QUICK for word in ("--set", text)]
+        command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", machine, "--out", str(out), "--backend", "serial"]
+        command += ["--candidates", str(candidates), *settings, *(["--resume"] if resume else [])]
+        self.out = out
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def wait_for_parts(self, count: int, timeout_s: float = 120.0) -> None:
+        """Until the log has so many parts, or the driver is done."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and self.process.poll() is None:
+            if len(list((self.out / "log").glob("*.parquet"))) >= count:
+                return
+            time.sleep(0.002)
+
+    def stop(self, number: signal.Signals) -> tuple[int, str]:
+        """Send a signal; exit code and stderr."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, errors

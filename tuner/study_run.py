@@ -1,0 +1,94 @@
+"""`tilefarm study` from its request: what one trial runs on one network, and where the trials run.
+
+A trial is judged against the same cycles whatever it does: those of the plan that `compile` makes without a search, which is the first
+program that every run measures.  Against a baseline that the trial tunes itself, tuning the baseline badly would look like winning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import atomic_write
+from simulator.npu.machine import load_machine
+from tuner.backend import Backend, SerialBackend
+from tuner.config import TuneConfig, load_config
+from tuner.log import read_log
+from tuner.request import DTypeName, StudyRequest, TuneRequest
+from tuner.study import Cell, CellWorker, StudySpec, run_study
+
+
+def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run or resume a study in `request.out`; returns what its summary.json holds.  say: takes a line after every batch.
+
+    Raises `BadInputError`.
+    """
+    for model in request.models:
+        if not model.is_file():
+            raise BadInputError(f"{model}: no such file")
+    machine = load_machine(request.machine)
+    budget = () if request.candidates is None else (f"budget.candidates={request.candidates}", "budget.seconds=null")
+    config = load_config(request.config, (*request.overrides, *budget))
+    inputs = (
+        f"dtype {request.dtype}",
+        f"random_weights {request.random_weights}",
+        f"machine {machine.digest}",
+        *(f"{model.name} {_file_digest(model)}" for model in request.models),
+    )
+    models = tuple(str(model.resolve()) for model in request.models)
+    spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
+    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights)
+    return run_study(request.out, spec, cell, partial(_backend, request, config), request.resume, say)
+
+
+def run_cell(
+    model: str, machine: str, config: TuneConfig, seed: int, *, dtype: DTypeName = "float16", random_weights: int | None = None
+) -> list[float]:
+    """One tuning run on the serial backend, in a folder that goes away: log(champion's cycles ÷ untuned cycles) of every level."""
+    from tuner.tune import tune
+
+    with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
+        settings = Path(folder) / "config.yaml"
+        atomic_write(settings, [config.to_yaml().encode()])
+        out = Path(folder) / "run"
+        summary = tune(
+            TuneRequest(
+                model=Path(model),
+                machine=machine,
+                out=out,
+                seed=seed,
+                config=str(settings),
+                backend="serial",
+                dtype=dtype,
+                random_weights=random_weights,
+                quiet=True,
+            )
+        )
+        first = read_log(out).query("seq == 0")
+    untuned = dict(zip(first["level"], first["cycles"], strict=True))
+    return [math.log(row.cycles / int(untuned[level])) for level, row in summary.levels.items()]
+
+
+def _backend(request: StudyRequest, config: TuneConfig, make: Callable[[], CellWorker]) -> Backend[Cell, list[float]]:
+    if (request.backend or config.farm.backend) == "serial":
+        return SerialBackend(make)
+    from tuner.farm import RayBackend  # Ray takes seconds to import
+
+    workers = request.workers if request.workers is not None else config.farm.workers
+    wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
+    # a cell is a whole run: minutes, on one CPU
+    return RayBackend(make, workers, request.address, wait_s, "study", item_timeout_s=None, in_flight=1, max_batch=1)
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest()[:32]
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
