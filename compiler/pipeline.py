@@ -1,26 +1,28 @@
 """The compiler, from top to bottom: the one place to read first.
 
-    load      frontend.load        ONNX file -> checked, cleaned ModelProto
-    lower     frontend.lower       ModelProto -> Graph, rewritten
-    unit      tile.spec            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
-    plan      derive               which segments, how many blocks, what stays on chip, every tiling
-    segment   emit.segment         blocks, buffers, sequential records of one segment (cached by its plan)
-    stream    schedule.sync        flags and issue order -> one stream
-    program   simulator.npu        streams + memory map, verified
+load      frontend.load        ONNX file -> checked, cleaned ModelProto
+lower     frontend.lower       ModelProto -> Graph, rewritten
+unit      tile.spec            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
+plan      derive               which segments, how many blocks, what stays on chip, every tiling
+segment   emit.segment         blocks, buffers, sequential records of one segment (cached by its plan)
+stream    schedule.sync        flags and issue order -> one stream
+program   simulator.npu        streams + memory map, verified
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from compiler.derive.plan import Plan, SegmentPlan
 from compiler.emit.segment import Infeasible, Lowered, lower_segment, new_scratch
-from compiler.schedule.sync import Synchroniser
+from compiler.schedule.sync import Footprint, Schedule, Synchroniser
 from compiler.tile.spec import Unit
 from simulator.npu import isa
-from simulator.npu.program import Code, Program
+from simulator.npu.program import Program
 
 
 class Compiler:
@@ -31,6 +33,7 @@ class Compiler:
         self.synchroniser = Synchroniser(unit.machine, unit.memory)
         self._scratch = new_scratch()
         self._cache: OrderedDict[tuple[int, bool, str], Lowered | Infeasible] = OrderedDict()
+        self._footprints: WeakKeyDictionary[Lowered, Footprint] = WeakKeyDictionary()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
 
@@ -54,17 +57,23 @@ class Compiler:
         parts = self.parts(plan)
         return parts if isinstance(parts, Infeasible) else self.link(parts)
 
-    def link(self, parts: list[Lowered]) -> Program:
+    def link(self, parts: Sequence[Lowered]) -> Program:
         """Segments in their order as one program; a single one is what a task measures."""
-        codes = []
-        for index, part in enumerate(parts):
-            code = part.code.copy()
-            code[:, isa.TAG] |= index << 16
-            codes.append(code)
-        stream = self.synchroniser.synchronise(np.concatenate(codes))
+        stream = self.synchroniser.write(self.schedule(parts), [part.code for part in parts])
         machine = self.unit.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (stream, *(idle for _ in range(machine.cores - 1))), self.unit.memory)
+
+    def schedule(self, parts: Sequence[Lowered]) -> Schedule:
+        """The order of the program that `link` would write.  Valid until the next call."""
+        return self.synchroniser.schedule([self.footprint(part) for part in parts])
+
+    def footprint(self, part: Lowered) -> Footprint:
+        """What a program's schedule and time need of a segment; kept as long as the segment is."""
+        found = self._footprints.get(part)
+        if found is None:
+            found = self._footprints[part] = self.synchroniser.footprint(part.code)
+        return found
 
     def parts(self, plan: Plan) -> list[Lowered] | Infeasible:
         """The plan's segments, lowered; the first one that does not fit otherwise."""
@@ -82,4 +91,5 @@ class Compiler:
 
 
 def _size(part: Lowered | Infeasible) -> int:
-    return part.code.nbytes if isinstance(part, Lowered) else 0
+    # a footprint takes about half of what its records take
+    return part.code.nbytes * 3 // 2 if isinstance(part, Lowered) else 0
