@@ -16,6 +16,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import validation_line
 
 PLAN_VERSION = 1
+MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
 
 
 class _Gene(BaseModel):
@@ -55,7 +56,7 @@ class SegmentPlan(_Gene):
     """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor; window: slots per intermediate."""
 
     operators: tuple[str, ...]
-    blocks: PositiveInt = 1
+    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
     prefetch: Literal[1, 2] = 2
     window: Literal[1, 2] = 1
     tilings: tuple[Tiling, ...]
