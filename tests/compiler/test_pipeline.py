@@ -1,0 +1,158 @@
+"""The compiler as a whole on small models; what its caches may and may not do; why it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import compiler.pipeline
+from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise, realise_all, single_operators
+from compiler.derive.plan import Plan
+from compiler.emit.segment import Infeasible
+from compiler.pipeline import Compiler
+from simulator.npu import isa
+from simulator.npu.machine import DataType, load_machine
+from simulator.npu.program import Program
+from simulator.sanitizer import check
+from tests.compiled import Case, check_program, make_case, run_program
+from tests.models import SMALL_MODELS, small_model
+from tests.plans import resized
+
+EDGE, TINY = load_machine("edge"), load_machine("tiny")
+
+
+def baseline(case: Case) -> Plan:
+    plan = layer_by_layer(case.unit)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def compiled(case: Case, plan: Plan) -> Program:
+    program = Compiler(case.unit).compile(plan)
+    assert isinstance(program, Program), program
+    return program
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return make_case(small_model("residual_block"), EDGE, DataType.float16)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", list(SMALL_MODELS))
+def test_layer_by_layer(name: str, dtype: str) -> None:
+    for machine in (EDGE, TINY):
+        case = make_case(small_model(name), machine, DataType[dtype])
+        check_program(case, compiled(case, baseline(case)))
+
+
+def test_what_memory_holds_at_the_start_does_not_matter(case: Case) -> None:
+    program = compiled(case, baseline(case))
+    first, _ = run_program(case, program, scramble_seed=0)
+    second, _ = run_program(case, program, scramble_seed=1)
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_one_changed_word_is_noticed(case: Case) -> None:
+    """The checks would see a wrong program: an address off by one block changes values or is a finding."""
+    program = compiled(case, baseline(case))
+    right, _ = run_program(case, program)
+    code = program.streams[0]
+    rng = np.random.default_rng(0)
+    work = np.flatnonzero(~np.isin(code[:, isa.OP], (1, 2)))
+    for row in rng.choice(work, 12, replace=False):
+        changed = code.copy()
+        changed[row, isa.D] += 1
+        wrong = Program(program.machine, (changed, *program.streams[1:]), program.memory)
+        noticed = bool(check(wrong, EDGE))
+        if not noticed:
+            values, _ = run_program(case, wrong)
+            noticed = any(not np.array_equal(values[name], right[name]) for name in right)
+        assert noticed, row
+
+
+def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    lower = compiler.pipeline.lower_segment
+
+    def counting(unit, plan, start, *rest):  # type: ignore[no-untyped-def]
+        made.append(start)
+        return lower(unit, plan, start, *rest)
+
+    monkeypatch.setattr(compiler.pipeline, "lower_segment", counting)
+    compile_all = Compiler(case.unit)
+    genome = single_operators(case.unit)
+    assert not isinstance(genome, Infeasible)
+    plan = realise_all(case.unit, genome)
+    assert isinstance(plan, Plan)
+    compile_all.compile(plan)
+    assert made == list(range(len(genome)))
+    changed = realise_all(case.unit, (*genome[:2], genome[2]._replace(blocks=2), *genome[3:]))
+    assert isinstance(changed, Plan)
+    mutated = compile_all.compile(changed)
+    assert made[len(genome) :] == [2]
+    assert isinstance(mutated, Program)
+    assert mutated.digest == compiled(case, changed).digest
+    assert mutated.digest != compiled(case, plan).digest
+
+
+def test_a_full_cache_forgets_the_oldest(case: Case) -> None:
+    plan = baseline(case)
+    small = Compiler(case.unit, cache_bytes=1)
+    first, second = small.compile(plan), small.compile(plan)
+    assert isinstance(first, Program)
+    assert isinstance(second, Program)
+    assert first.digest == second.digest == compiled(case, plan).digest
+
+
+def test_tags_name_segment_and_operator(case: Case) -> None:
+    plan = baseline(case)
+    code = compiled(case, plan).streams[0]
+    segments, kernels = code[:, isa.TAG] >> 16, code[:, isa.TAG] & 0xFFFF
+    assert (segments == kernels).all()  # one operator each
+    assert set(segments.tolist()) == set(range(len(plan.segments)))
+
+
+def test_fusion_moves_fewer_bytes(case: Case) -> None:
+    """The whole network in one segment reads its input and weights and writes its output: no intermediate passes DDR."""
+    n = len(case.unit.kernels)
+    fused = realise(case.unit, Gene(0, n, 1))
+    assert fused is not None
+    program = compiled(case, plan_of(case.unit, [fused]))
+    check_program(case, program)
+    _, counters = run_program(case, program)
+    _, apart = run_program(case, compiled(case, baseline(case)))
+    constants = sum(b.size_blocks for b in case.unit.memory.of_kind("constant"))
+    ports = {kind: sum(b.size_blocks for b in case.unit.memory.buffers if b.kind == kind) for kind in ("input", "output")}
+    assert counters.ddr_write_bytes == ports["output"] * 32
+    assert counters.ddr_read_bytes == (ports["input"] + constants) * 32
+    assert apart.ddr_write_bytes > counters.ddr_write_bytes
+
+
+def test_operators_in_another_order(case: Case) -> None:
+    plan = baseline(case)
+    swapped = plan.model_copy(update={"segments": (plan.segments[1], plan.segments[0], *plan.segments[2:])})
+    short = plan.model_copy(update={"segments": plan.segments[:-1]})
+    for wrong in (swapped, short):
+        found = Compiler(case.unit).compile(wrong)
+        assert isinstance(found, Infeasible)
+        assert found.where == "plan"
+        assert "topological order" in found.what
+
+
+def test_a_machine_that_is_too_small() -> None:
+    """8 KiB of L1 hold neither three rows of an image of 16 channels twice nor its weights: a value that says so."""
+    machine = resized(EDGE, L1=2048)
+    case = make_case(small_model("residual_block"), machine, DataType.float16)
+    found = layer_by_layer(case.unit)
+    assert isinstance(found, Infeasible)
+    assert "2,048 B of L1" in found.what
+    assert found.where in {spec.name for spec in case.unit.kernels}
+
+
+def test_which_segment_does_not_fit(case: Case) -> None:
+    plan = baseline(case)
+    other = make_case(small_model("residual_block"), resized(EDGE, L1=2048), DataType.float16)
+    found = Compiler(other.unit).compile(plan)
+    assert isinstance(found, Infeasible)
+    assert str(found).startswith(f"segment 0, {case.unit.kernels[0].name}: needs ")

@@ -1,0 +1,46 @@
+"""The nine networks, layer by layer and fused at random: legal, without findings, within the times' bounds, and right.
+
+Values are compared before a final softmax, which saturates and would hide errors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.derive.gene import layer_by_layer, realise, realise_all
+from compiler.derive.moves import random_genome, repaired
+from compiler.derive.plan import Plan
+from compiler.pipeline import Compiler
+from compiler.tile.spec import Unit
+from simulator.npu.machine import DataType, load_machine
+from simulator.npu.program import Program
+from tests.compiled import check_program, make_case
+from tests.models import LIGHT, light_model, without_final_softmax
+
+FAST = ("squeezenet", "shufflenet")
+# float16: weights, inputs and every intermediate rounded to 11 bits; measured at most 2.4e-3.  float32 another order of sums: 1e-6
+LIMITS = {DataType.float16: 7e-3, DataType.float32: 1e-5}
+
+
+def fused(unit: Unit, seed: int) -> Plan:
+    """Long segments at random, cut where they do not fit."""
+    genome = repaired(unit, random_genome(unit, np.random.default_rng(seed), 6.0), lambda gene: realise(unit, gene) is not None)
+    assert genome is not None
+    plan = realise_all(unit, genome)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32], ids=lambda d: d.name)
+@pytest.mark.parametrize("machine_name", ["edge", "ascend310"])
+@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT])
+def test_network(name: str, machine_name: str, dtype: DataType) -> None:
+    case = make_case(without_final_softmax(light_model(name)), load_machine(machine_name), dtype)
+    compiler = Compiler(case.unit)
+    baseline = layer_by_layer(case.unit)
+    assert isinstance(baseline, Plan), baseline
+    for plan in (baseline, fused(case.unit, seed=1)):
+        program = compiler.compile(plan)
+        assert isinstance(program, Program), program
+        check_program(case, program, LIMITS[dtype])
