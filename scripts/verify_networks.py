@@ -137,7 +137,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, seed: int) -> tuple[d
     from simulator.npu.machine import DataType, load_machine
     from tuner.build import container_of, default_plan, measure_plans, open_source, package
     from tuner.export import plans_of
-    from tuner.macs import model_macs, program_macs
+    from tuner.macs import model_macs, npu_macs, program_macs
     from tuner.source import Source
 
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{cell.network}.onnx"
@@ -155,14 +155,15 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, seed: int) -> tuple[d
         for level in plans
         if again[level].program.digest != measured[level].program.digest
     ]
-    if unit.macs < macs:
-        faults.append(f"the NPU is given {unit.macs:,} MACs of the model's {macs:,}")
+    given = npu_macs(unit, opened.model)
+    if given != macs:
+        faults.append(f"the NPU is given {given:,} MACs of the model's {macs:,}")
     faults += [
         f"level {level}: executes {program_macs(m.program):,} MACs of the model's {macs:,}"
         for level, m in measured.items()
         if program_macs(m.program) < macs
     ]
-    return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": unit.macs / macs}, faults
+    return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": given / macs}, faults
 
 
 def find_run(runs: Path, source: Any) -> Path | None:

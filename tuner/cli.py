@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 plan_app = typer.Typer(help="Look at plans.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
+log_app = typer.Typer(help="Look after a run's Parquet log.", no_args_is_help=True)
+app.add_typer(log_app, name="log")
 
 
 class DTypeName(StrEnum):
@@ -57,6 +59,7 @@ Shape = Annotated[
 RandomWeights = Annotated[
     int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:NAME: 0)")
 ]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
@@ -188,7 +191,7 @@ def _compile(
 
 @app.command("export")
 def _export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: RunFolder,
     out: Annotated[Path, typer.Option(metavar="OUT.onnx", help="Where to write the compiled ONNX file.")],
     plan: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="One plan of the run for all levels, by the first digits of its digest.")
@@ -262,6 +265,40 @@ def _plan_show(plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A
     from tuner.commands.inspect import show_plan
 
     show_plan(plan, as_json)
+
+
+@log_app.command("verify")
+def _log_verify(run: RunFolder, as_json: Json = False) -> int:
+    """Read every part of tasks/ and log/ and check what the format promises.  Exit 1 where something is wrong."""
+    from tuner.commands.logs import verify_log
+
+    return verify_log(run, as_json)
+
+
+@log_app.command("repair")
+def _log_repair(run: RunFolder, as_json: Json = False) -> None:
+    """Move what cannot be read to RUN/aside, so that the rest can.  Nothing is deleted; the run must not be under way."""
+    from tuner.commands.logs import repair_log
+
+    repair_log(run, as_json)
+
+
+@log_app.command("compact")
+def _log_compact(
+    run: RunFolder, out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder; RUN stays as it is.")], as_json: Json = False
+) -> None:
+    """Write tasks/ and log/ to a new folder in few, large parts."""
+    from tuner.commands.logs import compact_log
+
+    compact_log(run, out, as_json)
+
+
+@app.command("schema")
+def _schema(name: Annotated[str, typer.Argument(metavar="NAME", help="config, machine, plan or summary.")]) -> None:
+    """The JSON Schema of a file: plan.json, summary.json, a machine or a configuration (YAML, same keys)."""
+    from tuner.commands.logs import print_schema
+
+    print_schema(name)
 
 
 @app.command("doctor")

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from onnx import ModelProto
 
+from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType
@@ -30,6 +31,12 @@ def model_macs(model: ModelProto) -> int:
             transposed = any(a.name == "transA" and a.i for a in node.attribute)
             total += math.prod(shapes[node.output[0]]) * shapes[node.input[0]][0 if transposed else 1]
     return total
+
+
+def npu_macs(unit: Unit, model: ModelProto) -> int:
+    """Of the model's products that the unit computes.  The banded product of an LRN is not one of them: it is how we add up a window."""
+    windows = {f"{node.name or node.output[0]}.window" for node in model.graph.node if node.op_type == "LRN"}
+    return sum(spec.macs for spec in unit.kernels if spec.name not in windows) * unit.storages[0].n
 
 
 def program_macs(program: Program) -> int:

@@ -17,6 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.derive.plan import Plan, parse_plan
+from compiler.frontend import lower
+from compiler.tile.spec import make_unit
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.container import Container, decode, program
@@ -28,10 +30,12 @@ from simulator.session import InferenceSession
 from simulator.timing import simulate_levels
 from tests.models import random_feeds, small_model
 from tuner.build import build_variants, compile_plan, default_plan, open_source, package
+from tuner.candidate import FeatureSet
 from tuner.check import load_feeds, relative_error
 from tuner.cli import main
 from tuner.commands.options import parse_input, parse_plans, parse_shapes, parse_tags, parse_weights
-from tuner.macs import model_macs, program_macs
+from tuner.log import Origin, RunLog
+from tuner.macs import model_macs, npu_macs, program_macs
 from tuner.reference import reference
 from tuner.request import StudyRequest, TuneRequest
 from tuner.source import Source, write_source
@@ -85,7 +89,25 @@ def test_help_answers_without_loading_anything_heavy():
     assert "compile" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["tune", "study", "compile", "export", "run", "simulate", "disasm", "machines", "doctor", "plan show"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tune",
+        "study",
+        "compile",
+        "export",
+        "run",
+        "simulate",
+        "disasm",
+        "machines",
+        "doctor",
+        "plan show",
+        "log verify",
+        "log repair",
+        "log compact",
+        "schema",
+    ],
+)
 def test_every_command_has_help(cli, command):
     code, out, err = cli(*command.split(), "--help")
     assert (code, err) == (0, "")
@@ -346,17 +368,36 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     assert "give one of them" in err
 
 
-def test_study_runs_cells(cli, asked, model, tmp_path):
-    code, out, err = cli(
-        "study", model, "--machine", "edge", "--out", tmp_path / "study", "--trials", 1, "--seeds", 2, "--candidates", 5,
-        "--backend", "serial", "--set", "study.batch=2", "--quiet", "--json",
-    )  # fmt: skip
+def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
+    requests: list[StudyRequest] = []
+
+    def drive(request: StudyRequest, say: Callable[[str], None]) -> dict[str, object]:
+        requests.append(request)
+        say("batch 1 of 1")
+        return {"trials_done": 2, "best": {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8}}}
+
+    module = types.ModuleType("tuner.study_run")
+    module.study = drive  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tuner.study_run", module)
+    text = (
+        f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --candidates 5 "
+        "--config quick --set study.batch=2 --backend serial --address auto --workers 2 --wait 5 --resume --dtype float32 "
+        "--random-weights 1 --quiet --json"
+    )
+    code, out, err = cli(*text.split())
     assert (code, err) == (0, "")
-    summary = json.loads(out)
-    assert summary["best"]["ratio_to_baseline"] == pytest.approx(0.5)
-    assert [request.seed for request in asked] == [0, 1] * 2  # two trials, two seeds
-    assert {request.backend for request in asked} == {"serial"}
-    assert StudyRequest((model,), "edge", tmp_path).trials == 50
+    assert json.loads(out)["trials_done"] == 2
+    assert requests == [
+        StudyRequest(
+            models=(Path("a.onnx"), Path("b.onnx")), machine="edge", out=tmp_path, trials=4, seeds=2, seed=3, storage="sqlite:///s.db",
+            candidates=5, config="quick", overrides=("study.batch=2",), backend="serial", address="auto", workers=2, wait_s=5.0,
+            resume=True, dtype="float32", random_weights=1, quiet=True,
+        )
+    ]  # fmt: skip
+    code, out, err = cli("study", "a.onnx", "--machine", "edge", "--out", tmp_path)
+    assert (code, err) == (0, "batch 1 of 1\n")
+    assert "0.5000 of the baseline" in out
+    assert requests[1] == StudyRequest((Path("a.onnx"),), "edge", tmp_path)
 
 
 # --- codes -----------------------------------------------------------------------------------------------------------------------
@@ -459,3 +500,37 @@ def test_a_child_that_dies_or_hangs_is_one_line(compiled, monkeypatch, tmp_path)
         monkeypatch.setattr(sys, "executable", str(shell))
         with pytest.raises(BadInputError, match=message):
             reference(compiled, {"x": np.zeros((1, 3, 20, 24), np.float32)}, timeout_s=0.2 if "sleep" in script else 60)
+
+
+# --- files of a run --------------------------------------------------------------------------------------------------------------
+
+
+def test_log_commands(cli, tmp_path):
+    run = tmp_path / "run"
+    with RunLog(run, Origin(run="r1", model="net", machine="tiny", simulator="1"), (FeatureSet("s", ("m",)),)):
+        pass
+    assert cli("log", "verify", run)[0] == 0
+    assert cli("log", "compact", run, "--out", tmp_path / "small")[0] == 0
+    assert cli("log", "verify", tmp_path / "small")[0] == 0
+    (run / "log" / "notes.txt").write_text("not a part")
+    code, out, _ = cli("log", "verify", run)
+    assert code == 1
+    assert "notes.txt" in out
+    assert cli("log", "repair", run)[0] == 0
+    assert json.loads(cli("log", "verify", run, "--json")[1])["faults"] == []
+    assert cli("log", "verify", tmp_path / "nowhere")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["config", "machine", "plan", "summary"])
+def test_schemas_are_printed(cli, name):
+    code, out, _ = cli("schema", name)
+    schema = json.loads(out)
+    assert code == 0
+    assert schema["additionalProperties"] is False
+    assert {"config": "search", "machine": "clock_hz", "plan": "segments", "summary": "levels"}[name] in schema["properties"]
+
+
+def test_an_lrn_adds_no_macs_to_the_model():
+    model = small_model("lrn_chain")
+    unit = make_unit(lower(model), load_machine("edge"), DataType.float16)
+    assert npu_macs(unit, model) == model_macs(onnx.shape_inference.infer_shapes(model)) < unit.macs

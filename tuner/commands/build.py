@@ -13,7 +13,7 @@ from tuner.build import Opened, check_out, container_of, default_plan, measure_p
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_table
 from tuner.export import open_run, run_plans
-from tuner.macs import model_macs, program_macs
+from tuner.macs import model_macs, npu_macs, program_macs
 from tuner.source import Source
 
 Style = Literal["function", "epcontext"]
@@ -77,7 +77,7 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         "dtype": opened.unit.dtype.name,
         "style": style,
         "macs": macs,
-        "npu_mac_share": opened.unit.macs / macs if macs else 1.0,
+        "npu_mac_share": npu_macs(opened.unit, opened.model) / macs if macs else 1.0,
         "operators": len(opened.unit.kernels),
         "container_bytes": container_bytes,
         "file_bytes": out.stat().st_size,

@@ -1,0 +1,54 @@
+"""`log verify|repair|compact` and `schema`: the files of a run as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulator.npu.errors import BadInputError
+from tuner.commands.text import print_json
+from tuner.log_care import Fault, compact, repair, verify
+
+
+def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": str(run), "faults": [{"file": fault.file, "what": fault.what} for fault in faults]})
+        return
+    for fault in faults:
+        print(f"{fault.file}: {fault.what}")
+    if not faults:
+        print(f"{run}: {nothing}")
+
+
+def verify_log(run: Path, as_json: bool) -> int:
+    """`tilefarm log verify`.  Returns 1 where something is wrong."""
+    faults = verify(run)
+    _print(run, faults, "every part can be read, every row fits", as_json)
+    return int(bool(faults))
+
+
+def repair_log(run: Path, as_json: bool) -> None:
+    """`tilefarm log repair`."""
+    _print(run, repair(run), "nothing to repair", as_json)
+
+
+def compact_log(run: Path, out: Path, as_json: bool) -> None:
+    """`tilefarm log compact`."""
+    rows = compact(run, out)
+    if as_json:
+        print_json({"out": str(out), "rows": rows})
+    else:
+        print(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+
+
+def print_schema(name: str) -> None:
+    """`tilefarm schema`: the JSON Schema of a file that people write or read."""
+    from compiler.derive.plan import Plan
+    from simulator.npu.machine import Machine
+    from tuner.config import TuneConfig
+    from tuner.summary import Summary
+
+    models: dict[str, Any] = {"config": TuneConfig, "machine": Machine, "plan": Plan, "summary": Summary}
+    if name not in models:
+        raise BadInputError(f"schema {name!r}: expected one of {', '.join(models)}")
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **models[name].model_json_schema()})
