@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tuner.commands.search import _level  # noqa: E402
 from tuner.commands.text import print_table  # noqa: E402
 
-WIDTH, LEFT, BAR, GAP, GROUP = 760, 190, 22, 4, 74
+WIDTH, LEFT, RIGHT, BAR, GAP, GROUP = 820, 190, 210, 22, 4, 74
 COLOURS = {"layer by layer": "#b8bec9", "tuned": "#2f6fdb"}
 COLUMNS = ("<level", "DDR share", "<plan", "cycles", "latency us", "baseline cycles", "of baseline", "roofline cycles")
 
@@ -42,7 +42,7 @@ def svg(summary: dict[str, Any]) -> str:
     levels = summary["levels"]
     clock = next(row["cycles"] / row["latency_us"] for row in levels.values())
     longest = max(row["baseline_layerwise_cycles"] for row in levels.values()) / clock
-    scale = (WIDTH - LEFT - 150) / longest
+    scale = (WIDTH - LEFT - RIGHT) / longest
     height = 76 + GROUP * len(levels)
     title = f"{summary['model'].removeprefix('light_')} on {summary['machine']}: latency by contention level"
     parts = [

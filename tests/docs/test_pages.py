@@ -166,6 +166,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
+@pytest.mark.parametrize(("option", "word"), [("--print-main-command", "tilefarm tune"), ("--print-test-command", "pytest")])
+def test_ci_runs_the_two_commands_of_the_readme(option: str, word: str) -> None:
+    done = subprocess.run(["bash", ".ci/run", option], cwd=ROOT, capture_output=True, text=True, check=True)
+    line = done.stdout.strip()
+    assert line.startswith("python -m venv ")
+    assert word in line
+    assert f"\n{line}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_picture_and_the_table_are_of_one_run() -> None:
     import runpy
 
