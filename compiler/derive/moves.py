@@ -25,11 +25,13 @@ def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
 
 
 def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
-    """The gene over other operators: choices of those it keeps stay, the block count is lowered where there are fewer rows."""
+    """The gene over other operators: choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block
+    count is lowered where there are fewer rows."""
     choices = gene.choices
     if choices:
         known = dict(zip(range(gene.start, gene.stop), choices, strict=True))
-        choices = tuple(known.get(k, 0) for k in range(start, stop))
+        kept = tuple(known.get(k, 0) for k in range(start, stop))
+        choices = kept if any(kept) else ()
     counts = block_counts(unit, start, stop)
     return gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
 
@@ -89,14 +91,14 @@ def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     """One slot or two for intermediates."""
     i = _pick(genome, rng)
     gene = genome[i]
-    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(window=3 - gene.window))
+    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(window=1 if gene.window == 2 else 2))
 
 
 def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """One slot or two for what is loaded."""
     i = _pick(genome, rng)
     gene = genome[i]
-    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(prefetch=3 - gene.prefetch))
+    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(prefetch=1 if gene.prefetch == 2 else 2))
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:

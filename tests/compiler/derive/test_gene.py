@@ -1,0 +1,176 @@
+"""A gene becomes a plan that does what the gene says; equal structures are the same work wherever they lie."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from compiler.derive.gene import (
+    BLOCK_COUNTS,
+    Gene,
+    Structures,
+    block_counts,
+    choice_count,
+    layer_by_layer,
+    plan_of,
+    realise,
+    realise_all,
+    single_operators,
+)
+from compiler.derive.moves import verify
+from compiler.derive.plan import ConvTiling, Plan, parse_plan
+from compiler.emit.segment import Infeasible, l1_need
+from compiler.pipeline import Compiler
+from compiler.schedule.blocks import cut
+from compiler.tile.space import CHUNK_BUDGETS
+from compiler.tile.spec import ConvSpec, Unit, make_unit
+from simulator.npu.machine import DataType, Memory, load_machine
+from tests.models import SMALL_MODELS, light_graph, small_graph
+from tests.plans import resized
+from tuner.evaluate import Ask, Evaluator
+
+
+@lru_cache(maxsize=32)
+def unit(name: str, machine: str = "edge") -> Unit:
+    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+
+
+def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gene:
+    """Any gene over these operators."""
+    counts = block_counts(u, start, stop)
+    choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))
+    return Gene(
+        start, stop, int(rng.choice(counts)), int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.integers(len(CHUNK_BUDGETS))),
+        bool(rng.integers(2)), choices,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize("machine", ["edge", "tiny"])
+def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
+    u = unit(name, machine)
+    rng = np.random.default_rng(3)
+    compiler, realised = Compiler(u), 0
+    for _ in range(40):
+        start = int(rng.integers(len(u.kernels)))
+        gene = random_gene(u, rng, start, int(rng.integers(start + 1, min(len(u.kernels), start + 4) + 1)))
+        plan = realise(u, gene)
+        if plan is None:
+            continue
+        realised += 1
+        assert plan.operators == tuple(spec.name for spec in u.kernels[gene.start : gene.stop])
+        assert (plan.blocks, plan.prefetch, plan.window) == (gene.blocks, gene.prefetch, gene.window)
+        assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
+        assert l1_need(u, plan, cut(u, gene.start, gene.stop, gene.blocks)) <= u.machine.buffer_blocks(Memory.L1)
+        if not gene.resident:
+            # two slots of the smallest chunk may need more than all of the weights: then they stay, whatever is wanted
+            kept = {t.weights for t in plan.tilings if isinstance(t, ConvTiling)}
+            assert len(kept) <= 1
+        for tiling in plan.tilings:
+            if isinstance(tiling, ConvTiling) and tiling.weights == "streamed":
+                assert tiling.chunk_n1 * tiling.chunk_k1 * 16 <= CHUNK_BUDGETS[gene.chunk]
+        lowered = compiler.segment(plan, gene.start)
+        assert isinstance(lowered, Infeasible) or lowered.peak_bytes["L1"] <= u.machine.buffers_bytes.L1
+    assert realised >= 10
+
+
+def test_choices_name_different_tilings() -> None:
+    u = unit("conv_chain")
+    conv = next(k for k, spec in enumerate(u.kernels) if isinstance(spec, ConvSpec))
+    plans = {realise(u, Gene(conv, conv + 1, choices=(choice,))) for choice in range(choice_count(u, conv))}
+    assert None not in plans
+    assert len(plans) == choice_count(u, conv)
+    assert realise(u, Gene(conv, conv + 1)) == realise(u, Gene(conv, conv + 1, choices=(0,)))
+
+
+def test_block_counts_stop_at_the_lowest_output() -> None:
+    u = unit("residual_block")
+    for start in range(len(u.kernels)):
+        for stop in range(start + 1, len(u.kernels) + 1):
+            lowest = min(spec.out_h for spec in u.kernels[start:stop])
+            assert block_counts(u, start, stop) == [count for count in BLOCK_COUNTS if count <= lowest]
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
+    u = unit(name, "tiny")
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    verify(u, genome)
+    for gene in genome:
+        assert gene.stop == gene.start + 1
+        assert realise(u, gene) is not None
+        fewer = [count for count in block_counts(u, gene.start, gene.stop) if count < gene.blocks]
+        assert all(realise(u, gene._replace(blocks=count)) is None for count in fewer)
+    plan = layer_by_layer(u)
+    assert isinstance(plan, Plan)
+    assert plan == realise_all(u, genome)
+    assert parse_plan(plan.to_json()) == plan
+    assert not isinstance(Compiler(u).compile(plan), Infeasible)
+
+
+def test_what_does_not_fit_is_a_value_that_names_it() -> None:
+    small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
+    found = single_operators(small)
+    assert isinstance(found, Infeasible)
+    assert "1,024 B of L1" in str(found)
+    assert found.where in {spec.name for spec in small.kernels}
+    whole = realise_all(small, (Gene(0, len(small.kernels)),))
+    assert isinstance(whole, Infeasible)
+    assert "segment 0" in whole.where
+    assert "in 1 blocks" in whole.what
+    assert layer_by_layer(small) == found
+
+
+def test_a_plan_carries_what_it_was_made_for() -> None:
+    u = unit("conv_chain")
+    plan = plan_of(u, [])
+    assert (plan.model, plan.machine, plan.dtype) == (u.graph.digest, u.machine.digest, "float16")
+    light = u.without_values()
+    assert (light.graph.digest, light.digest) == (u.graph.digest, u.digest), "workers plan for the model with its weights"
+
+
+# structures
+
+
+def test_equal_structures_cost_the_same_wherever_they_lie() -> None:
+    u = make_unit(light_graph("resnet50"), load_machine("edge"), DataType.float16).without_values()
+    structures, places = Structures(u), defaultdict(list)
+    for start in range(len(u.kernels)):
+        for stop in range(start + 1, min(len(u.kernels), start + 6) + 1):
+            places[structures.structure(start, stop)].append((start, stop))
+    repeated = [found for found in places.values() if len(found) > 1]
+    assert len(repeated) >= 40, "ResNet-50 repeats its blocks"
+    assert max(found[0][1] - found[0][0] for found in repeated) >= 4
+    evaluator, rng, measured = Evaluator(u, tuple(u.machine.contention)), np.random.default_rng(0), 0
+    for found in repeated:
+        first, last = found[0], found[-1]
+        gene = random_gene(u, rng, *first)
+        twin = gene._replace(start=last[0], stop=last[1])
+        assert structures.key(gene) == structures.key(twin)
+        one, two = (evaluator.answer(Ask("segment", (g,))) for g in (gene, twin))
+        assert (one.status, one.payload) == (two.status, two.payload)
+        assert (one.features is None) == (two.features is None)
+        if one.features is not None and two.features is not None:
+            assert np.array_equal(one.features, two.features)
+        if one.values is not None and two.values is not None:
+            assert np.array_equal(one.values, two.values)
+            measured += 1
+    assert measured >= 30
+
+
+def test_structures_tell_apart_what_costs_differently() -> None:
+    u = unit("inception_block")
+    structures = Structures(u)
+    assert Structures(unit("inception_block", "tiny")).structure(0, 1) != structures.structure(0, 1)
+    wide = make_unit(small_graph("inception_block"), u.machine, DataType.float32)
+    assert Structures(wide).structure(0, 1) != structures.structure(0, 1)
+    other = make_unit(small_graph("inception_block", 5), u.machine, DataType.float16)
+    assert Structures(other).structure(0, len(u.kernels)) == structures.structure(0, len(u.kernels)), "weights' values cost nothing"
+    gene = Gene(0, 1)
+    changed = [gene._replace(**{name: value}) for name, value in
+               (("blocks", 2), ("prefetch", 1), ("window", 2), ("chunk", 1), ("resident", False), ("choices", (1,)))]  # fmt: skip
+    assert len({structures.key(g) for g in (gene, *changed)}) == 7

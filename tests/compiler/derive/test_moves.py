@@ -1,0 +1,226 @@
+"""Every move, every crossover and every repair keeps genomes legal; a genome that does not fit is cut until it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count, realise
+from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
+from compiler.tile.features import FEATURES, raw_features, scaled
+from compiler.tile.space import CHUNK_BUDGETS
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.machine import DataType, load_machine
+from tests.models import SMALL_MODELS, small_graph
+
+names = st.sampled_from(sorted(SMALL_MODELS))
+seeds = st.integers(0, 2**32 - 1)
+
+
+@lru_cache(maxsize=32)
+def unit(name: str, machine: str = "tiny") -> Unit:
+    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+
+
+def assert_legal(u: Unit, genome: Genome) -> None:
+    """Covers the operators in order, and every gene is one that `realise` can be asked about."""
+    verify(u, genome)
+    for gene in genome:
+        assert type(gene) is Gene
+        assert gene.stop - gene.start <= MAX_SEGMENT
+        assert gene.blocks in block_counts(u, gene.start, gene.stop)
+        assert gene.prefetch in (1, 2)
+        assert gene.window in (1, 2)
+        assert 0 <= gene.chunk < len(CHUNK_BUDGETS)
+        assert all(0 <= choice < choice_count(u, gene.start + k) for k, choice in enumerate(gene.choices))
+        assert gene.choices == () or any(gene.choices), "all zeros has one spelling, so that equal genes have one key"
+
+
+def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
+    """A random genome after random moves."""
+    genome = random_genome(u, rng)
+    every = list(MOVES.values())
+    for _ in range(moves):
+        genome = every[int(rng.integers(len(every)))](u, genome, rng) or genome
+    return genome
+
+
+@settings(max_examples=60, deadline=None)
+@given(names, seeds, st.integers(0, 30))
+def test_every_move_keeps_a_genome_legal(name: str, seed: int, before: int) -> None:
+    u, rng = unit(name), np.random.default_rng(seed)
+    genome = mutated(u, rng, before)
+    assert_legal(u, genome)
+    for title, move in MOVES.items():
+        changed = move(u, genome, np.random.default_rng(seed))
+        assert changed == move(u, genome, np.random.default_rng(seed)), f"{title} follows from its generator"
+        if changed is None:
+            continue
+        assert changed != genome, f"{title} changes something, or says that it does not apply"
+        assert_legal(u, changed)
+
+
+def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:
+    """How often a move applies to random genomes; asserts `keep(before, after)` each time."""
+    count = 0
+    for seed in range(60):
+        u, rng = unit(sorted(SMALL_MODELS)[seed % len(SMALL_MODELS)]), np.random.default_rng(seed)
+        before = mutated(u, rng, 10)
+        after = MOVES[move](u, before, rng)
+        if after is not None:
+            assert keep(before, after), (before, after)
+            count += 1
+    return count
+
+
+def same_places(before: Genome, after: Genome) -> bool:
+    return [g[:2] for g in before] == [g[:2] for g in after]
+
+
+def only(field: str) -> Callable[[Genome, Genome], bool]:
+    """One gene differs, in one field."""
+
+    def check(before: Genome, after: Genome) -> bool:
+        differ = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+        return len(differ) == 1 and differ[0][0]._replace(**{field: getattr(differ[0][1], field)}) == differ[0][1]
+
+    return check
+
+
+def stops(genome: Genome) -> set[int]:
+    return {gene.stop for gene in genome}
+
+
+def one_border_moved(before: Genome, after: Genome) -> bool:
+    moved = sorted(stops(before) ^ stops(after))
+    return len(before) == len(after) and len(moved) == 2 and moved[1] - moved[0] <= 2
+
+
+CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
+    "split_segment": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
+    "merge_segments": lambda a, b: len(b) == len(a) - 1 and stops(b) < stops(a),
+    "shift_border": one_border_moved,
+    "change_blocks": only("blocks"),
+    "change_window": only("window"),
+    "change_prefetch": only("prefetch"),
+    "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),
+    "change_tiling": only("choices"),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_move_does_what_it_is_called_and_nothing_else(move: str) -> None:
+    assert changed_by(move, CHECKS[move]) >= 10
+
+
+@settings(max_examples=100, deadline=None)
+@given(names, seeds)
+def test_crossover_takes_a_prefix_and_a_rest(name: str, seed: int) -> None:
+    u, rng = unit(name), np.random.default_rng(seed)
+    a, b = mutated(u, rng, 4), mutated(u, rng, 4)
+    child = crossover(a, b, rng)
+    if child is None:
+        shared = stops(a[:-1]) & stops(b[:-1])
+        cuts = [(*(g for g in a if g.stop <= at), *(g for g in b if g.start >= at)) for at in shared]
+        assert not shared or any(cut in (a, b) for cut in cuts)
+        return
+    assert_legal(u, child)
+    assert child not in (a, b)
+    assert set(child) <= set(a) | set(b)
+    border = next(at for at in range(len(child) + 1) if child[:at] == a[:at] and child[at:] == b[len(b) - (len(child) - at) :])
+    assert 0 < border < len(child)
+
+
+def test_crossover_happens_and_is_refused_where_nothing_is_shared() -> None:
+    a = (Gene(0, 2), Gene(2, 4), Gene(4, 5))
+    b = (Gene(0, 1), Gene(1, 4, 2), Gene(4, 5, 3))
+    assert crossover(a, b, np.random.default_rng(0)) == (Gene(0, 2), Gene(2, 4), Gene(4, 5, 3))
+    assert crossover((Gene(0, 2), Gene(2, 5)), (Gene(0, 3), Gene(3, 5)), np.random.default_rng(0)) is None
+    assert crossover(a, a, np.random.default_rng(0)) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(names, seeds)
+def test_a_repaired_genome_fits(name: str, seed: int) -> None:
+    u, rng = unit(name), np.random.default_rng(seed)
+    genome = mutated(u, rng, 5)
+
+    def fits(gene: Gene) -> bool:
+        return realise(u, gene) is not None
+
+    whole = repaired(u, genome, fits)
+    if whole is None:
+        return
+    assert_legal(u, whole)
+    assert all(map(fits, whole))
+    assert {gene for gene in genome if fits(gene)} <= set(whole), "what fits stays as it is"
+    assert stops(genome) <= stops(whole), "segments are cut, never joined"
+
+
+def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
+    u = unit("conv_chain")
+    end = len(u.kernels)
+    assert end >= 3
+    tall = [k for k in range(end) if len(block_counts(u, k, k + 1)) > 2]
+    assert tall
+
+    cut = repaired(u, (Gene(0, end),), lambda gene: gene.stop - gene.start == 1)
+    assert cut == tuple(Gene(k, k + 1) for k in range(end))
+    more = repaired(u, (Gene(0, end),), lambda gene: gene.stop - gene.start == 1 and (gene.start != tall[0] or gene.blocks >= 3))
+    assert more is not None
+    assert more[tall[0]].blocks == 3
+    assert repaired(u, (Gene(0, end),), lambda gene: gene.start != tall[0]) is None
+
+
+def test_some_genomes_need_repair_on_a_small_machine() -> None:
+    u, rng = unit("inception_block"), np.random.default_rng(0)
+    genomes = [mutated(u, rng, 5) for _ in range(50)]
+    assert any(realise(u, gene) is None for genome in genomes for gene in genome)
+
+
+def test_verify_says_where_a_genome_breaks() -> None:
+    u = unit("conv_chain")
+    end = len(u.kernels)
+    for bad in (
+        (Gene(1, end),),
+        (Gene(0, end - 1),),
+        (Gene(0, 2), Gene(1, end)),
+        (Gene(0, end, choices=(0,)),),
+        (Gene(0, 0), Gene(0, end)),
+    ):
+        with pytest.raises(ValueError, match="operator"):
+            verify(u, bad)
+
+
+# features
+
+
+@settings(max_examples=60, deadline=None)
+@given(names, seeds, st.sampled_from(["tiny", "edge"]))
+def test_features_are_finite_and_add_up(name: str, seed: int, machine: str) -> None:
+    u, rng = unit(name, machine), np.random.default_rng(seed)
+    raws = []
+    for gene in mutated(u, rng, 5):
+        plan = realise(u, gene)
+        if plan is not None:
+            raws.append(raw_features(u, plan, gene.start))
+    if not raws:
+        return
+    each = np.stack(raws)
+    assert each.shape == (len(raws), len(FEATURES))
+    assert np.isfinite(each).all()
+    assert (each >= 0).all()
+    assert np.isfinite(scaled(each)).all()
+    assert scaled(each).dtype == np.float32
+    assert np.array_equal(scaled(each)[0], scaled(each[0]))
+    whole = scaled(each.sum(0))
+    at = FEATURES.index("load_bytes")
+    assert whole[at] == pytest.approx(np.log2(1 + each[:, at].sum()), rel=1e-6)
+    assert whole[FEATURES.index("operators")] == sum(each[:, FEATURES.index("operators")])
+    assert 1 <= whole[FEATURES.index("window")] <= 2
+    assert 1 <= whole[FEATURES.index("prefetch")] <= 2
