@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from compiler.derive.plan import Plan, SegmentPlan, Tiling
-from compiler.emit.segment import Infeasible, l1_need
+from compiler.emit.segment import Infeasible, staged_wishes, weight_wishes
 from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.buffers import Wish, fits
 from compiler.tile.space import CHUNK_BUDGETS, KEPT, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit, signature
 from simulator.npu.machine import Memory
@@ -34,8 +36,8 @@ class Gene(NamedTuple):
     start: int
     stop: int
     blocks: int = 1
-    prefetch: int = 2
-    window: int = 1
+    prefetch: Literal[1, 2] = 2
+    window: Literal[1, 2] = 1
     chunk: int = 0
     resident: bool = True
     choices: tuple[int, ...] = ()
@@ -63,51 +65,70 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
     layout = cut(unit, gene.start, gene.stop, gene.blocks)
-    names = tuple(spec.name for spec in unit.kernels[gene.start : gene.stop])
-    plan = SegmentPlan.model_construct(operators=names, blocks=gene.blocks, prefetch=gene.prefetch, window=gene.window, tilings=())
+    fitting = _Fitting(unit, gene, layout)
     sizes = {k: spec.weight_blocks for k, spec in enumerate(unit.kernels[gene.start : gene.stop]) if isinstance(spec, ConvSpec)}
     by_size = sorted(sizes, key=lambda k: (sizes[k], k))
     if gene.blocks * unit.storages[0].n == 1 or not gene.resident:
         by_size = []
     for budget in CHUNK_BUDGETS[gene.chunk :]:
-        resident: set[int] = set()
-        found = _fitting(unit, gene, plan, layout, resident, budget)
-        if found is None:
+        if not fitting.take(dict.fromkeys(range(gene.stop - gene.start), False), budget):
             continue
         for k in by_size:
-            better = _fitting(unit, gene, plan, layout, resident | {k}, budget)
-            if better is None:
+            if not fitting.take({k: True}, budget):
                 break
-            resident.add(k)
-            found = better
-        return found
+        return fitting.plan()
     # two slots of the smallest chunk may need more than all of the weights
-    return _fitting(unit, gene, plan, layout, set(sizes), CHUNK_BUDGETS[-1])
+    every = {k: k in sizes for k in range(gene.stop - gene.start)}
+    return fitting.plan() if fitting.take(every, CHUNK_BUDGETS[-1]) else None
 
 
-def _fitting(unit: Unit, gene: Gene, plan: SegmentPlan, layout: Blocks, resident: set[int], budget: int) -> SegmentPlan | None:
-    tilings = []
-    for k in range(gene.stop - gene.start):
-        tiling = _tiling(unit, layout, k, k in resident, budget, gene.choices[k] if gene.choices else 0)
-        if tiling is None:
-            return None
-        tilings.append(tiling)
-    trial = plan.model_copy(update={"tilings": tuple(tilings)})
-    return trial if l1_need(unit, trial, layout) <= unit.machine.buffer_blocks(Memory.L1) else None
+class _Fitting:
+    """The tilings of a segment while some are exchanged: what is taken fits L1."""
 
+    def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
+        self.unit, self.gene, self.layout = unit, gene, layout
+        self.rows = [max(1, max(r.size for r in rows)) for rows in layout.computed]
+        self.staged = staged_wishes(unit, layout, gene.prefetch, gene.window)
+        self.tilings: dict[int, Tiling] = {}
+        self.weights: dict[int, list[Wish]] = {}
 
-def _tiling(unit: Unit, layout: Blocks, k: int, resident: bool, budget: int, choice: int) -> Tiling | None:
-    spec = unit.kernels[layout.start + k]
-    rows = max(1, max(r.size for r in layout.computed[k]))
-    if isinstance(spec, ConvSpec):
-        return conv_tiling(unit, spec, rows, layout.inside[k], resident, budget, choice)
-    return vector_tiling(unit, spec, rows, _SLOTS[choice % len(_SLOTS)])
+    def take(self, resident: dict[int, bool], budget: int) -> bool:
+        """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
+        tilings = dict(self.tilings)
+        weights = dict(self.weights)
+        for k, stays in resident.items():
+            tiling = self._tiling(k, stays, budget)
+            if tiling is None:
+                return False
+            tilings[k] = tiling
+            weights[k] = weight_wishes(self.unit, self.layout, k, tiling)
+        if not fits([*self.staged, *chain.from_iterable(weights.values())], self.unit.machine.buffer_blocks(Memory.L1)):
+            return False
+        self.tilings, self.weights = tilings, weights
+        return True
+
+    def plan(self) -> SegmentPlan:
+        gene = self.gene
+        names = tuple(spec.name for spec in self.unit.kernels[gene.start : gene.stop])
+        tilings = tuple(self.tilings[k] for k in range(len(names)))
+        return SegmentPlan.model_construct(operators=names, blocks=gene.blocks, prefetch=gene.prefetch, window=gene.window, tilings=tilings)
+
+    def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
+        gene = self.gene
+        spec, rows, choice = self.unit.kernels[gene.start + k], self.rows[k], gene.choices[k] if gene.choices else 0
+        if isinstance(spec, ConvSpec):
+            return conv_tiling(self.unit, spec, rows, self.layout.inside[k], resident, budget, choice)
+        return vector_tiling(self.unit, spec, rows, _SLOTS[choice % len(_SLOTS)])
 
 
 def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
     """A plan of a unit from its segments in order."""
     return Plan.model_construct(
-        version=1, model=unit.graph.digest, machine=unit.machine.digest, dtype=unit.dtype.name, segments=tuple(segments)
+        version=1,
+        model=unit.graph.digest,
+        machine=unit.machine.digest,
+        dtype=unit.dtype.name,  # type: ignore[arg-type]
+        segments=tuple(segments),
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import validation_line
 
-PLAN_VERSION = 1
+PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
 
 

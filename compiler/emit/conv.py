@@ -139,9 +139,10 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity) -> int:  # type: ignore[no
                             parity[B_SLOT] ^= 1
                             in_b = want_b
                             source = w_base + n_tile * w_row + k_tile * 16
-                            at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, parity[B_SLOT] * j.half_b, k * 16, n, w_row, k * 16, 1, 0, 0)
-                        first = k_start + k_tile == 0
-                        at = mmad(out, at, j.dtype, j.tag, parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b, c, mpad, k, n, 0 if first else 1)
+                            b = parity[B_SLOT] * j.half_b
+                            at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, k * 16, n, w_row, k * 16, 1, 0, 0)
+                        a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
+                        at = mmad(out, at, j.dtype, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1)
                     if k_start + k_size == j.k1:
                         n_out = group * j.n1 + n_start + n_tile
                         at = _way_out(out, at, j, parity, c, m_start, m, mpad, n_out, n)

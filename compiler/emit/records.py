@@ -15,11 +15,12 @@ Code = NDArray[np.int32]
 DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
 _COPY, _IM2COL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.MMAD), int(Op.FIXPIPE)
-OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2, P = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2, isa.P
+OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
+D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
 
 
 @njit(cache=True, inline="always")
-def copy(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, dstride, count2, sstride2, dstride2):
+def copy(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, dstride, count2, sstride2, dstride2):  # type: ignore[no-untyped-def]
     """COPY: count2 x count runs of `length` blocks.  Touching runs are joined, so that a burst is as long as it really is."""
     if count > 1 and sstride == length and dstride == length:
         length *= count
@@ -53,7 +54,7 @@ def copy(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, ds
 
 
 @njit(cache=True, inline="always")
-def mmad(out, at, dtype, tag, a, b, c, mpad, k, n1, acc):
+def mmad(out, at, dtype, tag, a, b, c, mpad, k, n1, acc):  # type: ignore[no-untyped-def]
     row = out[at]
     row[:] = 0
     row[OP] = _MMAD
@@ -74,7 +75,7 @@ def mmad(out, at, dtype, tag, a, b, c, mpad, k, n1, acc):
 
 
 @njit(cache=True, inline="always")
-def fixpipe(out, at, dtype, tag, engine, dst, s, d, bias, residual, m, mpad, n1, dplane, rplane, act):
+def fixpipe(out, at, dtype, tag, engine, dst, s, d, bias, residual, m, mpad, n1, dplane, rplane, act):  # type: ignore[no-untyped-def]
     row = out[at]
     row[:] = 0
     row[OP] = _FIXPIPE
@@ -97,7 +98,7 @@ def fixpipe(out, at, dtype, tag, engine, dst, s, d, bias, residual, m, mpad, n1,
 
 
 @njit(cache=True, inline="always")
-def im2col(out, at, dtype, tag, base, d, h, w, pitch, plane, kh, kw, sh, sw, dh, dw, pt, pl, ow, moff, m, mpad, koff, k, lanes):
+def im2col(out, at, dtype, tag, base, d, h, w, pitch, plane, kh, kw, sh, sw, dh, dw, pt, pl, ow, moff, m, mpad, koff, k, lanes):  # type: ignore[no-untyped-def]
     row = out[at]
     row[:] = 0
     row[OP] = _IM2COL
@@ -133,7 +134,7 @@ def im2col(out, at, dtype, tag, base, d, h, w, pitch, plane, kh, kw, sh, sw, dh,
 
 
 @njit(cache=True, inline="always")
-def vector(out, at, op, dtype, tag, d, s0, s1, s2, blocks, repeats, dbs, drs, s0bs, s0rs, s1bs, s1rs, s2bs, s2rs, imm):
+def vector(out, at, op, dtype, tag, d, s0, s1, s2, blocks, repeats, dbs, drs, s0bs, s0rs, s1bs, s1rs, s2bs, s2rs, imm):  # type: ignore[no-untyped-def]
     row = out[at]
     row[:] = 0
     row[OP] = op
@@ -161,7 +162,7 @@ def vector(out, at, op, dtype, tag, d, s0, s1, s2, blocks, repeats, dbs, drs, s0
 
 
 @njit(cache=True)
-def flat(out, at, op, dtype, tag, d, s0, s1, s2, step1, step2, blocks, imm):
+def flat(out, at, op, dtype, tag, d, s0, s1, s2, step1, step2, blocks, imm):  # type: ignore[no-untyped-def]
     """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
     done = 0
     while done < blocks:
@@ -182,7 +183,7 @@ def flat(out, at, op, dtype, tag, d, s0, s1, s2, step1, step2, blocks, imm):
 
 
 @njit(cache=True)
-def strided(out, at, op, dtype, tag, d, s0, s1, columns, rows, dcol, drow, scol, srow, s1col, s1row, imm):
+def strided(out, at, op, dtype, tag, d, s0, s1, columns, rows, dcol, drow, scol, srow, s1col, s1row, imm):  # type: ignore[no-untyped-def]
     """A VECTOR operation over a grid of columns x rows blocks with strides; repeats run over rows, 8 columns at a time."""
     c = 0
     while c < columns:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
 from compiler.emit.conv import PARITIES, TO_DDR, TO_L1, TO_L1_BY_UB, ConvJob, emit_conv
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, copy
 from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
-from compiler.schedule.buffers import Wish, fit
+from compiler.schedule.buffers import Wish, allocate, fit
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.isa import WORDS, Activation, float_bits
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
@@ -118,9 +118,8 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
             places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
             if places > 2 * half[Memory.L0C]:
-                return (
-                    f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {2 * half[Memory.L0C] * BLOCK_BYTES:,}"
-                )
+                have = 2 * half[Memory.L0C] * BLOCK_BYTES
+                return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
     return ""
 
 
@@ -139,6 +138,14 @@ def _iterations(unit: Unit, blocks: Blocks) -> int:
 
 
 def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+    wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
+    for k, tiling in enumerate(plan.tilings):
+        wishes += weight_wishes(unit, blocks, k, tiling)
+    return wishes
+
+
+def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: int) -> list[Wish]:
+    """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
     repeated = _iterations(unit, blocks) > 1
     last = blocks.stop - blocks.start - 1
     wishes = []
@@ -146,21 +153,24 @@ def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
         size = _round(staged.blocks(unit.storages[staged.storage].row_blocks), 16)
         slots = 1
         if repeated:
-            slots = plan.window if staged.produced else plan.prefetch
+            slots = window if staged.produced else prefetch
         whole = repeated and (slots == 2 or not staged.produced)
         for slot in range(slots):
             birth, death = (0, last) if whole else (staged.birth, staged.death)
             wishes.append(Wish(f"t{staged.storage}.{slot}", size, birth, death))
-    for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[blocks.start + k]
-        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
-            continue
-        if tiling.weights == "resident":
-            wishes.append(Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if repeated else (k, k))))
-        else:
-            size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
-            wishes += [Wish(f"w{k}.{slot}", size, k, k) for slot in (0, 1)]
     return wishes
+
+
+def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
+    """Buffers in L1 of kernel k's weights: all of them, or two chunks."""
+    spec = unit.kernels[blocks.start + k]
+    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+        return []
+    if tiling.weights == "resident":
+        last = blocks.stop - blocks.start - 1
+        return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else (k, k)))]
+    size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
+    return [Wish(f"w{k}.{slot}", size, k, k) for slot in (0, 1)]
 
 
 def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
@@ -302,7 +312,8 @@ def _copies(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride,
     for i in range(0, count, step):
         if at >= out.shape[0]:
             return -1
-        at = copy(out, at, dtype, tag, engine, src, dst, s + i * sstride, d + i * dstride, length, min(step, count - i), sstride, dstride, 1, 0, 0)
+        planes = min(step, count - i)
+        at = copy(out, at, dtype, tag, engine, src, dst, s + i * sstride, d + i * dstride, length, planes, sstride, dstride, 1, 0, 0)
     return at
 
 
@@ -478,5 +489,5 @@ def _pool(e, spec, k, t, image, slot, tiling, slots, consts, target, parity) -> 
 
 
 def l1_need(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> int:
-    """Blocks of L1 that a segment needs at least: a cheap test before lowering."""
-    return fit(_l1_wishes(unit, plan, blocks), unit.machine.buffer_blocks(Memory.L1), 0)[1]
+    """Blocks of L1 that a segment needs at least."""
+    return allocate(_l1_wishes(unit, plan, blocks))[1]

@@ -198,7 +198,7 @@ def _pass(part_engine, span, start, transfer, cycles, latency, first, epoch, q, 
                     if w != seen:
                         seen = w
                         if w >= epoch:
-                            e = np.int64(engine[w - epoch])
+                            e = int(engine[w - epoch])
                             need[e] = max(need[e], w)
                     for e in range(ENGINES):
                         need[e] = max(need[e], table[g, 1 + e])
@@ -211,7 +211,7 @@ def _pass(part_engine, span, start, transfer, cycles, latency, first, epoch, q, 
                     if w != seen:
                         seen = w
                         if w >= epoch:
-                            e = np.int64(engine[w - epoch])
+                            e = int(engine[w - epoch])
                             need[e] = max(need[e], w)
                     table[g, 1 + me] = name
         for e in range(ENGINES):  # `limit` of my SETs may still stand with e: no more until e has been waited for
@@ -227,7 +227,7 @@ def _pass(part_engine, span, start, transfer, cycles, latency, first, epoch, q, 
                     best = need[e]
             if best < 0:
                 break
-            e = np.int64(engine[best - epoch])
+            e = int(engine[best - epoch])
             at = ring_at[e, me]
             early = oldest[e, me] > known[best - epoch, me]
             ring[e, me, at] = name

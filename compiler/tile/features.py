@@ -56,7 +56,8 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         slots = plan.window if staged.produced else plan.prefetch
         out[_AT["l1_blocks_log2"]] += staged.blocks(unit.storages[staged.storage].row_blocks) * (slots if plan.blocks > 1 else 1)
     ddr = unit.machine.ddr
-    out[_AT["read_cycles"]] = (out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]) / ddr.read_cap_bytes_per_cycle
+    read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
+    out[_AT["read_cycles"]] = read / ddr.read_cap_bytes_per_cycle
     out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / ddr.write_cap_bytes_per_cycle
     out[_AT["iterations"]] = plan.blocks * images
     engines = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
@@ -70,7 +71,15 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
 
 
 def _conv(
-    out: NDArray[np.float64], unit: Unit, t: CostTables, s: ConvSpec, tiling: ConvTiling, rows: NDArray[np.int64], blocks: Blocks, k: int, images: int
+    out: NDArray[np.float64],
+    unit: Unit,
+    t: CostTables,
+    s: ConvSpec,
+    tiling: ConvTiling,
+    rows: NDArray[np.int64],
+    blocks: Blocks,
+    k: int,
+    images: int,
 ) -> None:
     conv = s.kernel
     assert isinstance(conv, Conv)

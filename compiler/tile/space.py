@@ -8,9 +8,10 @@ pipe; it ranks points, the simulator judges them.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, VectorTiling
@@ -43,13 +44,48 @@ class Shape(NamedTuple):
     ub_blocks: int = 0
 
 
+class _Layer(NamedTuple):
+    """What a convolution's tilings depend on, apart from its block: equal layers share their ranking."""
+
+    out_w: int
+    groups: int
+    n1: int
+    k1: int
+    residual: bool
+
+
+class _Cost(NamedTuple):
+    """Halves of L0 in blocks, cycles and bytes per cycle (0 where there is no path), as the kernels below want them."""
+
+    half_a: int
+    half_b: int
+    half_c: int
+    planes_per_n1: int
+    cube_startup: int
+    fractal: int
+    a_rate: int
+    a_startup: int
+    b_rate: int
+    b_startup: int
+    out_rate: int
+    out_startup: int
+
+
+def _layer(spec: ConvSpec) -> _Layer:
+    return _Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None)
+
+
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
     """`rows` output rows with weights in chunks of (n1, k1); to_l1: results stay on chip, by FIXPIPE where it has the path."""
+    return _shape(machine, int(dtype), _layer(spec), rows, to_l1 and machine.path(Memory.L0C, Memory.L1) is not None, chunk)
+
+
+def _shape(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:
     n1, k1 = chunk
-    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
-    slots = 2 * (not direct) + 2 * (spec.residual is not None)
-    ub = max(1, (machine.buffer_blocks(Memory.UB) - spec.bias_blocks) // slots // 8 * 8) if slots else 0
-    return Shape(rows * spec.out_w, spec.groups, n1, k1, -(-spec.n1 // n1), -(-spec.k1 // k1), direct, int(dtype), ub)
+    slots = 2 * (not direct) + 2 * layer.residual
+    bias_blocks = layer.groups * layer.n1 * 2
+    ub = max(1, (machine.buffer_blocks(Memory.UB) - bias_blocks) // slots // 8 * 8) if slots else 0
+    return Shape(rows * layer.out_w, layer.groups, n1, k1, -(-layer.n1 // n1), -(-layer.k1 // k1), direct, dtype, ub)
 
 
 @lru_cache(maxsize=64)
@@ -57,93 +93,158 @@ def tables(machine: Machine) -> CostTables:
     return cost_tables(machine)
 
 
-def _sizes(limit: int, top: int) -> list[int]:
-    """Tile sizes along one axis: all small ones, then those that cut `limit` into equal parts, rounded up."""
+@lru_cache(maxsize=64)
+def _cost(machine: Machine, dtype: int, direct: bool) -> _Cost:
+    t = tables(machine)
+    halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
+    paths = ((Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB))
+    rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
+    return _Cost._make((*halves, 16 // DataType(dtype).lanes, int(t.scalars[0]), int(t.fractal_cycles[dtype]), *rates))
+
+
+@lru_cache(maxsize=4096)
+def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
+    """Tile sizes along one axis: all small ones, then those that cut `limit` into equal parts, rounded up; times `unit`."""
     wanted = {min(size, limit) for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)}
     wanted |= {-(-limit // parts) for parts in range(1, 17)}
-    return sorted(size for size in wanted if 1 <= size <= top)
+    return np.array(sorted(size for size in wanted if 1 <= size <= top), np.int64) * unit
+
+
+@njit(cache=True, inline="always")
+def _legal(s, c, m, n, k):  # type: ignore[no-untyped-def]
+    """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
+    if m * k > c.half_a or n * k * 16 > c.half_b or n * m * 2 > c.half_c:
+        return False
+    if s.ub_blocks and n * m * c.planes_per_n1 > s.ub_blocks:
+        return False
+    return s.chunks_k == 1 or (s.pixels + m - 1) // m * m * s.n1 * 2 <= 2 * c.half_c
+
+
+@njit(cache=True, inline="always")
+def _per(amount, rate):  # type: ignore[no-untyped-def]
+    return amount // rate if rate else 0
+
+
+@njit(cache=True)
+def _cycles(s, c, m, n, k, n_outer):  # type: ignore[no-untyped-def]
+    tiles_m, tiles_n, tiles_k = (s.pixels + m - 1) // m, (s.n1 + n - 1) // n, (s.k1 + k - 1) // k
+    repeats = s.groups * s.chunks_n * s.chunks_k
+    rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
+    products = tiles_m * tiles_n * tiles_k
+    cube = products * c.cube_startup + rows // 16 * s.k1 * s.n1 * c.fractal
+    times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
+    times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
+    a = times_a * (_per(rows * s.k1 * 32, c.a_rate) + tiles_m * tiles_k * c.a_startup)
+    b = times_b * (_per(s.n1 * s.k1 * 512, c.b_rate) + tiles_n * tiles_k * c.b_startup)
+    fix = (_per(s.pixels * s.n1 * 64, c.out_rate) + tiles_m * tiles_n * c.out_startup) // s.chunks_k
+    fill = _per(min(m, rows) * k * 32, c.a_rate) + _per(n * k * 512, c.b_rate)
+    drain = _per(min(m, rows) * n * 64, c.out_rate)
+    # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
+    stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
+    return repeats * (max(cube, a + b, fix) + products // 4) + fill + stalls
+
+
+@njit(cache=True)
+def _points(s, c, ms, ns, ks):  # type: ignore[no-untyped-def]
+    out = np.empty((ms.shape[0] * ns.shape[0] * ks.shape[0] * 2, 4), np.int64)
+    at = 0
+    for m in ms:
+        for n in ns:
+            for k in ks:
+                if _legal(s, c, m, n, k):
+                    for n_outer in range(2):
+                        out[at, 0], out[at, 1], out[at, 2], out[at, 3] = m, n, k, n_outer
+                        at += 1
+    return out[:at].copy()
+
+
+@njit(cache=True)
+def _estimate(s, c, points):  # type: ignore[no-untyped-def]
+    out = np.empty(points.shape[0], np.int64)
+    for i in range(points.shape[0]):
+        out[i] = _cycles(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
+    return out
+
+
+@njit(cache=True)
+def _keep(s, c, ms, ns, ks, table, used):  # type: ignore[no-untyped-def]
+    """Insert a shape's points into the ranking `table` (int64 [KEPT, 7], `used` rows); returns how many rows it has then.
+
+    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.
+    """
+    area = s.n1 * s.k1
+    for m in ms:
+        for n in ns:
+            for k in ks:
+                if not _legal(s, c, m, n, k):
+                    continue
+                for n_outer in range(2):
+                    cycles = _cycles(s, c, m, n, k, n_outer)
+                    at = used
+                    while at > 0 and (
+                        cycles < table[at - 1, 0] or (cycles == table[at - 1, 0] and area > table[at - 1, 1] * table[at - 1, 2])
+                    ):
+                        at -= 1
+                    if at == table.shape[0]:
+                        continue
+                    used = min(used + 1, table.shape[0])
+                    for row in range(used - 1, at, -1):
+                        for column in range(7):
+                            table[row, column] = table[row - 1, column]
+                    table[at, 0], table[at, 1], table[at, 2] = cycles, s.n1, s.k1
+                    table[at, 3], table[at, 4], table[at, 5], table[at, 6] = m, n, k, n_outer
+    return used
+
+
+def _axes(s: Shape, c: _Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
+    return _sizes(-(-s.pixels // 16), c.half_a // 16, 16), _sizes(s.n1, c.half_b // 16), _sizes(s.k1, c.half_a // 16)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
     """int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer): every legal combination."""
-    half_a, half_b, half_c = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
-    m = np.array(_sizes(-(-s.pixels // 16), half_a // 16), np.int64) * 16
-    n = np.array(_sizes(s.n1, half_b // 16), np.int64)
-    k = np.array(_sizes(s.k1, half_a // 16), np.int64)
-    grid = np.stack([g.reshape(-1) for g in np.meshgrid(m, n, k, np.array([0, 1], np.int64), indexing="ij")], 1)
-    legal = (grid[:, 0] * grid[:, 2] <= half_a) & (grid[:, 1] * grid[:, 2] * 16 <= half_b) & (grid[:, 1] * grid[:, 0] * 2 <= half_c)
-    if s.ub_blocks:
-        legal &= grid[:, 1] * grid[:, 0] * (16 // DataType(s.dtype).lanes) <= s.ub_blocks
-    if s.chunks_k > 1:
-        legal &= -(-s.pixels // grid[:, 0]) * grid[:, 0] * s.n1 * 2 <= 2 * half_c
-    return grid[legal]
+    c = _cost(machine, s.dtype, s.to_l1)
+    points: NDArray[np.int64] = _points(s, c, *_axes(s, c))
+    return points
 
 
 def estimate(machine: Machine, s: Shape, points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cycles of the whole block for every point, uncontended: the busiest engine, plus filling and draining the pipe."""
-    t = tables(machine)
-    m, n, k, n_outer = points.T
-    tiles_m, tiles_n, tiles_k = -(-s.pixels // m), -(-s.n1 // n), -(-s.k1 // k)
-    repeats = s.groups * s.chunks_n * s.chunks_k
-    rows = (tiles_m - 1) * m + -(-(s.pixels - (tiles_m - 1) * m) // 16) * 16
-    products = tiles_m * tiles_n * tiles_k
-    cube = products * t.scalars[0] + rows // 16 * s.k1 * s.n1 * t.fractal_cycles[s.dtype]
-    one_k = tiles_k == 1
-    times_a = np.where(one_k & ((n_outer == 0) | (tiles_m == 1)), 1, tiles_n)
-    times_b = np.where(one_k & ((n_outer == 1) | (tiles_n == 1)), 1, tiles_m)
-    l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
-    a = times_a * (rows * s.k1 * 32 // t.rate[l1, l0a] + tiles_m * tiles_k * t.startup[l1, l0a])
-    b = times_b * (s.n1 * s.k1 * 512 // t.rate[l1, l0b] + tiles_n * tiles_k * t.startup[l1, l0b])
-    out = l1 if s.to_l1 else Memory.UB
-    fix = (s.pixels * s.n1 * 64 // t.rate[l0c, out] + tiles_m * tiles_n * t.startup[l0c, out]) // s.chunks_k
-    fill = np.minimum(m, rows) * k * 32 // t.rate[l1, l0a] + n * k * 512 // t.rate[l1, l0b]
-    drain = np.minimum(m, rows) * n * 64 // t.rate[l0c, out]
-    # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
-    stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
-    return repeats * (np.maximum(np.maximum(cube, a + b), fix) + products // 4) + fill + stalls
+    cycles: NDArray[np.int64] = _estimate(s, _cost(machine, s.dtype, s.to_l1), points)
+    return cycles
 
 
-@lru_cache(maxsize=8192)
-def _best(machine: Machine, s: Shape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    points = legal_points(machine, s)
-    cycles = estimate(machine, s, points)
-    order = np.argsort(cycles, kind="stable")[:KEPT]
-    return points[order], cycles[order]
-
-
-def _chunk_choices(spec: ConvSpec, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
+def _chunk_choices(layer: _Layer, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with partial sums."""
     choices = set()
-    whole = budget // (spec.k1 * 16)
+    whole = budget // (layer.k1 * 16)
     for n in {whole, -(-whole // 2), 1}:
         if 1 <= n <= whole:
-            n = min(n, spec.n1)
-            choices.add((-(-spec.n1 // -(-spec.n1 // n)), spec.k1))
+            n = min(n, layer.n1)
+            choices.add((-(-layer.n1 // -(-layer.n1 // n)), layer.k1))
     room = l0c_blocks // (2 * (-(-pixels // 16) * 16))
     for n in {room, 32, 16, 8, 4}:
-        n = min(n, room, spec.n1, budget // 16)
+        n = min(n, room, layer.n1, budget // 16)
         if n >= 1:
-            k = min(spec.k1, budget // (16 * n))
-            choices.add((n, -(-spec.k1 // -(-spec.k1 // k))))
+            k = min(layer.k1, budget // (16 * n))
+            choices.add((n, -(-layer.k1 // -(-layer.k1 // k))))
     return sorted(choices)
 
 
-@lru_cache(maxsize=16384)
-def _ranked(machine: Machine, dtype: int, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
+@lru_cache(maxsize=1 << 16)
+def _ranked(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, resident: bool, budget: int) -> NDArray[np.int64]:
     """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
-    pixels = rows * spec.out_w
-    chunks = [(spec.n1, spec.k1)] if resident else _chunk_choices(spec, pixels, budget, machine.buffer_blocks(Memory.L0C))
-    parts = [np.empty((0, 7), np.int64)]
-    for n1, k1 in chunks:
-        points, cycles = _best(machine, shape_of(machine, DataType(dtype), spec, rows, to_l1, (n1, k1)))
-        parts.append(np.column_stack([cycles, np.full(len(cycles), n1), np.full(len(cycles), k1), points]))
-    table = np.concatenate(parts)
-    # equal estimates: the larger chunk, whose bursts are longer, then the earlier point
-    return table[np.lexsort((-table[:, 1] * table[:, 2], table[:, 0]))[:KEPT]]
+    c = _cost(machine, dtype, direct)
+    chunks = [(layer.n1, layer.k1)] if resident else _chunk_choices(layer, rows * layer.out_w, budget, machine.buffer_blocks(Memory.L0C))
+    table, used = np.empty((KEPT, 7), np.int64), 0
+    for chunk in chunks:
+        shape = _shape(machine, dtype, layer, rows, direct, chunk)
+        used = _keep(shape, c, *_axes(shape, c), table, used)
+    return table[:used]
 
 
 @lru_cache(maxsize=65536)
-def _made(weights: str, chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
+def _made(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
     return ConvTiling.model_construct(
         kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=m, tile_n1=n, tile_k1=k, order="n" if n_outer else "m"
     )
@@ -154,7 +255,9 @@ def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bo
 
     Streamed weights come in chunks of at most `budget` blocks.
     """
-    ranked = _ranked(unit.machine, int(unit.dtype), spec, rows, to_l1, resident, budget)
+    machine = unit.machine
+    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
+    ranked = _ranked(machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()

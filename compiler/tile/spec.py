@@ -176,7 +176,8 @@ class Unit:
 
     def without_values(self) -> Unit:
         """The same unit without weights: all that planning, emission and timing need, small enough to send to every worker."""
-        light = {id(op): replace(op, weights=_Shaped(op.weights.shape)) for op in self.graph.operators if isinstance(op, Conv)}
+        convs = [op for op in self.graph.operators if isinstance(op, Conv)]
+        light = {id(op): replace(op, weights=_Shaped(op.weights.shape)) for op in convs}  # type: ignore[arg-type]
 
         def stripped(op: Any) -> Any:
             return light.get(id(op), op)
