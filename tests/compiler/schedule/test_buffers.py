@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.schedule.buffers import Wish, allocate, fit
+from compiler.schedule.buffers import Wish, allocate, fit, fits
 
 WISHES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 8), st.integers(0, 4)), max_size=14).map(
     lambda rows: [Wish(f"w{i}", size, birth, birth + length) for i, (size, birth, length) in enumerate(rows)]
@@ -25,6 +25,7 @@ def check(wishes: list[Wish], offsets: dict[str, int], peak: int) -> None:
                 assert offsets[a.name] + a.size <= offsets[b.name] or offsets[b.name] + b.size <= offsets[a.name]
 
 
+@settings(deadline=None)  # the first example compiles the kernel
 @given(WISHES)
 def test_what_lives_together_lies_apart(wishes: list[Wish]) -> None:
     offsets, peak = allocate(wishes)
@@ -34,12 +35,19 @@ def test_what_lives_together_lies_apart(wishes: list[Wish]) -> None:
     assert allocate(list(reversed(wishes))) == (offsets, peak)  # a place depends on the wishes, not on their order
 
 
+@settings(deadline=None)  # the first example compiles the kernel
 @given(WISHES, st.integers(1, 300))
 def test_fit_stretches_lifetimes_only_where_there_is_room(wishes: list[Wish], capacity: int) -> None:
     offsets, peak = fit(wishes, capacity, 1)
     check(wishes, offsets, peak)
     if allocate(wishes)[1] <= capacity:
         assert peak <= capacity
+
+
+@settings(deadline=None)
+@given(WISHES, st.integers(1, 300))
+def test_fits_agrees_with_the_addresses(wishes: list[Wish], capacity: int) -> None:
+    assert fits(wishes, capacity) == (allocate(wishes)[1] <= capacity)
 
 
 def test_reuse_on_paper() -> None:
