@@ -44,7 +44,7 @@ class Gene(NamedTuple):
 
 
 Genome = tuple[Gene, ...]
-Tail = tuple[int, int, int, int, bool, tuple[int, ...]]  # a gene without its place
+Tail = tuple[int, Literal[1, 2], Literal[1, 2], int, bool, tuple[int, ...]]  # a gene without its place
 Key = tuple[str, Tail]
 
 

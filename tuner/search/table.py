@@ -133,4 +133,4 @@ def key_json(key: Key) -> list[Any]:
 
 def key_from(raw: Sequence[Any]) -> Key:
     structure, (blocks, prefetch, window, chunk, resident, choices) = raw
-    return str(structure), (int(blocks), int(prefetch), int(window), int(chunk), bool(resident), tuple(choices))
+    return str(structure), (int(blocks), 2 if prefetch == 2 else 1, 2 if window == 2 else 1, int(chunk), bool(resident), tuple(choices))
