@@ -17,16 +17,25 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.npu.errors import BadInputError
 
 BLOCK_BYTES = 32
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 
+
+def _not_reserved(level: str) -> str:
+    if level == "baseline":
+        raise ValueError("baseline is no name for a level")
+    return level
+
+
 # bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
 PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]
 NotNegativeInt = Annotated[int, Field(ge=0, le=1 << 40)]
+# a file's name and a word on the command line; `baseline` is the plan beside those of the levels
+LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
 
 
@@ -160,7 +169,9 @@ class Machine(_Spec):
     flags: Flags
     issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
-    contention: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25})
+    contention: Annotated[dict[LevelName, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] = Field(
+        default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
+    )
 
     @model_validator(mode="after")
     def _paths_once(self) -> Self:

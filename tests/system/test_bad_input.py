@@ -94,6 +94,12 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _machine_file(folder / "negative.yaml", {**values, "buffers_bytes": {**values["buffers_bytes"], "L1": -64}})
     _machine_file(folder / "nowhere.yaml", {**values, "paths": [{**values["paths"][0], "destination": "L9"}]})
     _machine_file(folder / "small.yaml", {**values, "buffers_bytes": {**values["buffers_bytes"], "L1": 4096}})
+    _machine_file(folder / "pathless.yaml", {**values, "paths": [p for p in values["paths"] if p["destination"] != "L0A"]})
+    _machine_file(folder / "wrong_engine.yaml", {**values, "paths": [{**values["paths"][0], "engine": "MTE1"}, *values["paths"][1:]]})
+    _machine_file(folder / "half_only.yaml", {**values, "matrix": {**values["matrix"], "cycles_per_fractal": {"float16": 1}}})
+    _machine_file(folder / "no_levels.yaml", {**values, "contention": {}})
+    _machine_file(folder / "odd_level.yaml", {**values, "contention": {"../up": 1.0}})
+    _machine_file(folder / "reserved.yaml", {**values, "contention": {"baseline": 1.0}})
     (folder / "list.yaml").write_text("- 1\n- 2\n")
     (folder / "twice.yaml").write_text("name: a\nname: b\n")
     (folder / "broken.yaml").write_text("name: [")
@@ -155,6 +161,12 @@ CASES = [
     ("compile {d}/good.onnx --machine {d}/list.yaml --out {out}", "list.yaml: expected a mapping"),
     ("compile {d}/good.onnx --machine {d}/twice.yaml --out {out}", "twice.yaml: line 2: key 'name' is given twice"),
     ("compile {d}/good.onnx --machine {d}/broken.yaml --out {out}", "broken.yaml: not YAML"),
+    ("compile {d}/good.onnx --machine {d}/pathless.yaml --out {out}", "path L1 -> L0A is missing"),
+    ("compile {d}/good.onnx --machine {d}/wrong_engine.yaml --out {out}", "path DDR -> L1 belongs to MTE1; .* MTE2"),
+    ("compile {d}/good.onnx --machine {d}/half_only.yaml --out {out} --dtype float32", "no float32; it has float16"),
+    ("compile {d}/good.onnx --machine {d}/no_levels.yaml --out {out}", "no_levels.yaml: contention"),
+    ("machines {d}/odd_level.yaml", "odd_level.yaml: contention.*../up"),
+    ("machines {d}/reserved.yaml", "reserved.yaml: contention.baseline.*baseline is no name for a level"),
     ("machines eagle", "machine 'eagle'"),
     # the output
     ("compile {d}/good.onnx --machine edge --out {d}/no/such/out.onnx", "no/such does not exist"),
@@ -258,7 +270,7 @@ def test_what_does_not_fit_is_exit_code_3(arguments, message, things, tmp_path, 
     refused(arguments, message, 3, things, tmp_path, here)
 
 
-@pytest.mark.parametrize("at", [2, 3, 6, 43, 60, 63])
+@pytest.mark.parametrize("at", [2, 3, 6, 49, 66, 69])
 def test_the_real_command(at, things, tmp_path):
     refused(*CASES[at], 2, things, tmp_path, _command)
 
