@@ -21,9 +21,9 @@ from compiler.tile.features import raw_features
 from compiler.tile.spec import ConvSpec, Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
-from simulator.npu.program import Program
 from simulator.timing import Timing, simulate_levels
 from tuner.candidate import canonical_json
+from tuner.prepared import prepared
 
 COLUMNS = (
     "cycles", "roofline_cycles", "ddr_read_bytes", "ddr_write_bytes",
@@ -34,7 +34,7 @@ COLUMNS = (
 
 _BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
 _PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
-_KEPT_PLANS = 20_000
+_KEPT_GENES = 20_000
 
 
 class Ask(NamedTuple):
@@ -61,6 +61,13 @@ class Answer(NamedTuple):
     values: NDArray[np.int64] | None
 
 
+class Known(NamedTuple):
+    """A gene's plan and its features."""
+
+    plan: SegmentPlan
+    raw: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class EvaluatorSpec:
     """Makes an Evaluator where it is called: in this process or in an actor.  The unit comes without its weights' values."""
@@ -84,41 +91,47 @@ class Evaluator:
         self.unit, self.levels = unit, levels
         self.compiler = Compiler(unit, cache_bytes=256 << 20)
         self.structures = Structures(unit)
-        self._plans: OrderedDict[Gene, SegmentPlan | None] = OrderedDict()
+        self._known: OrderedDict[Gene, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
+        self._digest = unit.digest
 
     def run(self, batch: list[Ask]) -> list[Answer]:
         return [self.answer(ask) for ask in batch]
 
     def answer(self, ask: Ask) -> Answer:
         genome = tuple(Gene(*gene) for gene in ask.genome)
-        plans = []
+        known = []
         for gene in genome:
-            part = self.plan(gene)
-            if part is None:
+            segment = self._look_at(gene)
+            if segment is None:
                 where = f"operators {gene.start}..{gene.stop - 1}"
                 return Answer("infeasible", f"{where} in {gene.blocks} blocks: no tiling fits L1", "", None, None)
-            plans.append(part)
-        raw = np.sum([raw_features(self.unit, plan, gene.start) for plan, gene in zip(plans, genome, strict=True)], 0)
+            known.append(segment)
+        raw = np.sum([segment.raw for segment in known], 0)
         if not ask.measure:
             return Answer("ok", None, "", raw, None)
         if ask.kind == "segment":
-            return self._segment(genome[0], plans[0], raw)
-        plan = plan_of(self.unit, plans)
-        payload = canonical_json({"unit": self.unit.digest, "plan": plan.model_dump(mode="json")})
+            return self._segment(genome[0], known[0].plan, raw)
+        plan = plan_of(self.unit, [segment.plan for segment in known])
+        payload = canonical_json({"unit": self._digest, "plan": plan.model_dump(mode="json")})
         parts = self.compiler.parts(plan)
         if isinstance(parts, Infeasible):
             return Answer("infeasible", str(parts), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure(self.compiler.link(parts), parts, 0, len(self.unit.kernels)))
+        return Answer("ok", None, payload, raw, self._measure(parts, 0, len(self.unit.kernels)))
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
-        if gene in self._plans:
-            self._plans.move_to_end(gene)
-            return self._plans[gene]
-        plan = self._plans[gene] = realise(self.unit, gene)
-        if len(self._plans) > _KEPT_PLANS:
-            self._plans.popitem(last=False)
-        return plan
+        known = self._look_at(gene)
+        return None if known is None else known.plan
+
+    def _look_at(self, gene: Gene) -> Known | None:
+        if gene in self._known:
+            self._known.move_to_end(gene)
+            return self._known[gene]
+        plan = realise(self.unit, gene)
+        known = self._known[gene] = None if plan is None else Known(plan, raw_features(self.unit, plan, gene.start))
+        if len(self._known) > _KEPT_GENES:
+            self._known.popitem(last=False)
+        return known
 
     def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
         content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"})
@@ -126,9 +139,11 @@ class Evaluator:
         lowered = self.compiler.segment(plan, gene.start)
         if isinstance(lowered, Infeasible):
             return Answer("infeasible", str(lowered), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure(self.compiler.link([lowered]), [lowered], gene.start, gene.stop))
+        return Answer("ok", None, payload, raw, self._measure([lowered], gene.start, gene.stop))
 
-    def _measure(self, program: Program, parts: list[Lowered], start: int, stop: int) -> NDArray[np.int64]:
+    def _measure(self, parts: list[Lowered], start: int, stop: int) -> NDArray[np.int64]:
+        footprints = [self.compiler.footprint(part) for part in parts]
+        program = prepared(self.unit.machine, self.compiler.synchroniser.schedule(footprints), footprints)
         timings = simulate_levels(program, self.unit.machine, self.levels)
         peaks = [max(part.peak_bytes[name] for part in parts) for name in _PEAKS]
         rows = [measured(timings[level], self._roofline.cycles(start, stop, level), peaks) for level in self.levels]
@@ -154,6 +169,7 @@ class Roofline:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
+        self._works: dict[tuple[int, int], tuple[int, int]] = {}
         machine, shapes = unit.machine, unit.graph.shapes
         self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
         size = unit.dtype.size_bytes
@@ -170,6 +186,15 @@ class Roofline:
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Of operators [start, stop) alone."""
+        macs, moved = self._work(start, stop)
+        port = port_units(self.unit.machine, self.unit.machine.share_units(level))
+        return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
+
+    def _work(self, start: int, stop: int) -> tuple[int, int]:
+        """(MACs, unpadded bytes) of operators [start, stop)."""
+        found = self._works.get((start, stop))
+        if found is not None:
+            return found
         unit = self.unit
         specs = unit.kernels[start:stop]
         macs = sum(spec.macs for spec in specs) * unit.storages[0].n
@@ -177,5 +202,5 @@ class Roofline:
         inputs = {leaf for spec in specs for name in spec.kernel.inputs for leaf in self._leaves[name]} - made
         leaving = {spec.kernel.y for spec in specs if spec.index in unit.escapes or any(c >= stop for c in unit.consumers[spec.index])}
         moved = sum(self.tensor_bytes[name] for name in inputs | leaving) + sum(self.weight_bytes[start:stop])
-        port = port_units(unit.machine, unit.machine.share_units(level))
-        return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
+        self._works[start, stop] = macs, moved
+        return macs, moved
