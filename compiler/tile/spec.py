@@ -20,9 +20,9 @@ from compiler.emit import weights
 from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Shuffle, Softmax, Step, Vector
 from compiler.ir.layout import Layout, Placement, assign
 from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
-from simulator.npu.errors import UnsupportedError
+from compiler.tile.machine import check_machine
 from simulator.npu.isa import Op, float_bits
-from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import DdrBuffer, MemoryMap
 
 ITSELF = -2  # the operand of a square
@@ -252,32 +252,12 @@ _STEP_OPS = {
 }  # fmt: skip
 
 
-# (engine, source, destination) of every move that emission writes; results leave L0C by whichever engine the machine names
-_PATHS = (
-    ("MTE2", "DDR", "L1"), ("MTE2", "DDR", "UB"), ("MTE1", "L1", "L0A"), ("MTE1", "L1", "L0B"), ("MTE1", "L1", "UB"),
-    (None, "L0C", "UB"), ("MTE3", "UB", "L1"), ("MTE3", "UB", "DDR"), ("MTE3", "L1", "DDR"),
-)  # fmt: skip
-
-
-def _check_machine(machine: Machine, dtype: DataType) -> None:
-    """Raise `UnsupportedError` for a machine without a path or a data type that the compiler needs."""
-    if dtype.name not in machine.matrix.cycles_per_fractal:
-        raise UnsupportedError(f"{machine.name}: computes {', '.join(machine.matrix.cycles_per_fractal)}, not {dtype.name}")
-    for engine, source, destination in _PATHS:
-        path = machine.path(Memory[source], Memory[destination])
-        if path is None or engine not in (None, path.engine):
-            found = "has none" if path is None else f"has {path.engine}"
-            raise UnsupportedError(
-                f"{machine.name}: the compiler needs a path {source} -> {destination} by {engine or 'any engine'}, it {found}"
-            )
-
-
 def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
 
     Raises `UnsupportedError` for a machine that lacks a path that every program uses.
     """
-    _check_machine(machine, dtype)
+    check_machine(machine, dtype)
     layout = assign(graph, dtype)
     layout.verify()
     names = list(layout.storages)

@@ -23,7 +23,7 @@ def without(source: str, destination: str) -> Machine:
 
 @pytest.mark.parametrize("path", [(p.source, p.destination) for p in EDGE.paths if (p.source, p.destination) != ("L0C", "L1")])
 def test_paths_that_every_program_needs(path: tuple[str, str]) -> None:
-    with pytest.raises(UnsupportedError, match=f"edge: the compiler needs a path {path[0]} -> {path[1]} by .*, it has none"):
+    with pytest.raises(UnsupportedError, match=f"machine edge: path {path[0]} -> {path[1]} is missing; the compiler needs it, of "):
         make_unit(small_graph("conv_chain"), without(*path), DataType.float16)
 
 
@@ -31,10 +31,19 @@ def test_results_may_take_the_way_through_ub() -> None:
     make_unit(small_graph("conv_chain"), without("L0C", "L1"), DataType.float16)
 
 
+def test_a_path_of_another_engine() -> None:
+    raw = EDGE.model_dump()
+    for p in raw["paths"]:
+        if (p["source"], p["destination"]) == ("DDR", "L1"):
+            p["engine"] = "MTE1"
+    with pytest.raises(UnsupportedError, match="path DDR -> L1 belongs to MTE1; the compiler needs it, of MTE2"):
+        make_unit(small_graph("conv_chain"), Machine.model_validate(raw), DataType.float16)
+
+
 def test_a_data_type_that_the_machine_lacks() -> None:
     raw = EDGE.model_dump()
     del raw["matrix"]["cycles_per_fractal"]["float32"]
-    with pytest.raises(UnsupportedError, match="edge: computes float16, not float32"):
+    with pytest.raises(UnsupportedError, match="machine edge: its matrix unit has no float32; it has float16"):
         make_unit(small_graph("conv_chain"), Machine.model_validate(raw), DataType.float32)
 
 

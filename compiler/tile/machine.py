@@ -1,0 +1,33 @@
+"""What emission takes for granted of a machine, as data, and the refusal of a machine that lacks it."""
+
+from __future__ import annotations
+
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import DataType, Machine, Memory
+
+# (source, destination) -> engines for which records are written; L0C straight to L1 is used where the machine lists it
+PATHS = {
+    ("DDR", "L1"): ("MTE2",),
+    ("DDR", "UB"): ("MTE2",),
+    ("L1", "L0A"): ("MTE1",),
+    ("L1", "L0B"): ("MTE1",),
+    ("L1", "UB"): ("MTE1",),
+    ("L0C", "UB"): ("FIXPIPE", "VECTOR"),
+    ("UB", "L1"): ("MTE3",),
+    ("UB", "DDR"): ("MTE3",),
+    ("L1", "DDR"): ("MTE3",),
+}
+
+
+def check_machine(machine: Machine, dtype: DataType) -> None:
+    """Raise `UnsupportedError` where the compiler has no code for a machine: a path that it needs is missing, or the data type is."""
+    for (source, destination), engines in PATHS.items():
+        path = machine.path(Memory[source], Memory[destination])
+        if path is None or path.engine not in engines:
+            what = "is missing" if path is None else f"belongs to {path.engine}"
+            raise UnsupportedError(
+                f"machine {machine.name}: path {source} -> {destination} {what}; the compiler needs it, of {' or '.join(engines)}"
+            )
+    types = sorted(machine.matrix.cycles_per_fractal)
+    if dtype.name not in types:
+        raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")
