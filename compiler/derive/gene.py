@@ -22,6 +22,7 @@ from simulator.npu.machine import Memory
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they save, and cost more to measure
+_PREFETCH: tuple[Literal[1, 2], ...] = (2, 1)
 _SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
@@ -147,13 +148,15 @@ def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
 
 
 def single_operators(unit: Unit) -> Genome | Infeasible:
-    """Every operator its own segment, in as few blocks as fit L1 with prefetch: where every search starts."""
+    """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts."""
     genes = []
     for k, spec in enumerate(unit.kernels):
-        candidates = (Gene(k, k + 1, blocks) for blocks in block_counts(unit, k, k + 1))
+        counts = sorted({*block_counts(unit, k, k + 1), spec.out_h})
+        candidates = (Gene(k, k + 1, blocks, prefetch) for prefetch in _PREFETCH for blocks in counts)
         gene = next((g for g in candidates if realise(unit, g) is not None), None)
         if gene is None:
-            return Infeasible(spec.name, f"no tiling fits {unit.machine.buffers_bytes.L1:,} B of L1")
+            sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
+            return Infeasible(spec.name, f"no tiling fits {sizes}")
         genes.append(gene)
     return tuple(genes)
 
