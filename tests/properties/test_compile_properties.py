@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import layer_by_layer
+from compiler.derive.gene import layer_by_layer, realise, realise_all
+from compiler.derive.moves import random_genome, repaired
+from compiler.derive.plan import Plan
 from compiler.emit.segment import Infeasible
 from compiler.pipeline import Compiler
+from compiler.tile.spec import Unit
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.compiled import check_program, make_case
 from tests.corner_models import CORNER_MODELS, corner_model
@@ -26,13 +29,22 @@ MACHINES = {
 PLANS = 4
 
 
+def searched_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+    """A start of the search: random segments, cut until they fit."""
+    genome = repaired(unit, random_genome(unit, rng), lambda gene: realise(unit, gene) is not None)
+    return None if genome is None else realise_all(unit, genome)
+
+
+PLAN_KINDS = (lambda unit, rng: layer_by_layer(unit), searched_plan, random_plan)
+
+
 def hold(model: ModelProto, machine: Machine, dtype: DataType, seed: int) -> int:
     """Check `PLANS` plans; returns how many of them fitted."""
     case = make_case(model, machine, dtype, seed)
     rng = np.random.default_rng(seed)
     compiler, fitted = Compiler(case.unit), 0
     for i in range(PLANS):
-        plan = random_plan(case.unit, rng) if i else layer_by_layer(case.unit)
+        plan = PLAN_KINDS[min(i, 2)](case.unit, rng)
         if plan is None:
             continue
         program = plan if isinstance(plan, Infeasible) else compiler.compile(plan)

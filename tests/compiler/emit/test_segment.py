@@ -142,3 +142,10 @@ def test_partial_sums_that_do_not_fit() -> None:
     found = lowered(u, tiling(weights="streamed", chunk_k1=2, tile_k1=2))
     assert isinstance(found, Infeasible)
     assert found.what == "y: chunks along k keep 524,288 B of partial sums, L0C has 262,144"
+
+
+def test_too_many_instructions() -> None:
+    """16 x 16 x 16 tiles of a 3x3 product on 224x224 pixels: 3136 * 4 * 36 MMADs, each with its loads."""
+    u = unit(EDGE, (1, 64, 224, 224), conv("y", "x", (64, 64)))
+    found = lowered(u, tiling(chunk_n1=4, chunk_k1=36, tile_m=16, tile_k1=1), blocks=56)
+    assert str(found) == "segment y: needs more than 524,288 instructions"
