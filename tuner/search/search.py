@@ -100,7 +100,8 @@ class Search:
         if answer is not None and answer.status == "infeasible":
             raise InfeasibleError(f"{self.unit.machine.name}: layer by layer: {answer.error}")
         self._admit(self.islands[0], replies)
-        self._measure_segments(measure, self._wanted(first_genes(self.unit, self.table)))
+        # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
+        self._measure_segments(measure, unknown(self.table, [*genome, *self._wanted(first_genes(self.unit, self.table))]))
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:

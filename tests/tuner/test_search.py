@@ -1,0 +1,427 @@
+"""The parts of the search: the table and its covers, the islands, and a search that a checkpoint makes again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Gene, Genome, Structures, block_counts, single_operators
+from compiler.derive.moves import MOVES, random_genome, verify
+from compiler.emit.segment import Infeasible
+from compiler.frontend import lower
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.errors import InfeasibleError
+from simulator.npu.machine import DataType, load_machine
+from tests.models import Builder, small_graph
+from tests.plans import resized
+from tests.tuning import QUICK
+from tuner.candidate import text_digest
+from tuner.config import TuneConfig, load_config
+from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.search.champions import Champions, genome_from, individual_from, individual_json
+from tuner.search.explore import allowed, first_genes, propose, unknown
+from tuner.search.population import Individual, Island, exchange
+from tuner.search.search import Question, Reply, Search
+from tuner.search.table import SegmentTable, key_from, key_json
+
+LEVELS = ("none", "slight", "severe")
+CONFIG = load_config(None, QUICK)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@lru_cache(maxsize=16)
+def unit(name: str, machine: str = "tiny") -> Unit:
+    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+
+
+@lru_cache(maxsize=16)
+def structures(name: str) -> Structures:
+    return Structures(unit(name))
+
+
+def random_table(name: str, rng: np.random.Generator, genes: int, singles: bool = True) -> tuple[SegmentTable, list[Gene]]:
+    """A table of invented costs, and the genes that were added."""
+    u = unit(name)
+    table, added = SegmentTable(structures(name), len(LEVELS)), []
+    for k in range(len(u.kernels) if singles else 0):
+        added.append(Gene(k, k + 1))
+    for _ in range(genes):
+        start = int(rng.integers(len(u.kernels)))
+        stop = int(rng.integers(start + 1, len(u.kernels) + 1))
+        added.append(Gene(start, stop, int(rng.choice(block_counts(u, start, stop))), int(rng.integers(1, 3))))
+    for gene in added:
+        fits = rng.random() > 0.2 or gene.stop - gene.start == 1
+        table.add(gene, rng.integers(1, 1000, len(LEVELS)) if fits else None)
+    return table, added
+
+
+# the table
+
+
+def cuts(operators: int) -> Iterator[list[tuple[int, int]]]:
+    """Every way to cut operators into consecutive segments."""
+    for borders in itertools.product((False, True), repeat=operators - 1):
+        at = [0, *(k + 1 for k, cut in enumerate(borders) if cut), operators]
+        yield list(itertools.pairwise(at))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["conv_chain", "residual_block", "lrn_chain"]), seeds, st.integers(0, 40), st.sampled_from([0.0, 10.0, 300.0]))
+def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, border: float) -> None:
+    u, rng = unit(name), np.random.default_rng(seed)
+    table, added = random_table(name, rng, genes)
+    operators = len(u.kernels)
+    assert operators <= 10
+    longest = int(rng.integers(1, operators + 1))
+    for level in range(len(LEVELS)):
+        # independent of the table's own index: the least of every measured gene over the same structure
+        price: dict[tuple[int, int], float] = {}
+        for start, stop in itertools.combinations(range(operators + 1), 2):
+            alike = [g for g in added if structures(name).structure(g.start, g.stop) == structures(name).structure(start, stop)]
+            known = [c[level] for g in alike if (c := table.of(g)) is not None]
+            if known and stop - start <= longest:
+                price[start, stop] = max(min(known) - border, 0.5 * min(known))
+        expected = min(sum(price[part] for part in cut) for cut in cuts(operators) if all(part in price for part in cut))
+        found = table.cover(level, border, longest=longest)
+        assert found is not None
+        genome, cost = found
+        verify(u, genome)
+        assert cost[-1] == pytest.approx(expected)
+        mine = [table.of(gene) for gene in genome]
+        assert all(cycles is not None for cycles in mine)
+        paid = [max(c[level] - border, 0.5 * c[level]) for c in mine if c is not None]
+        assert sum(paid) == pytest.approx(expected), "and its genes cost what it says"
+        assert all(gene.stop - gene.start <= longest for gene in genome)
+        assert (np.diff(cost) != np.inf).all()
+
+
+def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
+    u, table = unit("conv_chain"), SegmentTable(structures("conv_chain"), len(LEVELS))
+    assert table.cover(0) is None
+    assert table.singles() is None
+    for k in range(len(u.kernels) - 1):
+        table.add(Gene(k, k + 1), np.array([5, 6, 7]))
+    assert table.cover(0) is None
+    table.add(Gene(len(u.kernels) - 1, len(u.kernels)), None)
+    assert table.cover(0) is None, "infeasible is known, and covers nothing"
+    table.add(Gene(len(u.kernels) - 2, len(u.kernels)), np.array([5, 6, 7]))
+    assert table.singles() is None
+    found = table.cover(0)
+    assert found is not None
+    assert found[0][-1] == Gene(len(u.kernels) - 2, len(u.kernels))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds)
+def test_singles_are_single_and_best_over_the_levels(seed: int) -> None:
+    u, rng = unit("residual_block"), np.random.default_rng(seed)
+    table, added = random_table("residual_block", rng, 0)
+    for k in range(len(u.kernels)):
+        for blocks in block_counts(u, k, k + 1)[1:4]:
+            added.append(Gene(k, k + 1, blocks))
+            table.add(added[-1], rng.integers(1, 1000, len(LEVELS)))
+    genome = table.singles()
+    assert genome is not None
+    verify(u, genome)
+    assert all(gene.stop == gene.start + 1 for gene in genome)
+    for gene in genome:
+        mine = table.of(gene)
+        assert mine is not None
+        name = structures("residual_block").structure(gene.start, gene.stop)
+        alike = [table.of(g) for g in added if structures("residual_block").structure(g.start, g.stop) == name]
+        assert np.log(mine).sum() == pytest.approx(min(np.log(c).sum() for c in alike if c is not None))
+
+
+def test_a_table_remembers_the_first_answer_and_the_best() -> None:
+    table = SegmentTable(structures("conv_chain"), 2)
+    slow, fast = Gene(0, 1), Gene(0, 1, 2)
+    table.add(slow, np.array([9, 9]))
+    table.add(slow, np.array([1, 1]))
+    assert table.of(slow) is not None
+    assert table.of(slow).tolist() == [9, 9]  # type: ignore[union-attr]
+    table.add(fast, np.array([5, 20]))
+    assert table.best(0, 1, 0) == (5, fast)
+    assert table.best(0, 1, 1) == (9, slow)
+    assert table.best(0, 2, 0) is None
+    assert table.known(fast)
+    assert not table.known(Gene(0, 1, 3))
+    assert table.alone((slow, Gene(1, 2))) is None
+    table.add(Gene(1, 2), np.array([100, 200]))
+    assert table.alone((slow, Gene(1, 2))).tolist() == [109, 209]  # type: ignore[union-attr]
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_a_table_survives_json(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table, added = random_table("lrn_chain", rng, 30)
+    table.add(Gene(0, 2, 3, choices=(4, 0)), np.array([1, 2, 3]))
+    again = SegmentTable(structures("lrn_chain"), len(LEVELS))
+    again.restore(json.loads(json.dumps(table.state())))
+    assert list(again.cycles) == list(table.cycles)
+    assert again.state() == table.state()
+    assert again.singles() == table.singles()
+    for level in range(len(LEVELS)):
+        mine, theirs = again.cover(level, 3.0), table.cover(level, 3.0)
+        assert mine is not None
+        assert theirs is not None
+        assert mine[0] == theirs[0]
+    key = structures("lrn_chain").key(added[-1])
+    assert key_from(json.loads(json.dumps(key_json(key)))) == key
+
+
+def test_noise_moves_covers_and_follows_its_generator() -> None:
+    table, _ = random_table("residual_block", np.random.default_rng(0), 60)
+    covers = [table.cover(0, 0.0, 0.5, np.random.default_rng(seed)) for seed in range(20)]
+    assert len({found[0] for found in covers if found}) > 1
+    again = table.cover(0, 0.0, 0.5, np.random.default_rng(3))
+    assert again is not None
+    assert covers[3] is not None
+    assert again[0] == covers[3][0]
+
+
+# what to look at
+
+
+def test_first_genes_cover_every_operator_in_every_block_count() -> None:
+    u, table = unit("residual_block"), SegmentTable(structures("residual_block"), len(LEVELS))
+    genes = first_genes(u, table)
+    keys = [structures("residual_block").key(gene) for gene in genes]
+    assert len(set(keys)) == len(keys), "equal structures once"
+    for k in range(len(u.kernels)):
+        for blocks in block_counts(u, k, k + 1)[:12]:
+            assert structures("residual_block").key(Gene(k, k + 1, blocks)) in keys
+    table.add(genes[0], np.array([1, 1, 1]))
+    assert first_genes(u, table) == genes[1:]
+    assert unknown(table, [genes[0], genes[1], genes[1]]) == [genes[1]]
+
+
+def test_proposals_are_new_legal_and_follow_the_generator() -> None:
+    u = unit("inception_block")
+    table, _ = random_table("inception_block", np.random.default_rng(0), 40)
+    covers = [found[0] for level in range(len(LEVELS)) if (found := table.cover(level))]
+    genes = propose(u, table, covers, 60, np.random.default_rng(1), MOVES)
+    assert genes == propose(u, table, covers, 60, np.random.default_rng(1), MOVES)
+    assert 30 <= len(genes) <= 60 + 8
+    keys = [structures("inception_block").key(gene) for gene in genes]
+    assert len(set(keys)) == len(keys)
+    assert not set(keys) & set(table.cycles)
+    for gene in genes:
+        assert 0 <= gene.start < gene.stop <= len(u.kernels)
+        assert gene.blocks in block_counts(u, gene.start, gene.stop)
+    assert {gene.window for gene in genes} == {1, 2}
+    without = propose(u, table, covers, 60, np.random.default_rng(1), allowed({"change_window"}))
+    assert {gene.window for gene in without} == {1}
+
+
+# islands
+
+
+def individual(cycles: Sequence[int], task: str, genome: Genome = ()) -> Individual:
+    return Individual(genome, np.array(cycles, np.int64), task)
+
+
+def config(**values: int) -> TuneConfig:
+    return CONFIG.replaced({f"search.{name}": value for name, value in values.items()})
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(1, 40))
+def test_an_island_keeps_the_best_of_every_level(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    search = config(population=10, elites=2).search
+    everyone = [individual(rng.integers(1, 30, 3).tolist(), f"{at:02d}") for at in range(count)]
+    island, twin = Island(np.random.default_rng(0)), Island(np.random.default_rng(0))
+    island.admit(everyone, search)
+    twin.admit([everyone[int(at)] for at in rng.permutation(count)], search)
+    kept = [m.task for m in island.members]
+    assert kept == [m.task for m in twin.members], "the order of arrival does not matter"
+    assert len(kept) == len(set(kept)) == min(count, 10)
+    for level in range(3):
+        best = sorted(everyone, key=lambda m: (m.cycles[level], m.task))[:2]
+        assert {m.task for m in best} <= set(kept)
+    island.admit(everyone, search)
+    assert [m.task for m in island.members] == kept, "the same again changes nothing"
+    level = int(rng.integers(3))
+    picks = [island.parent(level, search) for _ in range(200)]
+    assert {m.task for m in picks} <= set(kept)
+    best_of_all = min(int(m.cycles[level]) for m in island.members)
+    assert min(int(m.cycles[level]) for m in picks) == best_of_all
+
+
+def test_islands_hand_their_elites_around_a_ring() -> None:
+    search = config(population=6, elites=2).search
+    islands = [Island(np.random.default_rng(at)) for at in range(3)]
+    for at, island in enumerate(islands):
+        island.admit([individual([10 * at + k + 1] * 3, f"{at}{k}") for k in range(4)], search)
+    exchange(islands, search)
+    names = [{m.task for m in island.members} for island in islands]
+    assert names[1] == {"10", "11", "12", "13", "00", "01"}
+    assert names[2] == {"20", "21", "22", "23", "10", "11"}
+    assert {"20", "21"} <= names[0]
+
+
+def test_individuals_survive_json() -> None:
+    u = unit("conv_chain")
+    one = individual([1, 2, 3], "t", random_genome(u, np.random.default_rng(0)))
+    two = individual_from(json.loads(json.dumps(individual_json(one))))
+    assert (two.genome, two.cycles.tolist(), two.task) == (one.genome, one.cycles.tolist(), one.task)
+    genome = (Gene(0, 2, 3, 1, 2, 4, False, (1, 2)), Gene(2, 3))
+    assert genome_from(json.loads(json.dumps(genome))) == genome
+
+
+def test_ties_go_to_the_smaller_digest() -> None:
+    a, b = individual([5, 7], "a", (Gene(0, 1),)), individual([5, 6], "b", (Gene(0, 1),))
+    for order in ((a, b), (b, a)):
+        champions = Champions(2)
+        for one in order:
+            champions.note(one)
+        assert [m.task for m in champions.best if m] == ["a", "b"]
+        assert champions.baseline is b
+    champions.note(individual([1, 1], "c", (Gene(0, 2),)))
+    assert champions.baseline is b, "a baseline has single operators only"
+
+
+# the search
+
+
+class Local:
+    """A `Measure` without farm and log.  asked: every question, in order; stops after `budget` programs."""
+
+    def __init__(self, u: Unit, budget: int = 10**9) -> None:
+        self.evaluator, self.asked, self.budget = Evaluator(u, LEVELS), list[Question](), budget
+
+    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
+        self.asked += questions
+        return [self.reply(question) for question in questions]
+
+    def reply(self, question: Question) -> Reply:
+        answer = self.evaluator.answer(question.ask)
+        return Reply(question, answer, text_digest(answer.payload) if question.ask.measure else "")
+
+    def measured(self) -> list[Ask]:
+        return [question.ask for question in self.asked if question.ask.measure]
+
+
+def search_of(u: Unit, *overrides: str, seed: int = 0) -> Search:
+    return Search(u, LEVELS, load_config(None, (*QUICK, *overrides)), seed, {})
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_search_goes_on_from_its_state_as_if_it_had_not_stopped(at: int) -> None:
+    u = unit("residual_block")
+    whole, first, second = Local(u), Local(u), Local(u)
+    search = search_of(u)
+    for _ in range(4):
+        list(search.step(whole))
+    half = search_of(u)
+    for _ in range(at):
+        list(half.step(first))
+    again = search_of(u)
+    again.restore(json.loads(json.dumps(half.state())))
+    assert json.dumps(again.state()) == json.dumps(half.state())
+    for _ in range(4 - at):
+        list(again.step(second))
+    assert first.measured() + second.measured() == whole.measured()
+    assert json.dumps(again.state()["islands"]) == json.dumps(search.state()["islands"])
+    assert json.dumps(again.state()["table"]) == json.dumps(search.state()["table"])
+
+
+def test_nothing_is_measured_twice() -> None:
+    u = unit("inception_block")
+    measure, search = Local(u), search_of(u)
+    for _ in range(3):
+        list(search.step(measure))
+    asks = measure.measured()
+    programs = [ask.genome for ask in asks if ask.kind == "program"]
+    assert len(programs) > 20
+    assert len(set(programs[1:])) == len(programs) - 1
+    keys = [search.table.structures.key(ask.genome[0]) for ask in asks if ask.kind == "segment"]
+    assert len(set(keys)) == len(keys)
+    for genome in programs:
+        verify(u, genome)
+    assert programs[0] == single_operators(u), "layer by layer comes first"
+
+
+def test_the_first_generation_hears_of_every_kind_of_proposal() -> None:
+    u = unit("residual_block")
+    measure, search = Local(u), search_of(u, "search.generation=16")
+    list(search.step(measure))
+    singles = search.table.singles()
+    programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
+    assert any(all(gene.stop - gene.start == 1 for gene in genome) for genome in programs[1:])
+    assert singles is not None
+    assert any(len(genome) < len(singles) for genome in programs)
+    assert search.generation == 1
+    assert search.measured_segments == len([ask for ask in measure.measured() if ask.kind == "segment"])
+
+
+def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
+    u = unit("conv_chain")
+    search = search_of(u)
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    for gene in genome:
+        search.table.add(gene, np.array([100, 200, 300]))
+    alone = search.table.alone(genome)
+    assert alone is not None
+    borders = len(genome) - 1
+    cycles: NDArray[np.int64] = (alone - borders * np.array([10, 20, -5])).astype(np.int64)
+    search._learn_border([Individual(genome, cycles, "t")])
+    assert search.border.tolist() == [5.0, 10.0, 0.0], "half of what is new; a border never costs"
+    assert search._expected(genome).tolist() == (alone - borders * search.border).tolist()
+
+
+def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:
+    """64 rows of 8 KiB: only a row at a time, which is not among the block counts that every operator is tried in."""
+    b = Builder(np.random.default_rng(0), (1, 16, 64, 256))
+    u = make_unit(lower(b.model(b.relu(b.conv("x", 16)))), load_machine("tiny"), DataType.float16)
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    assert max(gene.blocks for gene in genome) > block_counts(u, 0, 1)[11]
+    search = search_of(u)
+    list(search.step(Local(u)))
+    assert search.table.cover(0) is not None
+    assert search.table.singles() is not None
+
+
+class Deaf(Local):
+    """No program can be measured."""
+
+    def reply(self, question: Question) -> Reply:
+        if question.ask.kind == "program":
+            return Reply(question, Answer("infeasible", "segment 0: too large", "", None, None), "t")
+        return super().reply(question)
+
+
+def test_a_model_that_does_not_fit_even_layer_by_layer_is_infeasible() -> None:
+    small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
+    with pytest.raises(InfeasibleError, match=r"tiny: .*1,024 B of L1"):
+        list(search_of(small).step(Local(small)))
+    u = unit("conv_chain")
+    with pytest.raises(InfeasibleError, match="tiny: layer by layer: segment 0: too large"):
+        list(search_of(u).step(Deaf(u)))
+
+
+def test_workers_that_crash_leave_a_search_that_goes_on() -> None:
+    u = unit("residual_block")
+
+    class Crashing(Local):
+        def reply(self, question: Question) -> Reply:
+            if len(question.ask.genome) == 1 and question.ask.genome[0].blocks == 2:
+                return Reply(question, None, "t")
+            return super().reply(question)
+
+    measure, search = Crashing(u), search_of(u)
+    for _ in range(2):
+        list(search.step(measure))
+    assert all(gene.blocks != 2 for island in search.islands for m in island.members for gene in m.genome if gene.stop - gene.start > 1)
+    assert search.islands[0].members
