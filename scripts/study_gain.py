@@ -158,7 +158,8 @@ def main() -> None:
         layer = median(row["layer_over_bound"] for row in mine)
         print(
             f"  {level:8} gain {means['gain']:.3f} (ceiling {means['ceiling']:.2f}), "
-            f"over whole tensors on chip {means['block_fusion_gain']:.3f}, baseline layers at {layer:.3f} of their bound, largest error {worst:.4f}"
+            f"over whole tensors on chip {means['block_fusion_gain']:.3f}, "
+            f"baseline layers at {layer:.3f} of their bound, largest error {worst:.4f}"
         )
         assert math.isfinite(means["gain"])
 
