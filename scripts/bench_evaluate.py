@@ -1,0 +1,263 @@
+"""How many genomes a worker evaluates, and where the time goes.
+
+    python scripts/bench_evaluate.py [--network resnet50] [--machine edge] [--dtype float16] [--seconds S] [--seed S] [--no-ray] [--json]
+
+What is measured is what workers do in a run: whole programs (each a mutation of the one before it, at every level of the machine, caches
+warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
+time of one thread, so that a neighbour on the host does not change them; wall time is used only where Ray is compared with the serial
+backend, on the same items in one run.  Beside the programs: the same with records written, priced and matched again, which is what
+evaluation does without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from compiler.derive.gene import Gene, Genome, block_counts, choice_count, plan_of, realise, single_operators
+from compiler.derive.moves import MOVES, random_genome, repaired
+from compiler.derive.plan import SegmentPlan
+from compiler.emit.segment import Infeasible, Lowered
+from compiler.frontend import load_model, lower
+from compiler.frontend.zoo import PREFIX, resolve
+from compiler.pipeline import Compiler
+from compiler.tile.features import raw_features
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, load_machine
+from simulator.timing import prepare, simulate_levels
+from tuner.backend import Backend, SerialBackend
+from tuner.evaluate import Answer, Ask, EvaluatorSpec
+from tuner.farm import RayBackend
+from tuner.prepared import prepared
+
+WARM = 8  # items before the clock starts
+STAGES = ("realise", "features", "emission", "synchronise", "simulation")
+RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where records are written
+T = TypeVar("T")
+
+
+def mutations(unit: Unit, seed: int) -> Iterator[Genome]:
+    """Genomes that fit, each one move away from the one before it."""
+    rng = np.random.default_rng([seed, 1])
+    moves = list(MOVES.values())
+
+    def fitting(genome: Genome) -> Genome | None:
+        return repaired(unit, genome, lambda gene: realise(unit, gene) is not None)
+
+    genome = fitting(random_genome(unit, rng)) or single_operators(unit)
+    if isinstance(genome, Infeasible):
+        raise BadInputError(str(genome))
+    seen = {genome}
+    while True:
+        child = moves[int(rng.integers(len(moves)))](unit, genome, rng)
+        child = child and fitting(child)
+        if child and child not in seen:
+            seen.add(child)
+            genome = child
+            yield genome
+
+
+def genes(unit: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
+    """Distinct random genes; `mean_length` 1: single operators.  Some do not fit: that is an answer too."""
+    rng = np.random.default_rng([seed, 2, int(10 * mean_length)])
+    seen = set()
+    while True:
+        start = int(rng.integers(len(unit.kernels)))
+        stop = min(len(unit.kernels), start + int(rng.geometric(1 / mean_length)))
+        counts = block_counts(unit, start, stop)
+        blocks, chunk = counts[int(rng.integers(len(counts)))], int(rng.integers(3))
+        choices = tuple(int(rng.integers(min(8, choice_count(unit, k)))) for k in range(start, stop))
+        gene = Gene(
+            start, stop, blocks, 1 if rng.random() < 0.5 else 2, 1 if rng.random() < 0.5 else 2, chunk, bool(rng.integers(2)), choices
+        )
+        if gene not in seen:
+            seen.add(gene)
+            yield gene
+
+
+def rate(answer: Callable[[Ask], Answer], asks: Iterator[Ask], seconds: float) -> dict[str, float]:
+    """Answers per second of CPU time, over at least `seconds` of it."""
+    for ask in islice(asks, WARM):
+        answer(ask)
+    count = fitting = 0
+    spent = longest = 0.0
+    while spent < seconds:
+        ask = next(asks)
+        begin = time.thread_time()
+        reply = answer(ask)
+        took = time.thread_time() - begin
+        spent, longest, count, fitting = spent + took, max(longest, took), count + 1, fitting + (reply.status == "ok")
+    return {
+        "per_s": count / spent,
+        "ms": 1e3 * spent / count,
+        "longest_ms": 1e3 * longest,
+        "count": count,
+        "fitting_share": fitting / count,
+    }
+
+
+class Stages:
+    """`Evaluator.answer` stage by stage, with a clock around each; then the same program by its records, for the ratio."""
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
+        self.unit, self.levels, self.compiler = unit, levels, Compiler(unit)
+        self.known: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds = dict.fromkeys((*STAGES, *RECORDS), 0.0)
+        self.count = self.instructions = 0
+
+    def _timed(self, stage: str, call: Callable[[], T]) -> T:
+        begin = time.thread_time()
+        out = call()
+        self.seconds[stage] += time.thread_time() - begin
+        return out
+
+    def _look_at(self, gene: Gene) -> tuple[SegmentPlan, Any] | None:
+        if gene not in self.known:
+            plan = self._timed("realise", lambda: realise(self.unit, gene))
+            self.known[gene] = None
+            if plan is not None:
+                self.known[gene] = (plan, self._timed("features", lambda: raw_features(self.unit, plan, gene.start)))
+        return self.known[gene]
+
+    def measure(self, genome: Genome) -> None:
+        unit, compiler, machine = self.unit, self.compiler, self.unit.machine
+        known = [found for gene in genome if (found := self._look_at(gene)) is not None]
+        if len(known) < len(genome):
+            return
+        segments = [plan for plan, _ in known]
+        whole = genome[0].start == 0 and genome[-1].stop == len(unit.kernels)
+        parts = self._timed(
+            "emission", lambda: compiler.parts(plan_of(unit, segments)) if whole else _alone(compiler, segments[0], genome[0])
+        )
+        if isinstance(parts, Infeasible):
+            return
+        footprints = self._timed("synchronise", lambda: [compiler.footprint(part) for part in parts])
+        schedule = self._timed("synchronise", lambda: compiler.synchroniser.schedule(footprints))
+        program = self._timed("simulation", lambda: prepared(machine, schedule, footprints))
+        self._timed("simulation", lambda: simulate_levels(program, machine, self.levels))
+        linked = self._timed("link", lambda: compiler.link(parts))
+        self._timed("prepare", lambda: prepare(linked, machine))
+        self.count += 1
+        self.instructions += program.instructions
+
+    def run(self, genomes: Iterator[Genome], seconds: float) -> dict[str, Any]:
+        """Milliseconds per genome that fits and share of every stage; record_times: records instead of footprints, as a ratio."""
+        while self.count < WARM:
+            self.measure(next(genomes))
+        self.reset()
+        while sum(self.seconds.values()) < seconds or not self.count:
+            self.measure(next(genomes))
+        total = sum(self.seconds[stage] for stage in STAGES)
+        without = total + sum(self.seconds[stage] for stage in RECORDS) - self.seconds["synchronise"]
+        return {
+            "count": self.count,
+            "instructions": self.instructions / self.count,
+            "ms": {stage: 1e3 * self.seconds[stage] / self.count for stage in (*STAGES, *RECORDS)},
+            "share": {stage: self.seconds[stage] / total for stage in STAGES},
+            "record_times": without / total,
+        }
+
+
+def _alone(compiler: Compiler, plan: SegmentPlan, gene: Gene) -> list[Lowered] | Infeasible:
+    lowered = compiler.segment(plan, gene.start)
+    return lowered if isinstance(lowered, Infeasible) else [lowered]
+
+
+def wall_rate(backend: Backend[Ask, Answer], asks: list[Ask]) -> float:
+    """Items per second through a backend, after a few that do not count."""
+    backend.submit(asks[:WARM])
+    backend.collect(WARM)
+    begin = time.perf_counter()
+    backend.submit(asks[WARM:])
+    backend.collect(len(asks) - WARM)
+    return (len(asks) - WARM) / (time.perf_counter() - begin)
+
+
+def ray_cost(spec: EvaluatorSpec, asks: list[Ask]) -> dict[str, float]:
+    """One actor against this process; both start without knowing the items, and take turns so that both meet the same host."""
+    serial, ray = [], []
+    with RayBackend(spec, workers=1, say=lambda _: None) as farm, SerialBackend(spec) as here:
+        half = len(asks) // 2
+        for part in (asks[:half], asks[half:]):
+            serial.append(wall_rate(here, part))
+            ray.append(wall_rate(farm, part))
+    return {"items": len(asks), "serial_per_s": max(serial), "ray_per_s": max(ray), "ray_of_serial": max(ray) / max(serial)}
+
+
+def open_unit(network: str, machine: str, dtype: str) -> Unit:
+    path, seed = resolve(Path(PREFIX + network), 0)
+    return make_unit(lower(load_model(path, {}, random_weights=seed)), load_machine(machine), DataType[dtype]).without_values()
+
+
+def bench(unit: Unit, seconds: float, seed: int, with_ray: bool) -> dict[str, Any]:
+    spec = EvaluatorSpec(unit, tuple(unit.machine.contention))
+    evaluator = spec()
+    programs = (Ask("program", genome) for genome in mutations(unit, seed))
+    tilings = (Ask("segment", (gene,)) for gene in genes(unit, seed, 1.0))
+    segments = (Ask("segment", (gene,)) for gene in genes(unit, seed, 3.3))
+    features = (Ask("segment", (gene,), measure=False) for gene in genes(unit, seed + 1, 3.3))
+    out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(unit.kernels)}
+    asks = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
+    for name, items in asks.items():
+        out[name] = rate(evaluator.answer, items, seconds)
+    out["program_stages"] = Stages(unit, spec.levels).run(mutations(unit, seed + 1), seconds)
+    out["segment_stages"] = Stages(unit, spec.levels).run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
+    if with_ray:
+        count = 2 * WARM + 2 * int(out["segments"]["per_s"] * seconds / 2)
+        out["ray"] = ray_cost(spec, [Ask("segment", (gene,)) for gene in islice(genes(unit, seed + 3, 3.3), count)])
+    return out
+
+
+def show(found: dict[str, Any]) -> None:
+    print(f"{found['network']} on {found['machine']}, {found['dtype']}: {found['operators']} operators, {found['levels']} levels")
+    for name in ("programs", "tilings", "segments", "features"):
+        r = found[name]
+        fit = f"{r['fitting_share']:.0%} fit"
+        print(f"  {name:9s} {r['per_s']:9,.0f} per second and core   {r['ms']:7.3f} ms each, {fit}, {r['count']:,} measured")
+    for name in ("program_stages", "segment_stages"):
+        r = found[name]
+        parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
+        print(
+            f"  {name.split('_')[0]} of {r['instructions']:,.0f} instructions: {parts}; by its records {r['record_times']:.2f} times as long"
+        )
+    if "ray" in found:
+        r = found["ray"]
+        what = f"{r['ray_per_s']:,.0f} of {r['serial_per_s']:,.0f} segments per second"
+        print(f"  one Ray actor: {what}, {r['ray_of_serial']:.2f} of the serial backend ({r['items']:,} items)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="resnet50", help="a light network of the onnx package; default: %(default)s")
+    parser.add_argument("--machine", default="edge", help="default: %(default)s")
+    parser.add_argument("--dtype", default="float16", choices=("float16", "float32"), help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=4.0, help="CPU time of every measurement; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-ray", action="store_true", help="leave the farm out")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args()
+    try:
+        unit = open_unit(options.network, options.machine, options.dtype)
+        found = bench(unit, options.seconds, options.seed, not options.no_ray)
+    except BadInputError as error:
+        parser.error(str(error))
+    about = {"network": options.network, "machine": options.machine, "dtype": options.dtype}
+    found = {**about, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), **found}
+    print(json.dumps(found)) if options.json else show(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The benchmark of a worker: it runs, its numbers are consistent, and it names networks that do not exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_evaluate.py"
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """From an empty folder that can import the packages: nothing of the tests is at hand."""
+    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    done = run(tmp_path_factory.mktemp("bench"), "--network", "squeezenet", "--seconds", "0.1", "--no-ray", "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_rates_are_counts_over_time(found: dict[str, Any]) -> None:
+    assert (found["network"], found["machine"], found["levels"]) == ("squeezenet", "edge", 3)
+    assert "ray" not in found
+    for name in ("programs", "tilings", "segments", "features"):
+        r = found[name]
+        assert r["per_s"] == pytest.approx(1e3 / r["ms"])
+        assert r["count"] * r["ms"] >= 100  # all of the CPU time that was asked for
+        assert r["longest_ms"] >= r["ms"]
+        assert 0 < r["fitting_share"] <= 1
+    assert found["programs"]["fitting_share"] == 1  # mutations are repaired before they are measured
+    assert found["features"]["ms"] < found["segments"]["ms"] < found["programs"]["ms"]
+
+
+@pytest.mark.parametrize("name", ["program_stages", "segment_stages"])
+def test_shares_add_up(found: dict[str, Any], name: str) -> None:
+    stages = found[name]
+    assert sum(stages["share"].values()) == pytest.approx(1)
+    total = sum(stages["ms"][stage] for stage in stages["share"])
+    for stage, share in stages["share"].items():
+        assert stages["ms"][stage] == pytest.approx(share * total)
+    records = total - stages["ms"]["synchronise"] + stages["ms"]["link"] + stages["ms"]["prepare"]
+    assert stages["record_times"] == pytest.approx(records / total)
+    assert stages["instructions"] > 100
+
+
+def test_an_unknown_network_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, "--network", "resnet51", "--no-ray")
+    assert done.returncode == 2
+    assert "light:resnet51: no such network" in done.stderr
+    assert "light:resnet50" in done.stderr
