@@ -13,10 +13,11 @@ from compiler.derive.moves import random_genome, repaired
 from compiler.derive.plan import Plan
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.npu.program import Program
 from tests.compiled import check_program, make_case
 from tests.models import LIGHT, light_model, without_final_softmax
+from tests.plans import resized
 
 FAST = ("squeezenet", "shufflenet")
 # float16: weights, inputs and every intermediate rounded to 11 bits; measured at most 2.4e-3.  float32 another order of sums: 1e-6
@@ -44,3 +45,21 @@ def test_network(name: str, machine_name: str, dtype: DataType) -> None:
         program = compiler.compile(plan)
         assert isinstance(program, Program), program
         check_program(case, program, LIMITS[dtype])
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        ("squeezenet", resized(load_machine("edge"), L1=65536)),
+        pytest.param("squeezenet", load_machine("tiny"), marks=pytest.mark.slow),
+        pytest.param("bvlc_alexnet", resized(load_machine("edge"), L1=65536), marks=pytest.mark.slow),
+    ],
+)
+def test_little_memory(name: str, machine: Machine) -> None:
+    """64 KiB of L1: many small blocks, weights in small chunks with partial sums."""
+    case = make_case(without_final_softmax(light_model(name)), machine, DataType.float16)
+    plan = layer_by_layer(case.unit)
+    assert isinstance(plan, Plan), plan
+    program = Compiler(case.unit).compile(plan)
+    assert isinstance(program, Program), program
+    check_program(case, program, LIMITS[DataType.float16])
