@@ -10,13 +10,17 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import validation_line
 
 PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
+MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
+
+
+TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
 
 
 class _Gene(BaseModel):
@@ -33,11 +37,11 @@ class ConvTiling(_Gene):
 
     kind: Literal["conv"] = "conv"
     weights: Literal["resident", "streamed"]
-    chunk_n1: PositiveInt
-    chunk_k1: PositiveInt
-    tile_m: Annotated[int, Field(ge=16, multiple_of=16)]
-    tile_n1: PositiveInt
-    tile_k1: PositiveInt
+    chunk_n1: TileSize
+    chunk_k1: TileSize
+    tile_m: Annotated[int, Field(ge=16, le=MAX_TILE, multiple_of=16)]
+    tile_n1: TileSize
+    tile_k1: TileSize
     order: Literal["m", "n"]
 
 
@@ -45,8 +49,8 @@ class VectorTiling(_Gene):
     """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time."""
 
     kind: Literal["vector"] = "vector"
-    tile_planes: PositiveInt
-    tile_rows: PositiveInt
+    tile_planes: TileSize
+    tile_rows: TileSize
 
 
 Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
