@@ -411,6 +411,20 @@ def test_interrupted_is_130(cli, monkeypatch):
     assert cli("machines") == (130, "", "tilefarm: interrupted\n")
 
 
+def test_an_interrupted_run_says_how_to_go_on(cli, monkeypatch, tmp_path):
+    def stop(request: TuneRequest) -> None:
+        request.out.mkdir()
+        (request.out / "run.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    module = types.ModuleType("tuner.tune")
+    module.tune = stop  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "run")
+    assert code == 130
+    assert "--resume continues it" in err
+
+
 def test_a_bug_is_not_hidden(monkeypatch):
     def bug(*_: object) -> None:
         raise ZeroDivisionError

@@ -9,7 +9,7 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_json, print_table
 from tuner.request import StudyRequest, TuneRequest
-from tuner.runfolder import read_json
+from tuner.runfolder import IDENTITY, read_json
 
 SUMMARY = "summary.json"
 
@@ -20,7 +20,12 @@ def tune(request: TuneRequest, as_json: bool) -> None:
 
     if request.candidates is not None and request.seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
-    drive(request)
+    try:
+        drive(request)
+    except KeyboardInterrupt:
+        if (request.out / IDENTITY).is_file():
+            sys.stderr.write(f"{request.out}: --resume continues it\n")
+        raise
     summary = read_json(request.out / SUMMARY)
     if as_json:
         print_json(summary)
