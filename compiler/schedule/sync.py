@@ -55,7 +55,9 @@ Ints = NDArray[np.int64]
 class Footprint:
     """What scheduling and timing need of n sequential records.
 
-    engine: uint8 [n].  span: int32 [s, 2], granules [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
+    Records touch *cells*, runs of granules that no record of the segment tells apart: cell c is granules [bound[c], bound[c + 1]).
+    engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
+    touched: uint8 [cells].
     cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n].  cycles: int64 [n], alone on the bus.
     read_bytes, written_bytes: of DDR.
     """
@@ -63,6 +65,8 @@ class Footprint:
     engine: Bytes8
     span: Ints32
     start: Ints32
+    bound: Ints32
+    touched: Bytes8
     cost: Ints
     transfer: Bytes8
     cycles: Ints
@@ -71,7 +75,7 @@ class Footprint:
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.engine, self.span, self.start, self.cost, self.transfer, self.cycles)
+        arrays = (self.engine, self.span, self.start, self.bound, self.touched, self.cost, self.transfer, self.cycles)
         return sum(array.nbytes for array in arrays)
 
 
@@ -114,6 +118,8 @@ class _Queues(NamedTuple):
     """State of a pass, per queue or pair of queues.  Instructions go by epoch + number, so that older marks in `table` mean nothing."""
 
     table: Ints32  # [granules, 8]: last writer, then the last reader on every engine since
+    cell: Ints32  # [cells, 8]: the same, by the records of the segment at hand
+    entry: Ints32  # [cells, 16]: the last writer on every engine before the segment, and from 8 on the last one who touched it
     clock: Ints  # [6, 6]
     latest: Ints  # [6] last instruction of every queue
     ring: Ints32  # [6, 6, limit] the last waits from a queue in another
@@ -174,9 +180,74 @@ def _spans(code, offsets, shift, constant_blocks, start, span) -> int:  # type: 
 
 
 @njit(cache=True)
+def _compress(span, at, bound) -> int:  # type: ignore[no-untyped-def]
+    """Rewrite spans of granules as spans of cells and fill bound; returns how many.  at: int32 [granules + 1], all 0 before and after."""
+    for s in range(span.shape[0]):
+        at[span[s, 0] >> 1] = 1
+        at[span[s, 1]] = 1
+    bounds = 0
+    for g in range(at.shape[0]):
+        if at[g]:
+            at[g] = bounds
+            bound[bounds] = g
+            bounds += 1
+    for s in range(span.shape[0]):
+        span[s, 0] = at[span[s, 0] >> 1] << 1 | span[s, 0] & 1
+        span[s, 1] = at[span[s, 1]]
+    for k in range(bounds):
+        at[bound[k]] = 0
+    return bounds
+
+
+@njit(cache=True)
+def _touch(span, touched) -> None:  # type: ignore[no-untyped-def]
+    for s in range(span.shape[0]):
+        for c in range(span[s, 0] >> 1, span[s, 1]):
+            touched[c] = 1
+
+
+@njit(cache=True)
+def _enter(bound, touched, epoch, engine, table, cell, entry) -> None:  # type: ignore[no-untyped-def]
+    """Cells as the segment finds them.  epoch: of the program, or -1 where nothing ran before."""
+    for c in range(touched.shape[0]):
+        if not touched[c]:
+            continue
+        for e in range(8):
+            cell[c, e] = -1
+        for e in range(16):
+            entry[c, e] = -1
+        if epoch < 0:
+            continue
+        for g in range(bound[c], bound[c + 1]):
+            w = table[g, 0]
+            if w >= epoch:
+                e = int(engine[w - epoch])
+                entry[c, e] = max(entry[c, e], w)
+            for e in range(ENGINES):
+                entry[c, 8 + e] = max(entry[c, 8 + e], table[g, 1 + e])
+        for e in range(ENGINES):
+            entry[c, 8 + e] = max(entry[c, 8 + e], entry[c, e])
+
+
+@njit(cache=True)
+def _leave(bound, touched, table, cell) -> None:  # type: ignore[no-untyped-def]
+    """What the segment did to its cells, told to their granules."""
+    for c in range(touched.shape[0]):
+        if not touched[c]:
+            continue
+        for g in range(bound[c], bound[c + 1]):
+            if cell[c, 0] >= 0:
+                for e in range(8):
+                    table[g, e] = cell[c, e]
+            else:
+                for e in range(1, 1 + ENGINES):
+                    table[g, e] = max(table[g, e], cell[c, e])
+
+
+@njit(cache=True)
 def _pass(part_engine, span, start, transfer, cycles, latency, first, epoch, q, r):  # type: ignore[no-untyped-def]
     """Hazards and times of one segment's records, which are instructions `first` .. of the program."""
-    table, clock, latest, ring, ring_at, oldest = q.table, q.clock, q.latest, q.ring, q.ring_at, q.oldest
+    cell, entry, clock, latest, ring, ring_at, oldest = q.cell, q.entry, q.clock, q.latest, q.ring, q.ring_at, q.oldest
     free, last_key, queue_first = q.free, q.key, q.first
     engine, known, edge_from, edge_count = r.engine, r.known, r.edge_from, r.edge_count
     set_head, set_tail, set_next, after, end, key = r.set_head, r.set_tail, r.set_next, r.after, r.end, r.key
@@ -189,31 +260,31 @@ def _pass(part_engine, span, start, transfer, cycles, latency, first, epoch, q, 
         name = epoch + i
         for e in range(ENGINES):
             need[e] = -1
+        n0 = n1 = n2 = n3 = n4 = n5 = np.int32(-1)
         for s in range(start[j], start[j + 1]):
             a = span[s, 0]
+            write = a & 1
             seen = -1
-            if a & 1:
-                for g in range(a >> 1, span[s, 1]):
-                    w = table[g, 0]
-                    if w != seen:
-                        seen = w
-                        if w >= epoch:
-                            e = int(engine[w - epoch])
-                            need[e] = max(need[e], w)
-                    for e in range(ENGINES):
-                        need[e] = max(need[e], table[g, 1 + e])
-                        # whoever comes later waits for this write, which waits for them
-                        table[g, 1 + e] = -1
-                    table[g, 0] = name
-            else:
-                for g in range(a >> 1, span[s, 1]):
-                    w = table[g, 0]
-                    if w != seen:
-                        seen = w
-                        if w >= epoch:
-                            e = int(engine[w - epoch])
-                            need[e] = max(need[e], w)
-                    table[g, 1 + me] = name
+            for c in range(a >> 1, span[s, 1]):
+                w = cell[c, 0]
+                if w < 0:
+                    at = 8 if write else 0
+                    n0, n1, n2 = max(n0, entry[c, at]), max(n1, entry[c, at + 1]), max(n2, entry[c, at + 2])
+                    n3, n4, n5 = max(n3, entry[c, at + 3]), max(n4, entry[c, at + 4]), max(n5, entry[c, at + 5])
+                elif w != seen:
+                    seen = w
+                    e = int(engine[w - epoch])
+                    need[e] = max(need[e], w)
+                if write:
+                    n0, n1, n2 = max(n0, cell[c, 1]), max(n1, cell[c, 2]), max(n2, cell[c, 3])
+                    n3, n4, n5 = max(n3, cell[c, 4]), max(n4, cell[c, 5]), max(n5, cell[c, 6])
+                    # whoever comes later waits for this write, which waits for them
+                    cell[c, 1] = cell[c, 2] = cell[c, 3] = cell[c, 4] = cell[c, 5] = cell[c, 6] = -1
+                    cell[c, 0] = name
+                else:
+                    cell[c, 1 + me] = name
+        need[0], need[1], need[2] = max(need[0], n0), max(need[1], n1), max(need[2], n2)
+        need[3], need[4], need[5] = max(need[3], n3), max(need[4], n4), max(need[5], n5)
         for e in range(ENGINES):  # `limit` of my SETs may still stand with e: no more until e has been waited for
             if oldest[me, e] > clock[me, e]:
                 need[e] = latest[e]
@@ -350,6 +421,9 @@ class Synchroniser:
         port = port_units(machine, SHARE_UNIT)
         self.rates = (min(cap_units(machine, Engine.MTE2), port), min(cap_units(machine, Engine.MTE3), port))
         self._table = np.full((int(sum(granules)), 8), -1, np.int32)
+        self._at = np.zeros(len(self._table) + 1, np.int32)
+        self._bound = np.empty(len(self._table) + 1, np.int32)
+        self._cell, self._entry = np.empty((0, 8), np.int32), np.empty((0, 16), np.int32)
         self._ring = np.empty((ENGINES, ENGINES, self.count_limit), np.int32)
         self._epoch = 0
         self._span = np.empty((1 << 12, 2), np.int32)
@@ -360,14 +434,20 @@ class Synchroniser:
         start = np.empty(len(code) + 1, np.int32)
         while (used := _spans(code, self.offsets, _SHIFT, self.constant_blocks, start, self._span)) < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
+        span = self._span[:used].copy()
+        bound = self._bound[: _compress(span, self._at, self._bound)].copy()
+        touched = np.zeros(max(0, len(bound) - 1), np.uint8)
+        _touch(span, touched)
         cost = price(code, self.tables)
         transfer = cost.bus > 0
         engine = code[:, ENGINE].astype(np.uint8)
         rate = np.where(engine == _MTE3, self.rates[1], self.rates[0])
         return Footprint(
             engine,
-            self._span[:used].copy(),
+            span,
             start,
+            bound,
+            touched,
             np.where(transfer, cost.bus, cost.busy),
             transfer.view(np.uint8),
             np.where(transfer, (cost.bus + rate - 1) // rate, cost.busy),
@@ -386,8 +466,13 @@ class Synchroniser:
         rows, none = self._rows, self._epoch - 1
         self._ring[:] = none
         pairs = (ENGINES, ENGINES)
+        cells = max((len(part.touched) for part in parts), default=0)
+        if cells > len(self._cell):
+            self._cell, self._entry = np.empty((2 * cells, 8), np.int32), np.empty((2 * cells, 16), np.int32)
         queues = _Queues(
             self._table,
+            self._cell,
+            self._entry,
             np.full(pairs, none, np.int64),
             np.full(ENGINES, none, np.int64),
             self._ring,
@@ -398,8 +483,11 @@ class Synchroniser:
             np.full(ENGINES, -1, np.int64),
         )
         first = 0
-        for part in parts:
+        for number, part in enumerate(parts):
+            _enter(part.bound, part.touched, self._epoch if number else -1, rows.engine, self._table, self._cell, self._entry)
             _pass(part.engine, part.span, part.start, part.transfer, part.cycles, self.latency, first, self._epoch, queues, rows)
+            if number + 1 < len(parts):
+                _leave(part.bound, part.touched, self._table, self._cell)
             first += len(part.engine)
         self._epoch += n
         length = _order(n, queues.first, rows.after, rows.key, rows.edge_count, rows.set_head, rows.set_next, rows.place)
