@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
@@ -55,6 +55,7 @@ class _Emitter:
     ub: dict[str, int]
     out: Code
     at: int = 0
+    jobs: dict[int, ConvJob] = field(default_factory=dict)  # per convolution, what is the same in all of its blocks
 
 
 def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None) -> Lowered | Infeasible:
@@ -69,19 +70,18 @@ def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False,
     refusal = _refuse(unit, plan, blocks, start)
     if refusal:
         return Infeasible(where, refusal)
-    l1, need = fit(_l1_wishes(unit, plan, blocks), unit.machine.buffer_blocks(Memory.L1), 1)
+    l1_list = _l1_wishes(unit, plan, blocks)
+    l1, need = fit(l1_list, unit.machine.buffer_blocks(Memory.L1), 1)
     if need > unit.machine.buffer_blocks(Memory.L1):
         return Infeasible(where, f"needs {need * BLOCK_BYTES:,} B of L1, the machine has {unit.machine.buffers_bytes.L1:,}")
-    l1_wishes = {w.name: w.size for w in _l1_wishes(unit, plan, blocks)}
     ub_list = _ub_wishes(unit, plan, blocks)
     ub, need_ub = fit(ub_list, unit.machine.buffer_blocks(Memory.UB), 1)
     if need_ub > unit.machine.buffer_blocks(Memory.UB):
         return Infeasible(where, f"needs {need_ub * BLOCK_BYTES:,} B of UB, the machine has {unit.machine.buffers_bytes.UB:,}")
     if flip:
-        top = unit.machine.buffer_blocks(Memory.L1)
-        l1 = {name: (top - at - l1_wishes[name]) // 16 * 16 for name, at in l1.items()}
-        sizes = {w.name: w.size for w in ub_list}
-        top = unit.machine.buffer_blocks(Memory.UB)
+        top, sizes = unit.machine.buffer_blocks(Memory.L1), {w.name: w.size for w in l1_list}
+        l1 = {name: (top - at - sizes[name]) // 16 * 16 for name, at in l1.items()}
+        top, sizes = unit.machine.buffer_blocks(Memory.UB), {w.name: w.size for w in ub_list}
         ub = {name: (top - at - sizes[name]) // 8 * 8 for name, at in ub.items()}
     emitter = _Emitter(unit, plan, blocks, l1, ub, scratch if scratch is not None else new_scratch())
     if not _emit(emitter):
@@ -256,7 +256,8 @@ def _first_use(blocks: Blocks, k: int) -> int:
 
 
 def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
-    return e.l1.get(f"t{storage}.{slot[storage]}", e.l1[f"t{storage}.0"])
+    found = e.l1.get(f"t{storage}.{slot[storage]}")
+    return e.l1[f"t{storage}.0"] if found is None else found
 
 
 def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, slot: dict[int, int]) -> Place:
@@ -338,17 +339,16 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
     conv, tiling, unit = spec.kernel, e.plan.tilings[k], e.unit
     assert isinstance(conv, Conv)
     assert isinstance(tiling, ConvTiling)
-    dtype, machine = int(unit.dtype), unit.machine
-    resident = tiling.weights == "resident"
-    w0 = e.l1[f"w{k}.0"]
     if first:
+        dtype = int(unit.dtype)
         e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.bias_at, e.ub[f"b{k}"], spec.bias_blocks, 1 << 30)
-        if resident and e.at >= 0:
+        if tiling.weights == "resident" and e.at >= 0:
+            w0 = e.l1[f"w{k}.0"]
             e.at = _fetch(e.out, e.at, dtype, spec.index, L1, spec.weights_at, w0, spec.weight_blocks, _WEIGHT_PIECE_BLOCKS)
         if e.at < 0:
             return
     rows = e.blocks.computed[k][t]
-    kh, kw = conv.weights.shape[2:]
+    kh = conv.weights.shape[2]
     top = rows.start * conv.stride[0] - conv.pads[0]
     if top >= spec.in_h:  # every window lies in the padding below the image; above it is the same, and can be said
         top = -((rows.size - 1) * conv.stride[0] + (kh - 1) * conv.dilation[0] + 1)
@@ -357,30 +357,56 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         first_row = max(0, top)
     source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, slot)
     target = _target(e, spec, k, t, image, slot)
-    to = _way_out(unit, e.blocks, k)
-    residual = Place(DDR, -1, 0)
-    if spec.residual is not None:
-        residual = _source(e, spec, 1, rows.start, t, image, slot)
-    path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
-    assert path is not None
-    job = ConvJob(
-        dtype=dtype,
-        tag=spec.index,
+    residual = _NOWHERE if spec.residual is None else _source(e, spec, 1, rows.start, t, image, slot)
+    job = e.jobs.get(k)
+    if job is None:
+        job = e.jobs[k] = _conv_job(e, spec, k, tiling)
+    job = job._replace(
         in_base=source.base,
         in_rows=e.blocks.staged[spec.reads[0].storage].rows[t].stop - first_row,
+        in_plane=source.plane,
+        pad_top=max(0, -top),
+        out_rows=rows.size,
+        dst=target.base,
+        dst_plane=target.plane,
+        residual_from=residual.memory,
+        residual=residual.base,
+        residual_plane=residual.plane,
+    )
+    e.at = emit_conv(e.out, e.at, job, parity)
+
+
+_NOWHERE = Place(DDR, -1, 0)
+
+
+def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJob:
+    """The job of a convolution without the places and rows of a block."""
+    conv, unit, machine = spec.kernel, e.unit, e.unit.machine
+    assert isinstance(conv, Conv)
+    resident = tiling.weights == "resident"
+    w0 = e.l1[f"w{k}.0"]
+    to = _way_out(unit, e.blocks, k)
+    path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
+    assert path is not None
+    kh, kw = conv.weights.shape[2:]
+    return ConvJob(
+        dtype=int(unit.dtype),
+        tag=spec.index,
+        in_base=0,
+        in_rows=0,
         in_w=spec.in_w,
         in_pitch=unit.storages[spec.reads[0].storage].row_blocks,
-        in_plane=source.plane,
+        in_plane=0,
         kh=kh,
         kw=kw,
         sh=conv.stride[0],
         sw=conv.stride[1],
         dh=conv.dilation[0],
         dw=conv.dilation[1],
-        pad_top=max(0, -top),
+        pad_top=0,
         pad_left=conv.pads[1],
         lanes=spec.lanes,
-        out_rows=rows.size,
+        out_rows=0,
         out_w=spec.out_w,
         groups=spec.groups,
         c1=spec.c1,
@@ -399,11 +425,11 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         bias=e.ub[f"b{k}"],
         act=int(Activation[conv.activation]),
         to=to,
-        dst=target.base,
-        dst_plane=target.plane,
-        residual_from=residual.memory,
-        residual=residual.base,
-        residual_plane=residual.plane,
+        dst=0,
+        dst_plane=0,
+        residual_from=DDR,
+        residual=-1,
+        residual_plane=0,
         out_0=e.ub.get(f"o{k}.0", 0),
         out_1=e.ub.get(f"o{k}.1", 0),
         res_0=e.ub.get(f"r{k}.0", 0),
@@ -414,7 +440,6 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         planes_per_n1=16 // unit.dtype.lanes,
         fixpipe_engine=int(Engine[path.engine]),
     )
-    e.at = emit_conv(e.out, e.at, job, parity)
 
 
 def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity) -> None:  # type: ignore[no-untyped-def]
