@@ -69,59 +69,68 @@ def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
     leaves = [spec.index in unit.escapes or len(readers[k]) < len(unit.consumers[spec.index]) for k, spec in enumerate(kernels)]
     computed: list[list[Rows]] = [[EMPTY] * count for _ in kernels]
+    main: list[list[Rows]] = [[EMPTY] * count for _ in kernels]
     own: list[list[Rows]] = [[EMPTY] * count for _ in kernels]
-    for t in range(count):
-        for k in range(len(kernels) - 1, -1, -1):
-            spec = kernels[k]
+    for k in range(len(kernels) - 1, -1, -1):
+        spec = kernels[k]
+        wanted = [(c - start, _reads(unit, c, spec.y)) for c in readers[k]]
+        for t in range(count):
             rows = EMPTY
             if leaves[k]:
                 rows = own[k][t] = share(spec.out_h, t, count)
-            for c in readers[k]:
-                rows = rows.hull(_wanted(unit, c, spec.y, computed[c - start][t]))
+            for c, reads in wanted:
+                rows = rows.hull(_wanted(reads, main[c][t], computed[c][t]))
             computed[k][t] = rows
+            main[k][t] = demand(spec.kernel, rows, spec.in_h)
     inside = tuple(bool(r) for r in readers)
-    staged, loads = _residence(unit, start, stop, count, computed, inside)
+    staged, loads = _residence(unit, start, stop, count, computed, main, inside)
     return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, staged, loads)
 
 
-def _wanted(unit: Unit, reader: int, piece: Piece, out: Rows) -> Rows:
-    """Rows of a piece that kernel `reader` needs for its output rows."""
-    spec = unit.kernels[reader]
-    rows = EMPTY
-    for i, read in enumerate(spec.reads):
-        if read.overlaps(piece):
-            rows = rows.hull(demand(spec.kernel, out, spec.in_h) if i == 0 else out)
-    return rows
+@lru_cache(maxsize=1 << 16)
+def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool]:
+    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand."""
+    first, *others = unit.kernels[reader].reads
+    return first.overlaps(piece), any(read.overlaps(piece) for read in others)
+
+
+def _wanted(reads: tuple[bool, bool], main: Rows, out: Rows) -> Rows:
+    """Rows of a piece that a reader needs for its output rows; `main`: those of its main input."""
+    as_main, as_other = reads
+    if as_main:
+        return main.hull(out) if as_other else main
+    return out if as_other else EMPTY
 
 
 def _residence(
-    unit: Unit, start: int, stop: int, count: int, computed: list[list[Rows]], inside: tuple[bool, ...]
+    unit: Unit, start: int, stop: int, count: int, computed: list[list[Rows]], main: list[list[Rows]], inside: tuple[bool, ...]
 ) -> tuple[dict[int, Staged], tuple[Load, ...]]:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only)."""
     kernels = unit.kernels[start:stop]
     writes: dict[int, list[tuple[int, Piece]]] = {}
     reads: dict[int, list[tuple[int, Piece]]] = {}
-    wanted: set[int] = set()
+    kept: set[int] = set()
     for k, spec in enumerate(kernels):
         for read in spec.reads:
             reads.setdefault(read.storage, []).append((k, read))
         if isinstance(spec, ConvSpec):
-            wanted.add(spec.reads[0].storage)
+            kept.add(spec.reads[0].storage)
         if inside[k]:
             writes.setdefault(spec.y.storage, []).append((k, spec.y))
-            wanted.add(spec.y.storage)
+            kept.add(spec.y.storage)
     staged: dict[int, Staged] = {}
     loads: list[Load] = []
-    for storage in sorted(wanted):
+    for storage in sorted(kept):
         made, used = writes.get(storage, []), reads.get(storage, [])
         pieces = [piece for _, piece in made + used]
         plane = min(p.plane for p in pieces)
         planes = max(p.plane + p.planes for p in pieces) - plane
+        wanted = [(k, _reads(unit, start + k, piece)) for k, piece in used]
         rows = []
         for t in range(count):
             hull = EMPTY
-            for k, piece in used:
-                hull = hull.hull(_wanted(unit, start + k, piece, computed[k][t]))
+            for k, reads_as in wanted:
+                hull = hull.hull(_wanted(reads_as, main[k][t], computed[k][t]))
             for k, _ in made:
                 hull = hull.hull(computed[k][t])
             rows.append(hull)
