@@ -171,9 +171,10 @@ class EstimatorState:
 class EstimatorRule:
     """The variant with the least predicted time at the bandwidth of late, unless static did better on the whole.
 
-    Cycles per byte of the last inference give, by the response of the variant that ran, the slowness 1 / share; it is averaged with weight
-    `weight` for the newest (an exponentially weighted average of cycles per byte, in units in which all variants agree).  The choice changes
-    where another variant is predicted to be faster by more than `margin` (a fraction) and the present one was held for `dwell` inferences.
+    Cycles per byte of the last inference give, by the response of the variant that ran, the slowness 1 / share, which is averaged with
+    weight `weight` for the newest: an exponentially weighted average of cycles per byte, in a unit in which all variants agree.  The choice
+    changes where another variant is predicted to be faster by more than `margin` (a fraction) and the present one was held for `dwell`
+    inferences.
 
     Loss budget: the adaptive choice is charged for what it chose, every static variant for what it would have taken, both by prediction at
     the bandwidth that was seen.  While the adaptive account exceeds the best static one by more than `loss_budget` of it plus `grace`
