@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def _step(where: str, cycle: object, share: object, before: Steps) -> tuple[int,
     if isinstance(cycle, str):
         cycle = int(cycle) if cycle.isascii() and cycle.isdecimal() and len(cycle) < 20 else cycle
     if not isinstance(cycle, int) or not 0 <= cycle <= _MAX_CYCLE:
-        raise BadInputError(f"{where}: cycle {cycle!r}; accepted: a whole number from 0 to {_MAX_CYCLE}")
+        raise BadInputError(f"{where}: cycle {reprlib.repr(cycle)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
     if not before and cycle != 0:
         raise BadInputError(f"{where}: cycle {cycle} leaves a gap; accepted: 0 in the first row, so that the load is known from the start")
     if before and cycle <= before[-1][0]:
@@ -70,7 +71,7 @@ def _step(where: str, cycle: object, share: object, before: Steps) -> tuple[int,
         value = math.nan
     units = round(value * SHARE_UNIT) if 0 < value <= 1 else 0
     if units < 1:
-        raise BadInputError(f"{where}: share {share!r}; accepted: a number from 1/{SHARE_UNIT} to 1, what the background load leaves")
+        raise BadInputError(f"{where}: share {reprlib.repr(share)}; accepted: a number from 1/{SHARE_UNIT} to 1, what the load leaves")
     return cycle, units
 
 
@@ -79,11 +80,11 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, object, object]]:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
         if [name.strip() for name in header] != _COLUMNS:
-            raise BadInputError(f"{path}:1: {','.join(header)!r}; accepted: the header cycle,share")
+            raise BadInputError(f"{path}:1: {reprlib.repr(','.join(header))}; accepted: the header cycle,share")
         for row in reader:
             where = f"{path}:{reader.line_num}"
             if len(row) != 2:
-                raise BadInputError(f"{where}: {','.join(row)!r} has {len(row)} values; accepted: cycle,share")
+                raise BadInputError(f"{where}: {reprlib.repr(','.join(row))} has {len(row)} values; accepted: cycle,share")
             yield where, row[0].strip(), row[1].strip()
 
 
@@ -163,11 +164,14 @@ def _bursts(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]
 
 
 def _adversary(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """From one extreme to the other about as fast as a controller can follow: what it has learnt is wrong when it acts."""
+    """From one extreme to the other about as fast as a controller can follow: what it has learnt is wrong when it acts.
+
+    Held for a quarter to two inferences, where an inference is as long as the share makes it.
+    """
     shares = load.light_to_heavy
     while True:
-        yield 0.25 + 2.75 * rng.random(), shares[0]
-        yield 0.25 + 2.75 * rng.random(), shares[-1]
+        for share in (shares[0], shares[-1]):
+            yield (0.25 + 1.75 * rng.random()) * shares[-1] / share, share
 
 
 GENERATORS: Mapping[str, Draw] = {"step": _staircase, "periodic": _wave, "bursty": _bursts, "adversarial": _adversary}

@@ -14,7 +14,7 @@ Rates are in 1/65536 bus bytes per cycle, rounded down, at least 1: time stays i
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,10 +97,9 @@ class ContentionTrace:
         """The share in force in a cycle."""
         return self.share_units[self._step(cycle)]
 
-    def next_change(self, cycle: int) -> int | None:
-        """The first cycle behind `cycle` from which on another step holds; None in the last one."""
-        i = self._step(cycle) + 1
-        return self.cycles[i] if i < len(self.cycles) else None
+    def changes(self, start: int, end: int) -> int:
+        """How many steps begin in (start, end)."""
+        return max(0, bisect_left(self.cycles, end) - self._step(start) - 1)
 
     def after(self, cycle: int, changes: int | None = None) -> ContentionTrace:
         """The same load as seen by an inference that starts at `cycle`; only the first `changes` changes where that is given."""

@@ -97,14 +97,11 @@ class Runtime:
     def inference(self, variant: int, trace: ContentionTrace, start: int) -> Timing:
         """An inference that starts at cycle `start` of a trace."""
         timing = self.steady(variant, trace.share_at(start))
-        change = trace.next_change(start)
-        changes = 0
+        shown = 0
         # until it ends before the first change that it was not shown
-        while change is not None and change < start + timing.cycles:
-            changes = 4 * changes + 1
-            seen = trace.after(start, changes)
-            timing = simulate_trace(self._prepared[variant], self.machine, seen)
-            change = trace.next_change(start + seen.cycles[-1])
+        while (met := trace.changes(start, start + timing.cycles)) > shown:
+            shown = met
+            timing = simulate_trace(self._prepared[variant], self.machine, trace.after(start, shown))
         return timing
 
     def serve(
