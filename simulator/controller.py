@@ -155,7 +155,7 @@ class EstimatorState:
 
     wanted: the adaptive choice.  held: inferences since it last changed.  slowness: estimate of 1 / share, None before the first
     inference that moved data.  adaptive_cycles, static_cycles: what following it, or staying with each variant, would have taken so far,
-    as predicted from the bandwidth that each inference saw.  fallen_back: whether the static one runs.
+    as predicted from the bandwidth that each inference saw.  refuge: the static variant that runs instead of the adaptive choice, or None.
     """
 
     variant: int
@@ -164,7 +164,7 @@ class EstimatorState:
     slowness: float | None = None
     adaptive_cycles: float = 0.0
     static_cycles: tuple[float, ...] = ()
-    fallen_back: bool = False
+    refuge: int | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,8 @@ class EstimatorRule:
     Loss budget: the adaptive choice is charged for what it chose, every static variant for what it would have taken, both by prediction at
     the bandwidth that was seen.  While the adaptive account exceeds the best static one by more than `loss_budget` of it plus `grace`
     inferences, that static variant runs; the adaptive account goes on, and takes over again when its loss is half of what is allowed.
+    Where static variants are close, the best one so far may change with every inference, and to follow it would be to lose each time (as
+    follow-the-leader does against an adversary): it is left only when it is behind by as much as is allowed.
     """
 
     response: Response
@@ -214,8 +216,12 @@ class EstimatorRule:
         best = min(range(len(static)), key=lambda v: static[v])
         allowed = self.loss_budget * static[best] + self.grace * taken[best]
         loss = adaptive - static[best]
-        fallen_back = loss > (allowed / 2 if state.fallen_back else allowed)
-        return EstimatorState(best if fallen_back else wanted, wanted, held, slowness, adaptive, static, fallen_back)
+        refuge = state.refuge
+        if loss <= (allowed if refuge is None else allowed / 2):
+            refuge = None
+        elif refuge is None or static[refuge] - static[best] > allowed:
+            refuge = best
+        return EstimatorState(wanted if refuge is None else refuge, wanted, held, slowness, adaptive, static, refuge)
 
     def _choose(self, current: int, held: int, slowness: float) -> tuple[int, int]:
         """The adaptive choice, and since how many inferences."""
