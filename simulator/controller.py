@@ -149,21 +149,28 @@ class ThresholdRule:
 # estimator -----------------------------------------------------------------------------------------------------------
 
 
+_TRUST = 10  # inferences of a variant that weigh as much as the belief that predictions are right
+
+
 @dataclass(frozen=True)
 class EstimatorState:
     """variant: to run next.  The rest is the account of two candidates for that: the adaptive choice and the best static variant.
 
     wanted: the adaptive choice.  held: inferences since it last changed.  slowness: estimate of 1 / share, None before the first
-    inference that moved data.  adaptive_cycles, static_cycles: what following it, or staying with each variant, would have taken so far,
-    as predicted from the bandwidth that each inference saw.  refuge: the static variant that runs instead of the adaptive choice, or None.
+    inference that moved data.  refuge: the static variant that runs instead of the adaptive choice, or None.
+    predicted, ran, taken: per variant, the cycles that all inferences would have taken with it, as predicted from the bandwidth that each
+    of them saw; the part of them that did run with it; and what that part really took.  adaptive_cycles: what following the adaptive choice
+    would have taken.
     """
 
     variant: int
     wanted: int
+    predicted: tuple[float, ...]
+    ran: tuple[float, ...]
+    taken: tuple[float, ...]
+    adaptive_cycles: float = 0.0
     held: int = 0
     slowness: float | None = None
-    adaptive_cycles: float = 0.0
-    static_cycles: tuple[float, ...] = ()
     refuge: int | None = None
 
 
@@ -176,11 +183,13 @@ class EstimatorRule:
     changes where another variant is predicted to be faster by more than `margin` (a fraction) and the present one was held for `dwell`
     inferences.
 
-    Loss budget: the adaptive choice is charged for what it chose, every static variant for what it would have taken, both by prediction at
-    the bandwidth that was seen.  While the adaptive account exceeds the best static one by more than `loss_budget` of it plus `grace`
-    inferences, that static variant runs; the adaptive account goes on, and takes over again when its loss is half of what is allowed.
-    Where static variants are close, the best one so far may change with every inference, and to follow it would be to lose each time (as
-    follow-the-leader does against an adversary): it is left only when it is behind by as much as is allowed.
+    Loss budget: the adaptive choice is charged what it took, every static variant what it would have taken: predicted from the bandwidth
+    that was seen, times what the variant took over what was predicted whenever it ran.  (A share that changes within inferences makes them
+    longer than a constant one of that mean, and some variants more than others.)  While the adaptive account exceeds the best static one
+    by more than `loss_budget` of it plus `grace` inferences, that static variant runs; the adaptive account goes on, by prediction, and
+    takes over again when its loss is half of what is allowed.  Where static variants are close, the best one so far may change with every
+    inference, and to follow it would be to lose each time (as follow-the-leader does against an adversary): it is left only when it is
+    behind by as much as is allowed.
     """
 
     response: Response
@@ -199,29 +208,33 @@ class EstimatorRule:
                 raise BadInputError(f"estimator {name} {getattr(self, name)}; accepted: 0 or more")
 
     def start(self) -> EstimatorState:
-        first = self.response.steadiest
-        return EstimatorState(first, first, static_cycles=(0.0,) * len(self.response.variants))
+        first, nothing = self.response.steadiest, (0.0,) * len(self.response.variants)
+        return EstimatorState(first, first, nothing, nothing, nothing)
 
     def step(self, state: EstimatorState, seen: Seen) -> EstimatorState:
         if not seen.ddr_bytes:  # it says nothing about the port
             return state
         now = self.response.slowness_of(seen.variant, seen.load_store_cycles / seen.ddr_bytes)
-        taken = self.response.cycles_at(now)
-        static = tuple(a + b for a, b in zip(state.static_cycles, taken, strict=True))
-        adaptive = state.adaptive_cycles + taken[state.wanted]
+        cycles = self.response.cycles_at(now)
+        predicted = tuple(a + b for a, b in zip(state.predicted, cycles, strict=True))
+        ran = _added(state.ran, seen.variant, cycles[seen.variant])
+        taken = _added(state.taken, seen.variant, seen.end - seen.start)
+        # what a variant took over what was predicted, whenever it ran
+        factor = tuple((t + _TRUST * c) / (r + _TRUST * c) if c else 1.0 for t, r, c in zip(taken, ran, cycles, strict=True))
+        static = tuple(p * f for p, f in zip(predicted, factor, strict=True))
+        mine = seen.end - seen.start if seen.variant == state.wanted else cycles[state.wanted] * factor[state.wanted]
         slowness = now if state.slowness is None else self.weight * now + (1 - self.weight) * state.slowness
         wanted, held = self._choose(state.wanted, state.held + 1, slowness)
-        if wanted != state.wanted:
-            adaptive += self.switch_cycles
+        adaptive = state.adaptive_cycles + mine + (self.switch_cycles if wanted != state.wanted else 0)
         best = min(range(len(static)), key=lambda v: static[v])
-        allowed = self.loss_budget * static[best] + self.grace * taken[best]
+        allowed = self.loss_budget * static[best] + self.grace * cycles[best]
         loss = adaptive - static[best]
         refuge = state.refuge
         if loss <= (allowed if refuge is None else allowed / 2):
             refuge = None
         elif refuge is None or static[refuge] - static[best] > allowed:
             refuge = best
-        return EstimatorState(wanted if refuge is None else refuge, wanted, held, slowness, adaptive, static, refuge)
+        return EstimatorState(wanted if refuge is None else refuge, wanted, predicted, ran, taken, adaptive, held, slowness, refuge)
 
     def _choose(self, current: int, held: int, slowness: float) -> tuple[int, int]:
         """The adaptive choice, and since how many inferences."""
@@ -230,3 +243,7 @@ class EstimatorRule:
         if held >= self.dwell and predicted[best] < (1 - self.margin) * predicted[current]:
             return best, 0
         return current, held
+
+
+def _added(values: tuple[float, ...], at: int, value: float) -> tuple[float, ...]:
+    return (*values[:at], values[at] + value, *values[at + 1 :])
