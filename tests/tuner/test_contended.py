@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
 from simulator.contention import generate, write_trace
@@ -17,28 +16,16 @@ from simulator.npu.machine import SHARE_UNIT, load_machine
 from simulator.onnx_container import read_container
 from simulator.response import measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime
-from tests.models import small_model
-from tuner.build import default_plan, open_source
+from tests.contended import two_variants
 from tuner.cli import main
 from tuner.commands.contended import load_of
-from tuner.source import Source
 
 EDGE = load_machine("edge")
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two variants: none and slight have a segment in two blocks, severe the default plan, which moves less and has a larger rho."""
-    folder = tmp_path_factory.mktemp("contended")
-    onnx.save(small_model("conv_chain"), folder / "model.onnx")
-    plan = default_plan(open_source(Source(folder / "model.onnx", EDGE)).unit)
-    first = plan.segments[0].model_copy(update={"blocks": 2})
-    (folder / "one.json").write_text(plan.to_json())
-    (folder / "two.json").write_text(plan.model_copy(update={"segments": (first, *plan.segments[1:])}).to_json())
-    words = ["compile", folder / "model.onnx", "--machine", "edge", "--out", folder / "out.onnx"]
-    words += ["--plan", folder / "two.json", "--plan", f"severe={folder / 'one.json'}"]
-    assert main([str(word) for word in words]) == 0
-    return folder / "out.onnx"
+    return two_variants(tmp_path_factory.mktemp("contended"))
 
 
 def simulate(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
