@@ -1,8 +1,8 @@
 """How full the memories on chip are, and how much of the DDR port is used, over a run.
 
 A block of a memory is in use from the start of the instruction that writes it to the end of the last one that reads it before it is
-written anew.  An instruction that reads a block and writes it again (an accumulation) goes on with it.  What is written and never read is in
-use while it is written.  So a memory is never fuller than it is large, and what lies there to no purpose is not counted.
+written anew.  An instruction that reads a block and writes it again (an accumulation) goes on with it.  What is written and never read is
+in use while it is written.  So a memory is never fuller than it is large, and what lies there to no purpose is not counted.
 """
 
 from __future__ import annotations

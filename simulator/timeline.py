@@ -123,7 +123,7 @@ def timeline(program: Program, machine: Machine, share_units: int) -> Timeline:
 class Stalls:
     """Stretches in which an engine with something left to do stood still; int64 [k] each, queue by queue in order of time.
 
-    row: the entry that waited.  source_engine, source_core: of the SET (FLAG), or of the full queue before the scalar unit (QUEUE); else -1.
+    row: the entry that waited.  source_engine, source_core: of the SET (FLAG), or of the queue that was full (QUEUE); else -1.
     source_row: what the SET stood behind, the last work before it in its queue; else -1.
     """
 

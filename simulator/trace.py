@@ -242,6 +242,10 @@ def _waits(t: Timeline, names: _Names, s: Stalls, core: int) -> Iterator[str]:
         for cause in Cause:
             at = np.flatnonzero((s.core == core) & (s.engine == engine) & (s.cause == cause))
             rows, source = s.row[at], [engines[e] for e in s.source_engine[at].tolist()]
+            far = s.source_core[at] != core
+            source = [
+                f"{name} of core {c}" if f else name for name, c, f in zip(source, s.source_core[at].tolist(), far.tolist(), strict=True)
+            ]
             texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(at), "operator": names.operator(rows)}
             numbers = {
                 "segment": t.segment[rows],
@@ -272,13 +276,15 @@ def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:
     """From the start of a segment's first work to the end of its last."""
     rows = np.flatnonzero(t.work & (t.core == core))
     segment = t.segment[rows]
-    for number in np.unique(segment).tolist():
-        mine = rows[segment == number]
+    order = np.argsort(segment, kind="stable")
+    numbers, first = np.unique(segment[order], return_index=True)
+    for number, mine in zip(numbers.tolist(), np.split(rows[order], first[1:]), strict=True):
         operators = np.unique(t.operator[mine]).tolist()
         start, end = int(t.start[mine].min()), int(t.end[mine].max())
         inside = names.operators[operators[0]] + (f" .. {names.operators[operators[-1]]}" if len(operators) > 1 else "")
         args = f'"operators":{len(operators)},"start_cycle":{start},"cycles":{end - start}'
-        head = f'"cat":"segment","id":{number},"pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"segment {number}: {inside}"'
+        name = f"segment {number}: {inside}"
+        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}","pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
         for phase, cycle in (("b", start), ("e", end)):
             us, ns = divmod(int(_nanoseconds(t, np.array([cycle]))[0]), 1000)
             yield f'{{"ph":"{phase}",{head},"ts":{us}.{ns:03d}' + (f',"args":{{{args}}}}}' if phase == "b" else "}")
