@@ -69,6 +69,8 @@ class SegmentTime:
 def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence[Operator] = ()) -> tuple[SegmentTime, ...]:
     """Segments that have work, by number.  segments, operators: the tables of the container, () where it has none."""
     work = np.flatnonzero(t.work)
+    if not len(work):
+        return ()
     number = t.segment[work]
     order = np.argsort(number, kind="stable")
     names, first = np.unique(number[order], return_index=True)

@@ -275,6 +275,8 @@ _CAUSES = {
 def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:
     """From the start of a segment's first work to the end of its last."""
     rows = np.flatnonzero(t.work & (t.core == core))
+    if not len(rows):
+        return
     segment = t.segment[rows]
     order = np.argsort(segment, kind="stable")
     numbers, first = np.unique(segment[order], return_index=True)

@@ -58,6 +58,10 @@ def test_time_is_cut_at_the_ends_of_segments() -> None:
     assert (zero.operators, zero.blocks) == (1, None)
 
 
+def test_a_run_without_work() -> None:
+    assert breakdown(run()) == ()
+
+
 def test_ddr_is_the_union_of_reads_and_writes() -> None:
     # read 4..14; write of 2 blocks at half a block per cycle: 4..8 of which the read takes half the port
     t = run(*of(3, 0, copy(TINY, DDR, L1, 10), copy(TINY, UB, DDR, 2, to=100)))
