@@ -230,9 +230,8 @@ def show(found: dict[str, Any]) -> None:
     for name in ("program_stages", "segment_stages"):
         r = found[name]
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
-        print(
-            f"  {name.split('_')[0]} of {r['instructions']:,.0f} instructions: {parts}; by its records {r['record_times']:.2f} times as long"
-        )
+        kind, times = name.split("_")[0], r["record_times"]
+        print(f"  {kind} of {r['instructions']:,.0f} instructions: {parts}; by its records {times:.2f} times as long")
     if "ray" in found:
         r = found["ray"]
         what = f"{r['ray_per_s']:,.0f} of {r['serial_per_s']:,.0f} segments per second"
