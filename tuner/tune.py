@@ -15,8 +15,7 @@ import onnx
 
 import simulator
 from compiler.derive.gene import realise_all
-from compiler.derive.plan import Plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError

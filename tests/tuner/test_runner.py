@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compiler.derive.gene import Gene, single_operators
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.machine import DataType, load_machine
