@@ -177,6 +177,8 @@ class Structures:
 
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same: the structure, and everything of the gene but its place."""
+        if gene.blocks == 1 and self.unit.storages[0].n == 1:
+            gene = gene._replace(prefetch=2, window=1, resident=True)  # nothing is loaded or made twice
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:

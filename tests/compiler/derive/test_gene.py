@@ -174,7 +174,10 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     assert Structures(wide).structure(0, 1) != structures.structure(0, 1)
     other = make_unit(small_graph("inception_block", 5), u.machine, DataType.float16)
     assert Structures(other).structure(0, len(u.kernels)) == structures.structure(0, len(u.kernels)), "weights' values cost nothing"
-    gene = Gene(0, 1)
+    gene = Gene(0, 1, 2)
     changed = [gene._replace(**{name: value}) for name, value in
-               (("blocks", 2), ("prefetch", 1), ("window", 2), ("chunk", 1), ("resident", False), ("choices", (1,)))]  # fmt: skip
+               (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("resident", False), ("choices", (1,)))]  # fmt: skip
     assert len({structures.key(g) for g in (gene, *changed)}) == 7
+    once = Gene(0, 1, 1)
+    same = [once._replace(prefetch=1), once._replace(window=2), once._replace(resident=False)]
+    assert len({structures.key(g) for g in (once, *same)}) == 1, "in one block nothing is loaded or made twice"
