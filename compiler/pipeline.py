@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from compiler.derive.plan import Plan, SegmentPlan
-from compiler.emit.segment import Infeasible, Lowered, lower_segment, new_scratch
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan
+from compiler.emit.segment import Lowered, lower_segment, new_scratch
 from compiler.schedule.sync import Footprint, Schedule, Synchroniser
 from compiler.tile.spec import Unit
 from simulator.npu import isa
