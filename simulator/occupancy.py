@@ -31,12 +31,12 @@ class Steps(NamedTuple):
 
 @njit(cache=True)
 def _lifetimes(
-    code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, offset: Ints, last: Ints, touched: Ints, at_start: Ints, at_end: Ints
+    code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, offset: Ints, last: Ints, at_start: Ints, at_end: Ints
 ) -> None:
     """at_start, at_end: int64 [6, n], blocks that come into use (+) or fall out of it (-) at the start and the end of a row.
 
-    order: rows by start.  offset: int64 [6], a memory's first cell, -1 for DDR.  last, touched: int64 [cells], -1 at first: the row whose
-    end would end the block's use (-1: not in use), and the last row that read or wrote it.
+    order: rows by start.  offset: int64 [6], a memory's first cell, -1 for DDR.  last: int64 [cells], -1 at first: the row whose end would
+    end the block's use (-1: not in use).
     """
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in order:
@@ -49,18 +49,16 @@ def _lifetimes(
                     cell = offset[memory] + first + group * stride2 + run * stride
                     for b in range(cell, cell + length):
                         old = last[b]
-                        if write and touched[b] != i:
+                        if write:
                             if old >= 0:
                                 if end[old] <= start[i]:
                                     at_end[memory, old] -= 1
-                                else:  # a race: in use once at any time all the same
+                                else:  # in place (`old` is `i`), or a race: in use once at any time all the same
                                     at_start[memory, i] -= 1
                             at_start[memory, i] += 1
                             last[b] = i
                         elif old >= 0 and end[i] >= end[old]:
                             last[b] = i
-                        if write or old >= 0:
-                            touched[b] = i
     for memory in range(1, offset.shape[0]):
         stop = offset[memory + 1] if memory + 1 < offset.shape[0] else last.shape[0]
         for b in range(offset[memory], stop):
@@ -76,9 +74,9 @@ def bytes_in_use(t: Timeline, core: int) -> dict[Memory, Steps]:
     start, end = t.start[rows], t.end[rows]
     order = np.argsort(start, kind="stable")
     order = order[t.work[rows][order]]
-    last, touched = (np.full(sum(sizes), -1, np.int64) for _ in range(2))
+    last = np.full(sum(sizes), -1, np.int64)
     at_start, at_end = (np.zeros((_MEMORIES, len(start)), np.int64) for _ in range(2))
-    _lifetimes(t.code[rows], order, start, end, offset, last, touched, at_start, at_end)
+    _lifetimes(t.code[rows], order, start, end, offset, last, at_start, at_end)
     found = {}
     for memory in list(Memory)[1:]:
         some = [np.flatnonzero(at_start[memory]), np.flatnonzero(at_end[memory])]

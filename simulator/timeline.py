@@ -174,8 +174,7 @@ def _queue_stalls(
 ) -> list[Ints]:
     op, dispatch, end = t.code[rows, isa.OP], t.dispatch[rows], t.end[rows]
     is_wait = op == Op.WAIT
-    # a SET leaves at once: what it waits for is not the queue's time
-    after = np.maximum.accumulate(np.where(op == Op.SET, dispatch, end)) if len(rows) else end
+    after = np.maximum.accumulate(end) if len(rows) else end
     before = np.concatenate(([0], after[:-1])) if len(rows) else after
     handed = np.maximum(before, dispatch)
     reached = np.where(is_wait, end, np.where(t.work[rows], t.start[rows], handed))

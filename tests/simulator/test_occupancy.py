@@ -39,6 +39,15 @@ def test_from_the_first_write_to_the_last_read() -> None:
     assert not pairs(bytes_in_use(t, 1)[L1])
 
 
+def test_the_reader_that_ends_last_counts() -> None:
+    # eight blocks written 0..8; MTE3 reads them 8..16, the vector unit, which comes after it in the stream, 8..9
+    relu = record(Op.VRELU, Engine.VECTOR, 8, 1, 1, 8, 1, 8, src=UB, dst=UB, d=64, s=(0,))
+    flags = [flag_set(MTE1, 0, engine) for engine in (Engine.MTE3, Engine.VECTOR)]
+    flags += [flag_wait(engine, 0, MTE1) for engine in (Engine.MTE3, Engine.VECTOR)]
+    t = run([copy(TINY, L1, UB, 8), *flags, copy(TINY, UB, L1, 8, to=100), relu])
+    assert pairs(bytes_in_use(t, 0)[UB]) == [(0, 256), (8, 512), (9, 256), (16, 0)]
+
+
 def test_a_block_that_is_written_anew_is_free_in_between() -> None:
     # written 0..2, read 2..6 by the vector unit; idle; written again 10..12 and not read
     relu = record(Op.VRELU, Engine.VECTOR, 2, 1, 1, 8, 1, 8, src=UB, dst=UB, d=64, s=(0,))
@@ -52,6 +61,12 @@ def test_an_accumulation_goes_on_with_its_block() -> None:
     t = run([mmad(16, 0), mmad(8, 1), mmad(4, 0)])
     # 32 blocks; the third starts anew where the second ends
     assert pairs(bytes_in_use(t, 0)[L0C]) == [(0, 1024), (24, 1024), (28, 0)]
+
+
+def test_blocks_of_a_race_are_counted_once() -> None:
+    # ten blocks written 0..10, eight of them by the vector unit as well, 0..1
+    relu = record(Op.VRELU, Engine.VECTOR, 8, 1, 1, 8, 1, 8, src=UB, dst=UB, d=0, s=(64,))
+    assert pairs(bytes_in_use(run([copy(TINY, L1, UB, 10), relu]), 0)[UB]) == [(0, 320), (1, 64), (10, 0)]
 
 
 def test_ddr_bandwidth_of_two_cores() -> None:

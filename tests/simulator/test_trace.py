@@ -138,10 +138,19 @@ def test_lanes_of_a_compiled_program() -> None:
 
 def test_clocks_beyond_int64_products() -> None:
     fast = TINY.model_copy(update={"clock_hz": 1 << 40})
-    value = read(program(fast, [copy(TINY, DDR, L1, 1 << 9)]), fast)
+    # 2**18 blocks at 2**-16 of the port: 2**34 cycles, which are 1/64 s
+    slow = record(Op.COPY, MTE2, 1, 1 << 18, 0, 0, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
+    value = read(program(fast, [slow]), fast, share=1)
     (event,) = [e for e in value["traceEvents"] if e["ph"] == "X" and e["cat"] == "MTE2"]
-    assert event["ts"] + event["dur"] == 0  # 516 cycles of a picosecond
-    assert event["args"]["cycles"] == 512
+    assert event["args"]["cycles"] == 1 << 34
+    assert event["dur"] == 1e6 / 64
+
+
+def test_what_a_transfer_loses() -> None:
+    (event,) = lanes(read(program(TINY, [copy(TINY, DDR, L1, 10)]), TINY, SHARE_UNIT // 2))[0, "MTE2"]
+    found = event["args"]
+    # 10 cycles with the whole port, 20 with half of it, and nobody else there
+    assert (found["alone_cycles"], found["lost_to_background_cycles"], found["lost_to_sharing_cycles"], found["cycles"]) == (10, 10, 0, 20)
 
 
 def test_what_an_event_says() -> None:
