@@ -5,8 +5,8 @@
 
 Each cell is compiled with a variant per level: plans of the run in RUNS that was made for it, else of a search of N candidates, else layer
 by layer.  Weights are drawn from a seed.  It is written as a compiled ONNX file, and read by a fresh process that has no compiler.
-There: decode and verify, execute the container, onnxruntime on the file's body,
- the sanitizer, the file's table of cycles, cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
+There: decode and verify, execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles,
+cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
 In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
 
 Exit code 1 where anything fails.
