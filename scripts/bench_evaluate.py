@@ -25,8 +25,8 @@ import numpy as np
 
 from compiler.derive.gene import Gene, Genome, block_counts, choice_count, plan_of, realise, single_operators
 from compiler.derive.moves import MOVES, random_genome, repaired
-from compiler.derive.plan import SegmentPlan
-from compiler.emit.segment import Infeasible, Lowered
+from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.emit.segment import Lowered
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
 from compiler.pipeline import Compiler
@@ -230,9 +230,8 @@ def show(found: dict[str, Any]) -> None:
     for name in ("program_stages", "segment_stages"):
         r = found[name]
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
-        print(
-            f"  {name.split('_')[0]} of {r['instructions']:,.0f} instructions: {parts}; by its records {r['record_times']:.2f} times as long"
-        )
+        kind, times = name.split("_")[0], r["record_times"]
+        print(f"  {kind} of {r['instructions']:,.0f} instructions: {parts}; by its records {times:.2f} times as long")
     if "ray" in found:
         r = found["ray"]
         what = f"{r['ray_per_s']:,.0f} of {r['serial_per_s']:,.0f} segments per second"

@@ -16,15 +16,16 @@ from pathlib import Path
 from onnx import ModelProto
 
 from compiler.derive.gene import layer_by_layer
-from compiler.derive.plan import Plan, parse_plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan, parse_plan
 from compiler.frontend import load_model, lower
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit, make_unit
-from simulator.npu.container import Container, Variant, encode
-from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
-from simulator.npu.machine import DataType, Machine
+from compiler.schedule.blocks import cut
+from compiler.tile.machine import check_machine
+from compiler.tile.spec import ConvSpec, Unit, make_unit
+from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
+from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import Timing, simulate_levels
 from tuner.source import Source
@@ -56,34 +57,6 @@ def open_source(source: Source) -> Opened:
     check_machine(source.machine, source.dtype)
     model = load_model(source.model, source.shapes, random_weights=source.random_weights)
     return Opened(source, model, Compiler(make_unit(lower(model), source.machine, source.dtype)))
-
-
-# what emission takes for granted, and of which engine; L0C straight to L1 is used where it is listed
-_PATHS = {
-    ("DDR", "L1"): ("MTE2",),
-    ("DDR", "UB"): ("MTE2",),
-    ("L1", "L0A"): ("MTE1",),
-    ("L1", "L0B"): ("MTE1",),
-    ("L1", "UB"): ("MTE1",),
-    ("L0C", "UB"): ("FIXPIPE", "VECTOR"),
-    ("UB", "L1"): ("MTE3",),
-    ("UB", "DDR"): ("MTE3",),
-}
-
-
-def check_machine(machine: Machine, dtype: DataType) -> None:
-    """Raise `UnsupportedError` where the compiler has no code for a machine: a path that it needs is missing, or the data type is."""
-    have: dict[tuple[str, str], str] = {(path.source, path.destination): path.engine for path in machine.paths}
-    for path, engines in _PATHS.items():
-        found = have.get(path)
-        if found not in engines:
-            what = "is missing" if found is None else f"belongs to {found}"
-            raise UnsupportedError(
-                f"machine {machine.name}: path {' -> '.join(path)} {what}; the compiler needs it, of {' or '.join(engines)}"
-            )
-    types = sorted(machine.matrix.cycles_per_fractal)
-    if dtype.name not in types:
-        raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")
 
 
 def default_plan(unit: Unit) -> Plan:
@@ -171,10 +144,28 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
 def container_of(unit: Unit, measured: Mapping[str, Measured]) -> Container:
     """Level -> measured plan, as the container that is shipped."""
     variants = tuple(
-        Variant(level, unit.machine.share_units(level), m.program.streams, m.plan.digest, {at: m.timings[at].cycles for at in measured})
+        Variant(
+            level,
+            unit.machine.share_units(level),
+            m.program.streams,
+            m.plan.digest,
+            {at: m.timings[at].cycles for at in measured},
+            tuple(Segment(len(segment.operators), segment.blocks) for segment in m.plan.segments),
+        )
         for level, m in measured.items()
     )
-    return Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants)
+    return Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants, operators(unit))
+
+
+def operators(unit: Unit) -> tuple[Operator, ...]:
+    """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
+    images = unit.storages[0].n
+    found = []
+    for spec, (rows,) in zip(unit.kernels, cut(unit, 0, len(unit.kernels), 1).computed, strict=True):
+        macs = spec.macs * rows.size // spec.out_h * images
+        accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * 16 * images if isinstance(spec, ConvSpec) else 0
+        found.append(Operator(spec.name[:MAX_NAME], macs, accumulators))
+    return tuple(found)
 
 
 def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Container:

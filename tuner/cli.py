@@ -236,6 +236,9 @@ def _simulate(
     level: Annotated[
         str | None, typer.Option(metavar="L", help="Contention level; all unless given. With --controller static: the variant that runs.")
     ] = None,
+    by_segment: Annotated[
+        bool, typer.Option("--segments", help="Segment by segment instead: cycles, what limits it, bytes, work.")
+    ] = False,
     trace: Annotated[
         str | None,
         typer.Option(metavar="T", help="Background load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
@@ -260,14 +263,29 @@ def _simulate(
             if value is not None:
                 raise BadInputError(f"{name} goes with --trace")
         from tuner.commands.compiled import simulate_file
+        from tuner.commands.profile import segments
 
-        simulate_file(compiled, level, as_json)
+        (segments if by_segment else simulate_file)(compiled, level, as_json)
         return
+    if by_segment:
+        raise BadInputError("--segments does not go with --trace")
     from tuner.commands.contended import Contention, simulate_contended
 
     name = (controller or ControllerName.estimator).value
     count = 1000 if inferences is None else inferences
     simulate_contended(compiled, Contention(trace, name, count, level, t_min, t_max, slice_cycles, switch_cycles), as_json)
+
+
+@app.command("trace")
+def _trace(
+    compiled: Compiled,
+    out: Annotated[Path, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
+    level: OneLevel = None,
+) -> None:
+    """Every instruction of a variant on a time line: engines, what they wait for, memory in use, DDR bandwidth."""
+    from tuner.commands.profile import trace
+
+    trace(compiled, level, out)
 
 
 @app.command("disasm")

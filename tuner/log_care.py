@@ -67,8 +67,8 @@ def repair(run: Path | str) -> list[Fault]:
     for dataset, schema in schemas.items():
         folder = run / dataset
         numbers = {int(Path(fault.file).stem) for fault in done if fault.file.startswith(dataset) and Path(fault.file).stem.isdecimal()}
-        present = part_numbers(folder)
-        for number in sorted(numbers | set(range(max(present, default=0) + 1))):
+        # up to the last part there is or was, so that no gap is left before it
+        for number in range(max([*part_numbers(folder), *numbers], default=0) + 1):
             path = folder / f"{number:08d}.parquet"
             if not path.exists():
                 write_empty_part(path, schema, run / ".tmp")

@@ -35,18 +35,17 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
     t = tables(unit.machine)
     images = unit.storages[0].n
-    out = np.zeros(len(FEATURES))
+    out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
-        rows = np.array([r.size for r in blocks.computed[k]], np.int64)
-        rows = rows[rows > 0]
+        rows = [size for r in blocks.computed[k] if (size := r.size)]
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
             _conv(out, unit, t, spec, tiling, rows, blocks, k, images)
         else:
             assert isinstance(tiling, VectorTiling)
             _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
-        out[_AT["row_share"]] += rows.sum() / spec.out_h
+        out[_AT["row_share"]] += sum(rows) / spec.out_h
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
@@ -67,16 +66,16 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     out[_AT["segments"]] = 1
     out[_AT["window"]] = plan.window * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
-    return out
+    return np.array(out, np.float64)
 
 
 def _conv(
-    out: NDArray[np.float64],
+    out: list[float],
     unit: Unit,
     t: CostTables,
     s: ConvSpec,
     tiling: ConvTiling,
-    rows: NDArray[np.int64],
+    rows: list[int],
     blocks: Blocks,
     k: int,
     images: int,
@@ -85,32 +84,32 @@ def _conv(
     assert isinstance(conv, Conv)
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
-    pixels = rows * s.out_w
-    tiles_m = -(-pixels // tiling.tile_m)
+    pixels = sum(rows) * s.out_w
+    tiles_m = sum(-(-r * s.out_w // tiling.tile_m) for r in rows)
     chunks_n, chunks_k = -(-s.n1 // n1), -(-s.k1 // k1)
     tiles_n, tiles_k = -(-n1 // tiling.tile_n1), -(-k1 // tiling.tile_k1)
-    padded = -(-pixels // 16) * 16
-    products = float((tiles_m * tiles_n * tiles_k).sum()) * s.groups * chunks_n * chunks_k * images
+    padded = sum(-(-r * s.out_w // 16) * 16 for r in rows)
+    products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
     l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
     fractal = int(t.fractal_cycles[int(unit.dtype)])
-    cube = float(padded.sum()) / 16 * s.k1 * s.n1 * s.groups * fractal * images
+    cube = float(padded) / 16 * s.k1 * s.n1 * s.groups * fractal * images
     m_outer = tiling.order == "m"
     times_a = 1 if tiles_k == 1 and m_outer else tiles_n
-    times_b = np.where((tiles_k == 1) & (not m_outer), 1, tiles_m)
-    a = float(padded.sum()) * s.k1 * s.groups * 32 / t.rate[l1, l0a] * times_a * chunks_n
-    b = float(times_b.sum()) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
-    stores = float(tiles_m.sum()) * tiles_n * chunks_n * s.groups * images
+    times_b = len(rows) if tiles_k == 1 and not m_outer else tiles_m
+    a = float(padded) * s.k1 * s.groups * 32 / t.rate[l1, l0a] * times_a * chunks_n
+    b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
+    stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
     out[_AT["cube_cycles"]] += cube + products * t.scalars[0]
-    out[_AT["ideal_cube_cycles"]] += float(pixels.sum()) / 16 * s.k1 * s.n1 * s.groups * fractal * images
+    out[_AT["ideal_cube_cycles"]] += float(pixels) / 16 * s.k1 * s.n1 * s.groups * fractal * images
     out[_AT["mte1_cycles"]] += (a + b) * images + products * t.startup[l1, l0a]
     inside = blocks.inside[k]
-    fix = float(pixels.sum()) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
+    fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
     out[_AT["weight_bytes"]] += s.weight_blocks * BLOCK_BYTES * (1 if resident else len(rows) * images) + s.bias_blocks * BLOCK_BYTES
     if s.residual is not None:
-        out[_AT["residual_bytes"]] += float(pixels.sum()) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
+        out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if inside and unit.machine.path(l0c, l1) is None:
-        out[_AT["mte3_on_chip_cycles"]] += float(pixels.sum()) * s.y.planes * BLOCK_BYTES / max(1, t.rate[Memory.UB, l1]) * images
+        out[_AT["mte3_on_chip_cycles"]] += float(pixels) * s.y.planes * BLOCK_BYTES / max(1, t.rate[Memory.UB, l1]) * images
     out[_AT["instructions"]] += products * 3 + stores * 2
     out[_AT["products"]] += products
     out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * len(rows) * images
@@ -118,18 +117,18 @@ def _conv(
 
 
 def _vector(
-    out: NDArray[np.float64],
+    out: list[float],
     unit: Unit,
     t: CostTables,
     s: PoolSpec | VectorSpec | SoftmaxSpec,
     tiling: VectorTiling,
-    rows: NDArray[np.int64],
+    rows: list[int],
     blocks: Blocks,
     k: int,
     images: int,
 ) -> None:
-    size = float(rows.sum()) * s.out_w * s.y.planes * images
-    tiles = float((-(-rows // tiling.tile_rows)).sum()) * -(-s.y.planes // tiling.tile_planes) * images
+    size = float(sum(rows)) * s.out_w * s.y.planes * images
+    tiles = float(sum(-(-r // tiling.tile_rows) for r in rows)) * -(-s.y.planes // tiling.tile_planes) * images
     read = size * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):

@@ -167,12 +167,13 @@ def _estimate(s, c, points):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _keep(s, c, ms, ns, ks, table, used):  # type: ignore[no-untyped-def]
-    """Insert a shape's points into the ranking `table` (int64 [KEPT, 7], `used` rows); returns how many rows it has then.
+def _keep(s, c, ms, ns, ks, table, order, used):  # type: ignore[no-untyped-def]
+    """Rank a shape's points among those in `table` (int64 [KEPT, 7], `used` rows); order: int64 [KEPT, 2] of (cycles, row), the best first.
 
-    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.
+    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  Returns how many rows are used then.
     """
     area = s.n1 * s.k1
+    most = table.shape[0]
     for m in ms:
         for n in ns:
             for k in ks:
@@ -180,19 +181,30 @@ def _keep(s, c, ms, ns, ks, table, used):  # type: ignore[no-untyped-def]
                     continue
                 for n_outer in range(2):
                     cycles = _cycles(s, c, m, n, k, n_outer)
-                    at = used
-                    while at > 0 and (
-                        cycles < table[at - 1, 0] or (cycles == table[at - 1, 0] and area > table[at - 1, 1] * table[at - 1, 2])
-                    ):
-                        at -= 1
-                    if at == table.shape[0]:
+                    if used == most and cycles > order[most - 1, 0]:
                         continue
-                    used = min(used + 1, table.shape[0])
-                    for row in range(used - 1, at, -1):
-                        for column in range(7):
-                            table[row, column] = table[row - 1, column]
-                    table[at, 0], table[at, 1], table[at, 2] = cycles, s.n1, s.k1
-                    table[at, 3], table[at, 4], table[at, 5], table[at, 6] = m, n, k, n_outer
+                    at = used
+                    while at > 0:
+                        before = order[at - 1, 0]
+                        if cycles > before:
+                            break
+                        if cycles == before:
+                            row = order[at - 1, 1]
+                            if area <= table[row, 1] * table[row, 2]:
+                                break
+                        at -= 1
+                    if at == most:
+                        continue
+                    row = used
+                    if used == most:
+                        row = order[most - 1, 1]
+                    else:
+                        used += 1
+                    for i in range(used - 1, at, -1):
+                        order[i, 0], order[i, 1] = order[i - 1, 0], order[i - 1, 1]
+                    order[at, 0], order[at, 1] = cycles, row
+                    table[row, 0], table[row, 1], table[row, 2] = cycles, s.n1, s.k1
+                    table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
     return used
 
 
@@ -236,11 +248,11 @@ def _ranked(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool
     """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
     c = _cost(machine, dtype, direct)
     chunks = [(layer.n1, layer.k1)] if resident else _chunk_choices(layer, rows * layer.out_w, budget, machine.buffer_blocks(Memory.L0C))
-    table, used = np.empty((KEPT, 7), np.int64), 0
+    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
     for chunk in chunks:
         shape = _shape(machine, dtype, layer, rows, direct, chunk)
-        used = _keep(shape, c, *_axes(shape, c), table, used)
-    return table[:used]
+        used = _keep(shape, c, *_axes(shape, c), table, order, used)
+    return table[order[:used, 1]]
 
 
 @lru_cache(maxsize=65536)

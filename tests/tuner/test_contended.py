@@ -138,6 +138,7 @@ def test_text(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (("--trace", "step:1", "--controller", "static", "--level", "nil"), "level 'nil': not in the compiled model"),
         (("--trace", "step:1", "--controller", "magic"), "magic"),
         (("--trace", "step:1", "--inferences", "0"), "--inferences"),
+        (("--trace", "step:1", "--segments"), "--segments does not go with --trace"),
         (("--controller", "static"), "--controller goes with --trace"),
         (("--slice", "0"), "--slice goes with --trace"),
         (("--inferences", "5"), "--inferences goes with --trace"),

@@ -207,6 +207,13 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
         assert log.rows_published == 2
 
 
+def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    (tmp_path / "log" / "00000009.parquet").write_bytes(b"rubbish")
+    repair(tmp_path)
+    assert verify(tmp_path) == []
+
+
 def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     small_run(tmp_path)
     folder = tmp_path / "log"
