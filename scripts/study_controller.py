@@ -185,15 +185,32 @@ def report(rows: list[dict[str, Any]], rules: Iterable[str]) -> None:
         print(f"  {rule}: at most {worst:+.2%} over the best static variant anywhere (goal {OVER_STATIC:+.0%}): {kept}")
 
 
+def markdown(rows: list[dict[str, Any]], rules: Iterable[str]) -> str:
+    """The tables as docs/contention.md shows them."""
+    kinds = list(dict.fromkeys(row["trace"] for row in rows))
+    names = list(dict.fromkeys(row["network"] for row in rows))
+
+    def of(name: str, kind: str, key: str) -> list[float]:
+        return [row[key] for row in rows if (row["network"], row["trace"]) == (name, kind)]
+
+    lines = ["| network | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    lines += [f"| {name} | " + " | ".join(f"{mean(of(name, kind, 'to_win')):.2%}" for kind in kinds) + " |" for name in names]
+    lines += ["", "| rule | network | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 2) + "|"]
+    for rule, name in product(rules, names):
+        cells = [f"{mean(of(name, k, f'{rule}_over_oracle')):.2%} ({max(of(name, k, f'{rule}_over_static')):+.2%})" for k in kinds]
+        lines.append(f"| {rule} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("compiled", type=Path, nargs="*", help="run folders or compiled ONNX files; without them, small runs tuned here")
     parser.add_argument(
-        "--out", type=Path, required=True, help="folder for controller.csv and the runs; finished runs in it are used again"
+        "--out", type=Path, required=True, help="folder for controller.csv, controller.md and the runs; finished runs in it are used again"
     )
     parser.add_argument("--networks", default="squeezenet,shufflenet,densenet121", help="shipped networks to tune where no files are given")
     parser.add_argument("--machine", default="edge", help="machine of these runs")
-    parser.add_argument("--candidates", type=int, default=64, help="budget of each of these runs")
+    parser.add_argument("--candidates", type=int, default=256, help="budget of each of these runs")
     parser.add_argument("--seeds", type=int, default=5, help="traces of each kind that are reported, seeds 0..")
     parser.add_argument("--other-seeds", type=int, default=2, help=f"traces of each kind to choose settings on, seeds {OTHER_SEEDS}..")
     parser.add_argument("--inferences", type=int, default=400, help="length of a trace, in longest inferences at the heaviest level")
@@ -223,6 +240,7 @@ def main() -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
+    (args.out / "controller.md").write_text(markdown(rows, chosen))
     report(rows, chosen)
 
 
