@@ -97,8 +97,8 @@ class Prepared:
 class Recorded:
     """Per core, int64 [instructions] in stream order.
 
-    dispatch: handed to its queue.  start, end: of the work (of an MMAD, of its occupation); for a DDR transfer of its data phase; for SET leaving the queue and taking
-    effect (at its own core); for WAIT reaching the head of its queue, and passing.
+    dispatch: handed to its queue.  start, end: of the work (MMAD: of its occupation); for a DDR transfer of its data phase; for SET
+    leaving the queue and taking effect (at its own core); for WAIT reaching the head of its queue, and passing.
     """
 
     dispatch: tuple[Ints, ...]

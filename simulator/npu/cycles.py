@@ -20,10 +20,10 @@ MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the ma
 | weight-stationary               | passes * ceil(K/R) * ceil(N/C) * (2R + C + M - 2)           | at its end          |
 | weight-stationary, pipelined    | passes * ceil(K/R) * ceil(N/C) * max(M, R)                  | 2R + C - 2 later    |
 
-R rows, C columns.  In an array operands enter skewed, a row or column later in each next row or column: the last cell begins R + C - 2 cycles
-after the first.  Output-stationary: every cell then takes K steps.  Weight-stationary: R cycles bring the weights in, row by row, then
-M rows pass.  (The closed forms of SCALE-Sim: Samajdar et al., "A systematic methodology for characterizing scalability of DNN accelerators
-using SCALE-Sim", ISPASS 2020, as version 3 counts; partial tiles cost as much as whole ones.)
+R rows, C columns.  In an array operands enter skewed, each row and column a cycle after the one before: the last cell begins R + C - 2
+cycles after the first.  Output-stationary: every cell then takes K steps.  Weight-stationary: R cycles bring the weights in, row by
+row, then M rows pass.  Those are the closed forms of SCALE-Sim, as version 3 counts (Samajdar et al., "A systematic methodology for
+characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020); a part of a tile costs as much as a whole one.
 
 Pipelined: a tile's weights come in (its sums go out) through second registers, R cycles, while the tile before it (after it) passes, so
 tiles follow each other after max(M, R) (max(K, R)) cycles.  Filling and draining the array is latency, not occupation: `latency_cycles`

@@ -175,4 +175,5 @@ def _may_leave(
         return now >= source.completed + (machine.flags.between_cores_cycles if source.core != x.core else 0)
     if x.is_transfer:
         return sum(y.is_transfer and y.left is not None and not y.done_by(now) for y in queue) < machine.ddr.outstanding
-    return all(y.done_by(now) for y in queue[: queue.index(x)])
+    # a SET behind an MMAD takes effect when the results are out, and holds up nobody until then
+    return all(y.done_by(now) for y in queue[: queue.index(x)] if y.op != Op.SET)
