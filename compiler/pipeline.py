@@ -4,7 +4,9 @@ load      frontend.load        ONNX file -> checked, cleaned ModelProto
 lower     frontend.lower       ModelProto -> Graph, rewritten
 unit      tile.spec            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
 plan      derive               which segments, how many blocks, what stays on chip, every tiling
-segment   emit.segment         blocks, buffers, sequential records of one segment (cached by its plan)
+blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
+memory    schedule.memory      where: L1 and UB, with lifetimes, or why it does not fit
+segment   emit.segment         sequential records of one segment (cached by its plan)
 stream    schedule.sync        flags and issue order -> one stream
 program   simulator.npu        streams + memory map, verified
 """
@@ -17,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from compiler.derive.plan import Plan, SegmentPlan
-from compiler.emit.segment import Infeasible, Lowered, lower_segment, new_scratch
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan
+from compiler.emit.segment import Lowered, lower_segment, new_scratch
 from compiler.schedule.sync import Footprint, Schedule, Synchroniser
 from compiler.tile.spec import Unit
 from simulator.npu import isa

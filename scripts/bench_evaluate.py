@@ -25,8 +25,8 @@ import numpy as np
 
 from compiler.derive.gene import Gene, Genome, block_counts, choice_count, plan_of, realise, single_operators
 from compiler.derive.moves import MOVES, random_genome, repaired
-from compiler.derive.plan import SegmentPlan
-from compiler.emit.segment import Infeasible, Lowered
+from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.emit.segment import Lowered
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
 from compiler.pipeline import Compiler

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible
 from compiler.frontend.zoo import PREFIX, shipped
 from compiler.tile.spec import ConvSpec
 from simulator.timing import program_bound, simulate_levels

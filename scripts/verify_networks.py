@@ -1,10 +1,12 @@
 """Are the nine light networks right on every machine, in every data type, at every level?
 
-    python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32] [--plans RUNS] [--json]
+    python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32]
+                                      [--candidates N] [--plans RUNS] [--json]
 
-Each cell is compiled (layer by layer, or with the plans of the run in RUNS that was made for it) with weights drawn from a seed, written
-as a compiled ONNX file, and read by a fresh process that has no compiler.  There: decode and verify, execute the container, onnxruntime on
-the file's body, the sanitizer, the file's table of cycles, cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
+Each cell is compiled with a variant per level: plans of the run in RUNS that was made for it, else of a search of N candidates, else layer
+by layer.  Weights are drawn from a seed.  It is written as a compiled ONNX file, and read by a fresh process that has no compiler.
+There: decode and verify, execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles,
+cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
 In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
 
 Exit code 1 where anything fails.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +28,9 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-NETWORKS = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512")
+from compiler.frontend.zoo import PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+
+NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
 CHILD = "--check-file"
 
 
@@ -40,7 +45,10 @@ def main() -> int:
     parser.add_argument("--networks", default=",".join(NETWORKS), help="default: all nine")
     parser.add_argument("--machines", default="edge,ascend310", help="default: %(default)s")
     parser.add_argument("--dtypes", default="float16,float32", help="default: %(default)s")
-    parser.add_argument("--plans", type=Path, metavar="RUNS", help="folder of run folders; a cell without one is compiled layer by layer")
+    parser.add_argument("--plans", type=Path, metavar="RUNS", help="folder of run folders; their plans are taken where they fit")
+    parser.add_argument(
+        "--candidates", type=int, default=0, metavar="N", help="search so many programs for a cell without a run; default: 0"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs; default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
     parser.add_argument(CHILD, type=Path, help=argparse.SUPPRESS)
@@ -59,7 +67,7 @@ def main() -> int:
             sys.stderr.write(f"[{i + 1}/{len(cells)}] {' '.join(cell)} ... ")
             sys.stderr.flush()
             at = time.perf_counter()
-            found = verify(cell, Path(folder), options.plans, options.seed)
+            found = verify(cell, Path(folder), options.plans, options.candidates, options.seed)
             rows += found
             faults = [fault for row in found for fault in row["faults"]]
             sys.stderr.write(f"{'ok' if not faults else f'FAILED: {faults[0]}'} ({time.perf_counter() - at:.1f} s)\n")
@@ -105,14 +113,14 @@ def show(rows: list[dict[str, Any]]) -> None:
     print_table(columns, cells)
 
 
-def verify(cell: Cell, folder: Path, runs: Path | None, seed: int) -> list[dict[str, Any]]:
+def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: int) -> list[dict[str, Any]]:
     """A row per level; one row that says why where the cell does not compile."""
     from simulator.npu.errors import TilefarmError
 
     where = {"network": cell.network, "machine": cell.machine, "dtype": cell.dtype}
     out = folder / "out.onnx"
     try:
-        common, faults = compile_cell(cell, out, runs, seed)
+        common, faults = compile_cell(cell, out, runs, candidates, seed)
     except TilefarmError as error:
         return [{**where, "level": "", "faults": [f"compile: {error}"]}]
     done = subprocess.run(
@@ -129,10 +137,8 @@ def verify(cell: Cell, folder: Path, runs: Path | None, seed: int) -> list[dict[
     return [{**where, **common, **row, "faults": faults + row["faults"]} for row in json.loads(done.stdout)]
 
 
-def compile_cell(cell: Cell, out: Path, runs: Path | None, seed: int) -> tuple[dict[str, Any], list[str]]:
+def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
     """Write the compiled file; what is known of it without running it, and what is wrong already."""
-    import onnx
-
     from compiler.pipeline import Compiler
     from simulator.npu.machine import DataType, load_machine
     from tuner.build import container_of, default_plan, measure_plans, open_source, package
@@ -140,9 +146,11 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, seed: int) -> tuple[d
     from tuner.macs import model_macs, npu_macs, program_macs
     from tuner.source import Source
 
-    light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{cell.network}.onnx"
-    source = Source(light, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
+    path, _ = resolve(Path(PREFIX + cell.network), seed)
+    source = Source(path, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
     run = find_run(runs, source) if runs is not None else None
+    if run is None and candidates:
+        run = searched(cell, path, out.parent, candidates, seed)
     opened = open_source(source)
     machine, unit = source.machine, opened.unit
     plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
@@ -164,6 +172,18 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, seed: int) -> tuple[d
         if program_macs(m.program) < macs
     ]
     return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": given / macs}, faults
+
+
+def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
+    """A run of `candidates` programs for a cell."""
+    from tuner.request import TuneRequest
+    from tuner.tune import tune
+
+    run = folder / f"{candidates} candidates"
+    shutil.rmtree(run, ignore_errors=True)
+    dtype: Any = cell.dtype
+    tune(TuneRequest(model, cell.machine, run, candidates, backend="serial", dtype=dtype, random_weights=seed, quiet=True))
+    return run
 
 
 def find_run(runs: Path, source: Any) -> Path | None:

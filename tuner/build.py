@@ -16,8 +16,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from compiler.derive.gene import layer_by_layer
-from compiler.derive.plan import Plan, parse_plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan, parse_plan
 from compiler.frontend import load_model, lower
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler

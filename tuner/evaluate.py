@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise, single_operators
-from compiler.derive.plan import SegmentPlan
-from compiler.emit.segment import Infeasible, Lowered
+from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.emit.segment import Lowered
 from compiler.ir.graph import Concat, Shuffle
 from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features

@@ -43,7 +43,8 @@ class Budget:
 class Runner:
     """The `Measure` of a search.
 
-    seq: number of the next measured task.  failures: status -> tasks that ended so, earlier sessions included.
+    seq: number of the next measured task.  tasks: those measured so far; a repeat writes no row and takes nothing off the budget.
+    failures: status -> tasks that ended so, earlier sessions included.
     model_versions: per level, the cost model that predicts; None where there is none yet.  on_reply: called after each batch, for progress.
     """
 
@@ -58,32 +59,31 @@ class Runner:
     model_versions: Sequence[str | None] = ()
     seq: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    tasks: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         machine = self.unit.machine
         self._facts = [(level, i, machine.contention[level], machine.clock_hz) for i, level in enumerate(self.levels)]
 
     def __call__(self, questions: Sequence[Question]) -> list[Reply]:
-        left = self.budget.left(self.champions.programs)
-        programs = bool(questions) and questions[0].ask.kind == "program"
-        if left == 0 and self.champions.programs == 0:
-            left = 1  # a deadline that passed before the first program: a run always has one
-        if left == 0:
-            raise BudgetSpent
-        taken = questions[:left] if programs and left is not None else questions
         replies: list[Reply] = []
+        programs = bool(questions) and questions[0].ask.kind == "program"
         # in pieces, so that a deadline or a progress display does not wait for all of them
         step = 16 if programs else 256
-        for at in range(0, len(taken), step):
-            part = taken[at : at + step]
+        while not replies or len(replies) < len(questions):
+            left = self.budget.left(self.champions.programs)
+            if left == 0 and self.champions.programs == 0:
+                left = 1  # a deadline that passed before the first program: a run always has one
+            if left == 0:
+                raise BudgetSpent
+            if not questions:
+                break
+            size = step if left is None or not programs else min(step, left)
+            part = questions[len(replies) : len(replies) + size]
             self.backend.submit([question.ask for question in part])
             outcomes = self.backend.collect(len(part))
             replies += [self._reply(question, outcome) for question, outcome in zip(part, outcomes, strict=True)]
             self.on_reply()
-            if self.budget.deadline is not None and self.budget.left(0) == 0:
-                raise BudgetSpent
-        if len(taken) < len(questions):
-            raise BudgetSpent
         return replies
 
     def _reply(self, question: Question, outcome: Outcome[Answer]) -> Reply:
@@ -99,6 +99,9 @@ class Runner:
         raw = None if answer is None else answer.features
         features = np.full(len(FEATURES), np.nan, np.float32) if raw is None else scaled(raw)
         record = TaskRecord(text_digest(f"{kind}:{payload}"), kind, payload, FEATURE_SET, features)
+        if record.task in self.tasks:
+            return Reply(question, answer, record.task)  # other genes, the same plan: nothing new was learnt
+        self.tasks[record.task] = None
         self.log.add_task(record)
         self.log.add_rows(self._rows(question, outcome, answer, record))
         self.seq += 1

@@ -48,7 +48,7 @@ class Summary(_Part):
     """The whole file."""
 
     schema_version: Literal[1] = 1
-    status: Literal["done", "interrupted"]
+    status: Literal["done"]
     run: str
     model: str
     model_digest: str

@@ -15,8 +15,7 @@ import onnx
 
 import simulator
 from compiler.derive.gene import realise_all
-from compiler.derive.plan import Plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
@@ -44,6 +43,7 @@ from tuner.source import Source, write_source
 from tuner.summary import BudgetUse, LevelSummary, Summary
 from tuner.training import Trainer
 
+_IDLE_GENERATIONS = 10
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 
 
@@ -176,11 +176,15 @@ class _Run:
         self.trainer.restore(state["trainer"], self.search)
         self.runner.seq = int(state["seq"])
         self.runner.failures.update(state["failures"])
+        self.runner.tasks = dict.fromkeys(state["tasks"])
         self._models_changed()
 
     def search_until_spent(self) -> None:
+        """Until the budget is spent, or for so many generations nothing new came up that nothing will."""
+        idle = 0
         try:
-            while True:
+            while idle < _IDLE_GENERATIONS:
+                before = self.runner.seq
                 for _ in self.search.step(self.runner):
                     self._show()
                 if self.config.use.cost_model and self.trainer.due(self.search):
@@ -190,8 +194,10 @@ class _Run:
                         for line in lines:
                             self._shown.say(line)
                 self._checkpoint()
+                idle = idle + 1 if self.runner.seq == before else 0
         except BudgetSpent:
-            self.log.flush()
+            pass
+        self.log.flush()
 
     def _models_changed(self) -> None:
         self.runner.model_versions = [None if model is None else model.version for model in self.search.models]
@@ -208,6 +214,7 @@ class _Run:
             "trainer": self.trainer.state(),
             "seq": self.runner.seq,
             "failures": dict(self.runner.failures),
+            "tasks": list(self.runner.tasks),
         }
         save_checkpoint(self.folder.checkpoint, state, self.log)
 
@@ -272,7 +279,7 @@ def _level(unit: Unit, level: str, measured: dict[str, Measured], base: dict[str
     timing = mine.timings[level]
     machine = unit.machine
     busy = timing.busy_cycles.sum(0) / (timing.cycles * machine.cores)
-    same = next((other for other in measured if measured[other].plan.digest == mine.plan.digest), level)
+    same = next((other for other in measured if measured[other].program.digest == mine.program.digest), level)
     baseline = base[level].timings[level].cycles
     return LevelSummary(
         ddr_share=machine.contention[level],

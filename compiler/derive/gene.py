@@ -12,10 +12,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from compiler.derive.plan import Plan, SegmentPlan, Tiling
-from compiler.emit.segment import Infeasible, staged_wishes, weight_wishes
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits
+from compiler.schedule.memory import staged_wishes, weight_wishes
 from compiler.tile.space import CHUNK_BUDGETS, KEPT, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit, signature
 from simulator.npu.machine import Memory
@@ -177,6 +177,8 @@ class Structures:
 
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same: the structure, and everything of the gene but its place."""
+        if gene.blocks == 1 and self.unit.storages[0].n == 1:
+            gene = gene._replace(prefetch=2, window=1, resident=True)  # nothing is loaded or made twice
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:

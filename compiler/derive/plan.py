@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,6 +22,17 @@ MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two o
 
 
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """Why a plan does not fit: a value, not an error."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
 
 
 class _Gene(BaseModel):

@@ -12,9 +12,7 @@ from typing import NamedTuple
 from numba import njit
 
 from compiler.emit.records import DDR, L0B, L1, MTE1, MTE2, MTE3, UB, Code, copy, fixpipe, im2col, mmad
-
-# where results go
-TO_DDR, TO_L1, TO_L1_BY_UB = 0, 1, 2
+from compiler.schedule.memory import TO_DDR, TO_L1
 
 
 class ConvJob(NamedTuple):

@@ -10,30 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numba import njit
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
-from compiler.emit.conv import PARITIES, TO_DDR, TO_L1, TO_L1_BY_UB, ConvJob, emit_conv
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
+from compiler.emit.conv import PARITIES, ConvJob, emit_conv
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, copy
 from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
-from compiler.ir.graph import Conv, Pool
+from compiler.ir.graph import Conv
 from compiler.schedule.blocks import Blocks, cut
-from compiler.schedule.buffers import Wish, allocate, fit
+from compiler.schedule.memory import TO_L1, named, place, way_out
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.isa import WORDS, Activation, float_bits
-from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
+from simulator.npu.machine import Engine, Memory
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 _WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
-
-
-@dataclass(frozen=True)
-class Infeasible:
-    """Why a plan does not fit: a value, not an error."""
-
-    where: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,162 +50,20 @@ class _Emitter:
 def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None) -> Lowered | Infeasible:
     """Lower the segment whose first kernel is `start`.
 
-    flip: place buffers from the top of L1 and UB, so that a segment's first loads need not wait for its predecessor's last reads.
-    scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
     """
-    where = f"segment {plan.operators[0]}..{plan.operators[-1]}" if len(plan.operators) > 1 else f"segment {plan.operators[0]}"
-    stop = start + len(plan.operators)
-    blocks = cut(unit, start, stop, plan.blocks)
-    refusal = _refuse(unit, plan, blocks, start)
-    if refusal:
-        return Infeasible(where, refusal)
-    l1_list = _l1_wishes(unit, plan, blocks)
-    l1, need = fit(l1_list, unit.machine.buffer_blocks(Memory.L1), 1)
-    if need > unit.machine.buffer_blocks(Memory.L1):
-        return Infeasible(where, f"needs {need * BLOCK_BYTES:,} B of L1, the machine has {unit.machine.buffers_bytes.L1:,}")
-    ub_list = _ub_wishes(unit, plan, blocks)
-    ub, need_ub = fit(ub_list, unit.machine.buffer_blocks(Memory.UB), 1)
-    if need_ub > unit.machine.buffer_blocks(Memory.UB):
-        return Infeasible(where, f"needs {need_ub * BLOCK_BYTES:,} B of UB, the machine has {unit.machine.buffers_bytes.UB:,}")
-    if flip:
-        top, sizes = unit.machine.buffer_blocks(Memory.L1), {w.name: w.size for w in l1_list}
-        l1 = {name: (top - at - sizes[name]) // 16 * 16 for name, at in l1.items()}
-        top, sizes = unit.machine.buffer_blocks(Memory.UB), {w.name: w.size for w in ub_list}
-        ub = {name: (top - at - sizes[name]) // 8 * 8 for name, at in ub.items()}
-    emitter = _Emitter(unit, plan, blocks, l1, ub, scratch if scratch is not None else new_scratch())
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    places = place(unit, plan, blocks, flip)
+    if isinstance(places, Infeasible):
+        return places
+    emitter = _Emitter(unit, plan, blocks, places.l1, places.ub, scratch if scratch is not None else new_scratch())
     if not _emit(emitter):
-        return Infeasible(where, f"needs more than {CAPACITY:,} instructions")
-    peaks = {"L1": need * BLOCK_BYTES, "UB": need_ub * BLOCK_BYTES, **_l0_peaks(unit, plan, blocks, start)}
-    return Lowered(emitter.out[: emitter.at].copy(), peaks)
+        return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
+    return Lowered(emitter.out[: emitter.at].copy(), places.peak_bytes)
 
 
 def new_scratch() -> Code:
     return np.empty((CAPACITY, WORDS), np.int32)
-
-
-def _round(blocks: int, to: int) -> int:
-    return -(-blocks // to) * to
-
-
-def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
-    """What makes the plan illegal whatever its addresses, or ''."""
-    machine = unit.machine
-    half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
-    for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[start + k]
-        if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
-            return f"{spec.name} needs a {'conv' if isinstance(spec, ConvSpec) else 'vector'} tiling"
-        if plan.operators[k] != spec.name:
-            return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
-        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
-            continue
-        a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
-        for name, need, have in (("L0A", a, half[Memory.L0A]), ("L0B", b, half[Memory.L0B]), ("L0C", c, half[Memory.L0C])):
-            if need > have:
-                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {name}, half of it is {have * BLOCK_BYTES:,}"
-        if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
-            pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
-            places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
-            if places > 2 * half[Memory.L0C]:
-                have = 2 * half[Memory.L0C] * BLOCK_BYTES
-                return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
-    return ""
-
-
-def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict[str, int]:
-    peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
-    for tiling in plan.tilings:
-        if isinstance(tiling, ConvTiling):
-            sizes = (tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2)
-            for name, size in zip(peaks, sizes, strict=True):
-                peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
-    return peaks
-
-
-def _iterations(unit: Unit, blocks: Blocks) -> int:
-    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
-
-
-def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
-    wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
-    for k, tiling in enumerate(plan.tilings):
-        wishes += weight_wishes(unit, blocks, k, tiling)
-    return wishes
-
-
-def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: int) -> list[Wish]:
-    """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
-    repeated = _iterations(unit, blocks) > 1
-    last = blocks.stop - blocks.start - 1
-    wishes = []
-    for staged in blocks.staged.values():
-        size = _round(staged.blocks(unit.storages[staged.storage].row_blocks), 16)
-        slots = 1
-        if repeated:
-            slots = window if staged.produced else prefetch
-        whole = repeated and (slots == 2 or not staged.produced)
-        for slot in range(slots):
-            birth, death = (0, last) if whole else (staged.birth, staged.death)
-            wishes.append(Wish(f"t{staged.storage}.{slot}", size, birth, death))
-    return wishes
-
-
-def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
-    """Buffers in L1 of kernel k's weights: all of them, or two chunks."""
-    spec = unit.kernels[blocks.start + k]
-    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
-        return []
-    if tiling.weights == "resident":
-        last = blocks.stop - blocks.start - 1
-        return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else (k, k)))]
-    size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
-    return [Wish(f"w{k}.{slot}", size, k, k) for slot in (0, 1)]
-
-
-def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
-    """Blocks of one UB slot of a vector kernel."""
-    if isinstance(spec, PoolSpec):
-        assert isinstance(spec.kernel, Pool)
-        rows_in = (tiling.tile_rows - 1) * spec.kernel.stride[0] + spec.kernel.kernel[0]
-        return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
-    if isinstance(spec, SoftmaxSpec):
-        return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
-    assert isinstance(spec, VectorSpec)
-    return (len(spec.reads) + spec.keeps_input) * tiling.tile_planes * tiling.tile_rows * spec.out_w
-
-
-def _way_out(unit: Unit, blocks: Blocks, k: int) -> int:
-    """Where a convolution's results go first."""
-    if not blocks.inside[k]:
-        return TO_DDR
-    return TO_L1 if unit.machine.path(Memory.L0C, Memory.L1) else TO_L1_BY_UB
-
-
-def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
-    repeated = _iterations(unit, blocks) > 1
-    last = blocks.stop - blocks.start - 1
-    wishes = []
-    for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[blocks.start + k]
-        life = (0, last) if repeated else (k, k)
-        if isinstance(spec, ConvSpec):
-            assert isinstance(tiling, ConvTiling)
-            wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
-            tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
-            if _way_out(unit, blocks, k) != TO_L1:
-                wishes += [Wish(f"o{k}.{slot}", tile, k, k) for slot in (0, 1)]
-            if spec.residual is not None:
-                wishes += [Wish(f"r{k}.{slot}", tile, k, k) for slot in (0, 1)]
-            continue
-        assert isinstance(tiling, VectorTiling)
-        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling), 8), k, k) for slot in (0, 1)]
-        if isinstance(spec, VectorSpec) and (spec.steps[:, 3] >= 0).any():
-            wishes.append(Wish(f"b{k}", _round(2 * len(spec.steps) * spec.y.planes, 8), *life))
-        elif isinstance(spec, SoftmaxSpec) and spec.gaps:
-            wishes.append(Wish(f"b{k}", _round(spec.y.planes, 8), *life))
-        elif isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), k, k))
-    return wishes
 
 
 def _emit(e: _Emitter) -> bool:
@@ -385,7 +232,7 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
     assert isinstance(conv, Conv)
     resident = tiling.weights == "resident"
     w0 = e.l1[f"w{k}.0"]
-    to = _way_out(unit, e.blocks, k)
+    to = way_out(unit, e.blocks, k)
     path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
     assert path is not None
     kh, kw = conv.weights.shape[2:]
@@ -511,8 +358,3 @@ def _pool(e, spec, k, t, image, slot, tiling, slots, consts, target, parity) -> 
         **slots,
     )
     return emit_pool(e.out, e.at, job, source, target, parity)
-
-
-def l1_need(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> int:
-    """Blocks of L1 that a segment needs at least."""
-    return allocate(_l1_wishes(unit, plan, blocks))[1]

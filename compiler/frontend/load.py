@@ -163,9 +163,8 @@ def _fix_shapes(model: ModelProto, shapes: Shapes, where: str, constants: set[st
         for axis, dim in enumerate(dims):
             if not dim.HasField("dim_value"):
                 shown = ",".join(str(d.dim_value) if d.HasField("dim_value") else (d.dim_param or "?") for d in dims)
-                example = ",".join(str(d.dim_value) if d.HasField("dim_value") else "1" for d in dims)
-                if len(dims) == 4:
-                    example = "1,3,224,224"
+                usual = ("1", "3", "224", "224") if len(dims) == 4 else ("1",) * len(dims)
+                example = ",".join(str(d.dim_value) if d.HasField("dim_value") else u for d, u in zip(dims, usual, strict=True))
                 raise BadInputError(
                     f"{where}: input {item.name!r} has a dynamic shape [{shown}] (axis {axis}); give one with --shape {item.name}={example}"
                 )

@@ -7,8 +7,7 @@ import pytest
 
 import compiler.pipeline
 from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise, realise_all, single_operators
-from compiler.derive.plan import Plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan
 from compiler.pipeline import Compiler
 from simulator.npu import isa
 from simulator.npu.machine import DataType, load_machine

@@ -8,8 +8,7 @@ from onnx import ModelProto
 
 from compiler.derive.gene import layer_by_layer, realise, realise_all
 from compiler.derive.moves import random_genome, repaired
-from compiler.derive.plan import Plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from simulator.npu.machine import DataType, Machine, load_machine

@@ -11,8 +11,7 @@ import pytest
 
 from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_all, single_operators
 from compiler.derive.moves import random_genome
-from compiler.derive.plan import Plan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, Plan
 from compiler.frontend import lower
 from compiler.ir.graph import Concat
 from compiler.pipeline import Compiler

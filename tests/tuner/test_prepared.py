@@ -9,7 +9,7 @@ import pytest
 
 from compiler.derive.gene import Genome, plan_of, realise
 from compiler.derive.moves import random_genome, repaired
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit, make_unit

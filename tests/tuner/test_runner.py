@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compiler.derive.gene import Gene, single_operators
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.machine import DataType, load_machine
@@ -96,8 +96,7 @@ def test_segments_are_free_of_charge(unit: Unit, make_runner: MakeRunner) -> Non
 
 def test_a_deadline_ends_a_run_but_not_before_its_first_program(unit: Unit, make_runner: MakeRunner) -> None:
     runner = make_runner(Budget(deadline=time.monotonic() - 1))
-    with pytest.raises(BudgetSpent):
-        runner([program(unit)])
+    assert len(runner([program(unit)])) == 1
     assert runner.champions.programs == 1
     assert runner.champions.baseline is not None
     with pytest.raises(BudgetSpent):
@@ -178,15 +177,15 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, make_runner: MakeR
 
 
 def test_pieces_change_nothing(unit: Unit, make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More questions than one piece: all are answered, in order."""
+    """More questions than one piece: all are answered, in order; a repeat writes no row and is free of charge."""
     runner = make_runner(Budget(candidates=100))
     shown: list[int] = []
     runner.on_reply = lambda: shown.append(runner.seq)
     questions = [program(unit, 1 + at % 5) for at in range(40)]
     replies = runner(questions)
     assert [reply.question for reply in replies] == questions
-    assert shown == [16, 32, 40]
-    assert runner.champions.programs == 40
+    assert shown == [5, 5, 5]
+    assert runner.champions.programs == 5
 
 
 def test_the_spec_makes_what_the_backend_runs(unit: Unit) -> None:

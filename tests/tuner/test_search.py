@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Structures, block_counts, single_operators
 from compiler.derive.moves import MOVES, random_genome, verify
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.errors import InfeasibleError

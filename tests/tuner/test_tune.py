@@ -28,6 +28,7 @@ from tuner.build import Opened, open_source
 from tuner.cli import main
 from tuner.cluster import connect
 from tuner.config import load_config
+from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.log import read_log, read_tasks
 from tuner.request import StudyRequest
 from tuner.runfolder import read_json
@@ -67,7 +68,7 @@ def _ray() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_number_of_workers_changes_nothing(model: Path, whole: Path, tmp_path: Path, workers: int) -> None:
     quick(model, tmp_path / "run", N, backend="ray", workers=workers)
     assert_equal_runs(tmp_path / "run", whole)
@@ -93,6 +94,35 @@ def test_a_run_that_is_continued_equals_one_with_the_whole_budget(model: Path, w
     assert_equal_runs(run, whole)
     pd.testing.assert_frame_equal(sorted_log(run).head(len(before)), before, check_categorical=False)
     assert len(read_json(run / "models" / "history.json")) >= 6, "two trainings of three levels: models come back from models/"
+
+
+def test_rows_beyond_the_checkpoint_teach_no_model(model: Path, whole: Path, tmp_path: Path) -> None:
+    """Checkpoints far apart: a resumed run trains again in the middle of what is in its log."""
+    run = tmp_path / "run"
+    quick(model, run, 40, "farm.checkpoint_every_s=1000")
+    quick(model, run, N, resume=True)
+    assert_equal_runs(run, whole)
+
+
+def test_candidates_that_crash_are_rows_of_a_run_that_resumes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Evaluator.answer
+
+    def fragile(self: Evaluator, ask: Ask) -> Answer:
+        if any(gene.blocks == 3 for gene in ask.genome):
+            raise RuntimeError("three blocks")
+        return answer(self, ask)
+
+    monkeypatch.setattr(Evaluator, "answer", fragile)
+    summary = quick(model, tmp_path / "whole", 32)
+    assert summary.failures["crash"] > 3
+    log = read_log(tmp_path / "whole")
+    crashed = log[log["status"] == "crash"]
+    assert set(crashed["error"]) == {"RuntimeError: three blocks"}
+    assert crashed["cycles"].isna().all()
+    assert crashed["seq"].nunique() == summary.failures["crash"]
+    quick(model, tmp_path / "run", 20)
+    quick(model, tmp_path / "run", 32, resume=True)
+    assert_equal_runs(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_finished_run_resumed_with_its_own_budget_stays_what_it_is(model: Path, tmp_path: Path) -> None:
@@ -374,6 +404,8 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
     elif part == "block_fusion":
         assert {segment.blocks for segment in segments if len(segment.operators) > 1} == {1}
         assert any(segment.blocks > 1 for segment in segments), "single operators still come in blocks"
+        alone = [json.loads(text)["plan"] for text in tasks[tasks["kind"] == "segment"]["payload"]]
+        assert {plan["blocks"] for plan in alone} == {1}, "no time is spent on measuring others either"
 
 
 def test_level_weights_and_tags_are_heard(model: Path, whole: Path, tmp_path: Path) -> None:

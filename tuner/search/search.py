@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key, Structures, single_operators
 from compiler.derive.moves import random_genome, repaired
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES, scaled
 from compiler.tile.spec import Unit
 from simulator.npu.errors import InfeasibleError

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
-from compiler.emit.segment import Infeasible, Lowered, lower_segment
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
+from compiler.emit.segment import Lowered, lower_segment
 from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise
-from compiler.derive.plan import SegmentPlan
-from compiler.emit.segment import Infeasible
+from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.pipeline import Compiler
 from compiler.schedule.sync import Synchroniser
 from simulator.npu import isa

@@ -1,0 +1,186 @@
+"""What a segment keeps where: buffers in L1 and UB with their lifetimes, placed, or why they do not fit.
+
+| name   | memory | what                                                                        |
+|--------|--------|-----------------------------------------------------------------------------|
+| tS.i   | L1     | slot i of what the segment keeps of storage S                               |
+| wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks   |
+| bK     | UB     | constants of kernel K: bias, scales, masks, counts                          |
+| oK.i   | UB     | slot i of the tile that kernel K works on or hands out                      |
+| rK.i   | UB     | slot i of kernel K's residual tile                                          |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
+from compiler.ir.graph import Pool
+from compiler.schedule.blocks import Blocks
+from compiler.schedule.buffers import Wish, fit
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from simulator.npu.machine import BLOCK_BYTES, Memory
+
+# where a convolution's results go first
+TO_DDR, TO_L1, TO_L1_BY_UB = 0, 1, 2
+_L1_ALIGN, _UB_ALIGN = 16, 8  # blocks
+
+
+@dataclass(frozen=True)
+class Places:
+    """First blocks of buffers by name, and the most that each memory holds, in bytes."""
+
+    l1: dict[str, int]
+    ub: dict[str, int]
+    peak_bytes: dict[str, int]
+
+
+def named(plan: SegmentPlan) -> str:
+    """The segment as messages call it."""
+    names = plan.operators
+    return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
+
+
+def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> Places | Infeasible:
+    """Addresses for a segment.  flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads."""
+    where = named(plan)
+    refusal = _refuse(unit, plan, blocks, blocks.start)
+    if refusal:
+        return Infeasible(where, refusal)
+    found, peaks = {}, {}
+    for memory, wishes, align in (
+        (Memory.L1, _l1_wishes(unit, plan, blocks), _L1_ALIGN),
+        (Memory.UB, _ub_wishes(unit, plan, blocks), _UB_ALIGN),
+    ):
+        have = unit.machine.buffer_blocks(memory)
+        at, need = fit(wishes, have, 1)
+        if need > have:
+            return Infeasible(where, f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {have * BLOCK_BYTES:,}")
+        if flip:
+            at = {wish.name: (have - at[wish.name] - wish.size) // align * align for wish in wishes}
+        found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
+    return Places(found[Memory.L1], found[Memory.UB], {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
+
+
+def _round(blocks: int, to: int) -> int:
+    return -(-blocks // to) * to
+
+
+def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
+    """What makes the plan illegal whatever its addresses, or ''."""
+    machine = unit.machine
+    half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[start + k]
+        if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
+            return f"{spec.name} needs a {'conv' if isinstance(spec, ConvSpec) else 'vector'} tiling"
+        if plan.operators[k] != spec.name:
+            return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
+        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+            continue
+        a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
+        for name, need, have in (("L0A", a, half[Memory.L0A]), ("L0B", b, half[Memory.L0B]), ("L0C", c, half[Memory.L0C])):
+            if need > have:
+                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {name}, half of it is {have * BLOCK_BYTES:,}"
+        if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
+            pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
+            places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
+            if places > 2 * half[Memory.L0C]:
+                have = 2 * half[Memory.L0C] * BLOCK_BYTES
+                return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
+    return ""
+
+
+def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict[str, int]:
+    peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
+    for tiling in plan.tilings:
+        if isinstance(tiling, ConvTiling):
+            sizes = (tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2)
+            for name, size in zip(peaks, sizes, strict=True):
+                peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
+    return peaks
+
+
+def _iterations(unit: Unit, blocks: Blocks) -> int:
+    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
+
+
+def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+    wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
+    for k, tiling in enumerate(plan.tilings):
+        wishes += weight_wishes(unit, blocks, k, tiling)
+    return wishes
+
+
+def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: int) -> list[Wish]:
+    """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
+    repeated = _iterations(unit, blocks) > 1
+    last = blocks.stop - blocks.start - 1
+    wishes = []
+    for staged in blocks.staged.values():
+        size = _round(staged.blocks(unit.storages[staged.storage].row_blocks), 16)
+        slots = 1
+        if repeated:
+            slots = window if staged.produced else prefetch
+        whole = repeated and (slots == 2 or not staged.produced)
+        for slot in range(slots):
+            birth, death = (0, last) if whole else (staged.birth, staged.death)
+            wishes.append(Wish(f"t{staged.storage}.{slot}", size, birth, death))
+    return wishes
+
+
+def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
+    """Buffers in L1 of kernel k's weights: all of them, or two chunks."""
+    spec = unit.kernels[blocks.start + k]
+    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+        return []
+    if tiling.weights == "resident":
+        last = blocks.stop - blocks.start - 1
+        return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else (k, k)))]
+    size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
+    return [Wish(f"w{k}.{slot}", size, k, k) for slot in (0, 1)]
+
+
+def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
+    """Blocks of one UB slot of a vector kernel."""
+    if isinstance(spec, PoolSpec):
+        assert isinstance(spec.kernel, Pool)
+        rows_in = (tiling.tile_rows - 1) * spec.kernel.stride[0] + spec.kernel.kernel[0]
+        return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
+    if isinstance(spec, SoftmaxSpec):
+        return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
+    assert isinstance(spec, VectorSpec)
+    return (len(spec.reads) + spec.keeps_input) * tiling.tile_planes * tiling.tile_rows * spec.out_w
+
+
+def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
+    """Where a convolution's results go first."""
+    if not blocks.inside[k]:
+        return TO_DDR
+    return TO_L1 if unit.machine.path(Memory.L0C, Memory.L1) else TO_L1_BY_UB
+
+
+def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+    repeated = _iterations(unit, blocks) > 1
+    last = blocks.stop - blocks.start - 1
+    wishes = []
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[blocks.start + k]
+        life = (0, last) if repeated else (k, k)
+        if isinstance(spec, ConvSpec):
+            assert isinstance(tiling, ConvTiling)
+            wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
+            tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
+            if way_out(unit, blocks, k) != TO_L1:
+                wishes += [Wish(f"o{k}.{slot}", tile, k, k) for slot in (0, 1)]
+            if spec.residual is not None:
+                wishes += [Wish(f"r{k}.{slot}", tile, k, k) for slot in (0, 1)]
+            continue
+        assert isinstance(tiling, VectorTiling)
+        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling), 8), k, k) for slot in (0, 1)]
+        if isinstance(spec, VectorSpec) and (spec.steps[:, 3] >= 0).any():
+            wishes.append(Wish(f"b{k}", _round(2 * len(spec.steps) * spec.y.planes, 8), *life))
+        elif isinstance(spec, SoftmaxSpec) and spec.gaps:
+            wishes.append(Wish(f"b{k}", _round(spec.y.planes, 8), *life))
+        elif isinstance(spec, PoolSpec) and spec.counts_at >= 0:
+            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), k, k))
+    return wishes
