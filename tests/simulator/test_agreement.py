@@ -98,8 +98,8 @@ def test_loads_and_stores_show_at_both_ends_only() -> None:
     """A 16 x 16 array, 64 bytes of DDR per cycle behind 100: on paper for m = k = n = 32.
 
     Weights and 16 rows (16 blocks each, 2 per cycle) are in at 108 and 116.  Two columns of two tiles, 32 rows each, of which the first
-    column in pieces of 16: data keep up, 8 cycles a piece (8 more for weights), 16 a piece in the array: 116 + 128.  Latency of the array 46,
-    of DDR 100, results of the last column 32 * 16 * 2 bytes: 16.
+    column in pieces of 16: data keep up, 8 cycles a piece (8 more for weights), 16 a piece in the array: 116 + 128.  Latency of the
+    array 46, of DDR 100, results of the last column 32 * 16 * 2 bytes: 16.
     """
     machine = array_machine(16, 16, "weight-stationary", pipelined=True)
     assert simulate(tile_by_tile(machine, 32, 32, 32), machine, SHARE_UNIT).cycles == 116 + 128 + 46 + 100 + 16

@@ -7,6 +7,8 @@ two transfers outstanding per queue; L1 -> L0A, L0C -> anywhere two blocks per c
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -185,7 +187,7 @@ def test_a_chain_through_every_engine() -> None:
     fixpipe = record(Op.FIXPIPE, FIXPIPE, 4, 16, 1, 4, 4, 0, src=L0C, dst=UB, d=0, s=(0,))
     work = [(MTE2, load(10)), (MTE1, up(5)), (CUBE, mmad(3)), (FIXPIPE, fixpipe), (VECTOR, vector(2)), (MTE3, store(2))]
     rows = [work[0][1]]
-    for (before, _), (after, row) in zip(work, work[1:], strict=False):
+    for (before, _), (after, row) in pairwise(work):
         rows += [flag_set(before, 0, after), flag_wait(after, 0, before), row]
     timing = run(rows)
     assert spans(timing)[::3] == [(4, 14), (14, 19), (19, 22), (22, 26), (26, 28), (32, 36)]
