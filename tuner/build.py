@@ -20,9 +20,10 @@ from compiler.derive.plan import Infeasible, Plan, parse_plan
 from compiler.frontend import load_model, lower
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
+from compiler.schedule.blocks import cut
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import Unit, make_unit
-from simulator.npu.container import Container, Variant, encode
+from compiler.tile.spec import ConvSpec, Unit, make_unit
+from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
@@ -143,10 +144,28 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
 def container_of(unit: Unit, measured: Mapping[str, Measured]) -> Container:
     """Level -> measured plan, as the container that is shipped."""
     variants = tuple(
-        Variant(level, unit.machine.share_units(level), m.program.streams, m.plan.digest, {at: m.timings[at].cycles for at in measured})
+        Variant(
+            level,
+            unit.machine.share_units(level),
+            m.program.streams,
+            m.plan.digest,
+            {at: m.timings[at].cycles for at in measured},
+            tuple(Segment(len(segment.operators), segment.blocks) for segment in m.plan.segments),
+        )
         for level, m in measured.items()
     )
-    return Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants)
+    return Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants, operators(unit))
+
+
+def operators(unit: Unit) -> tuple[Operator, ...]:
+    """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
+    images = unit.storages[0].n
+    found = []
+    for spec, (rows,) in zip(unit.kernels, cut(unit, 0, len(unit.kernels), 1).computed, strict=True):
+        macs = spec.macs * rows.size // spec.out_h * images
+        accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * 16 * images if isinstance(spec, ConvSpec) else 0
+        found.append(Operator(spec.name[:MAX_NAME], macs, accumulators))
+    return tuple(found)
 
 
 def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Container:

@@ -227,12 +227,28 @@ def _run(
 def _simulate(
     compiled: Compiled,
     level: Annotated[str | None, typer.Option(metavar="L", help="Contention level; all unless given.")] = None,
+    by_segment: Annotated[
+        bool, typer.Option("--segments", help="Segment by segment instead: cycles, what limits it, bytes, work.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine."""
     from tuner.commands.compiled import simulate_file
+    from tuner.commands.profile import segments
 
-    simulate_file(compiled, level, as_json)
+    (segments if by_segment else simulate_file)(compiled, level, as_json)
+
+
+@app.command("trace")
+def _trace(
+    compiled: Compiled,
+    out: Annotated[Path, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
+    level: OneLevel = None,
+) -> None:
+    """Every instruction of a variant on a time line: engines, what they wait for, memory in use, DDR bandwidth."""
+    from tuner.commands.profile import trace
+
+    trace(compiled, level, out)
 
 
 @app.command("disasm")

@@ -37,7 +37,7 @@ from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Machine, va
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
 
 MAGIC = b"\x89TFNPU\r\n"
-VERSION = 1
+VERSION = 2
 ALIGN = 64
 RECORD_BYTES = 4 * WORDS
 ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
@@ -45,6 +45,8 @@ ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
 _FRONT = struct.Struct("<8sIIQQ")
 _HEADER_AT = _FRONT.size + hashlib.sha256().digest_size
 _MAX_BLOCK = 2**31 - 1  # addresses in records are int32
+MAX_OPERATORS = 1 << 16  # TAG has 16 bits for them
+MAX_NAME = 256  # characters of an operator's name
 assert _HEADER_AT == ALIGN
 
 
@@ -52,11 +54,33 @@ class ContainerError(BadInputError):
     """Bytes that are not a container this version can run: what is wrong and where."""
 
 
+@dataclass(frozen=True)
+class Operator:
+    """What the lower half of a record's TAG names.  Only for people who look at a program: nothing runs by it.
+
+    macs: multiply-accumulates that the model needs, without padding.  accumulators: those of L0C that one pass over the needed output
+    takes, channels rounded up to 16; a program that hands out more of them computes rows twice.  Both 0 where there is no product.
+    """
+
+    name: str
+    macs: int = 0
+    accumulators: int = 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What the upper half of a record's TAG counts: so many operators, following those of the segment before, in so many blocks of rows."""
+
+    operators: int
+    blocks: int
+
+
 @dataclass(frozen=True, eq=False)
 class Variant:
     """The program that is best at one contention level.
 
     streams: int32 [n, 32] per core.  cycles: what this variant is expected to take at every level of the container, by level name.
+    segments: () where nothing is known of them, else all operators of the container, in their order.
     """
 
     level: str
@@ -64,6 +88,7 @@ class Variant:
     streams: tuple[Code, ...]
     plan_digest: str  # 32 hex digits, or "" where there was no plan
     cycles: Mapping[str, int]
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +100,7 @@ class Container:
     memory: MemoryMap
     variants: tuple[Variant, ...]
     constants: bytes | memoryview | NDArray[np.uint8]  # a read-only memoryview after `decode`
+    operators: tuple[Operator, ...] = ()  # in the order of TAG's numbers, the same for all variants
 
     @property
     def dtype(self) -> DataType:
@@ -113,6 +139,7 @@ _Block = Annotated[int, Field(ge=0, le=_MAX_BLOCK)]
 _Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 _Cycles = Annotated[int, Field(ge=0, le=2**62)]
+_Count = Annotated[int, Field(ge=1, le=MAX_OPERATORS)]
 
 
 class _Part(BaseModel):
@@ -129,12 +156,24 @@ class _StreamSection(_Section):
     instructions: tuple[_Size, ...]  # per core
 
 
+class _Operator(_Part):
+    name: Annotated[str, Field(max_length=MAX_NAME)]
+    macs: _Size
+    accumulators: _Size
+
+
+class _Segment(_Part):
+    operators: _Count
+    blocks: _Count
+
+
 class _Variant(_Part):
     level: _Level
     share_units: Annotated[int, Field(ge=1, le=SHARE_UNIT)]
     section: _Size
     plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
     cycles: dict[_Level, _Cycles]
+    segments: Annotated[tuple[_Segment, ...], Field(max_length=MAX_OPERATORS)]
 
 
 class _Buffer(_Part):
@@ -160,6 +199,7 @@ class _Header(_Part):
     constants: _Section
     streams: Annotated[tuple[_StreamSection, ...], Field(min_length=1)]
     variants: Annotated[tuple[_Variant, ...], Field(min_length=1)]
+    operators: Annotated[tuple[_Operator, ...], Field(max_length=MAX_OPERATORS)]
 
 
 def _canonical(header: _Header) -> bytes:
@@ -187,7 +227,8 @@ def encode(container: Container) -> bytes:
             chunks.append(b"".join(code.tobytes() for code in streams))
             instructions.append({"instructions": [len(code) for code in streams]})
         table.append({"level": variant.level, "share_units": variant.share_units, "section": digests[digest],
-                      "plan": variant.plan_digest, "cycles": dict(variant.cycles)})  # fmt: skip
+                      "plan": variant.plan_digest, "cycles": dict(variant.cycles),
+                      "segments": [asdict(segment) for segment in variant.segments]})  # fmt: skip
     fields: dict[str, Any] = {
         "model": container.model_digest,
         "isa": ISA_DIGEST,
@@ -197,6 +238,7 @@ def encode(container: Container) -> bytes:
         "size_blocks": container.memory.size_blocks,
         "buffers": [asdict(buffer) for buffer in container.memory.buffers],
         "variants": table,
+        "operators": [asdict(operator) for operator in container.operators],
     }
     # offsets depend on the header's length, which depends on their digits: repeat until it stands still
     hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
@@ -258,8 +300,12 @@ def decode(data: bytes | memoryview) -> Container:
     constants = _section(view, header.constants, "constants")
     streams = [_streams(view, section, f"streams[{i}]") for i, section in enumerate(header.streams)]
     memory = MemoryMap(DataType[header.dtype], tuple(DdrBuffer(**buffer.model_dump()) for buffer in header.buffers), header.size_blocks)
-    variants = tuple(Variant(v.level, v.share_units, streams[v.section], v.plan, v.cycles) for v in _variants(header))
-    container = Container(header.model, header.machine, memory, variants, constants)
+    variants = tuple(
+        Variant(v.level, v.share_units, streams[v.section], v.plan, v.cycles, tuple(Segment(s.operators, s.blocks) for s in v.segments))
+        for v in _variants(header)
+    )
+    operators = tuple(Operator(o.name, o.macs, o.accumulators) for o in header.operators)
+    container = Container(header.model, header.machine, memory, variants, constants, operators)
     _check(header, container)
     return container
 
@@ -345,6 +391,11 @@ def _check(header: _Header, container: Container) -> None:
     for variant in container.variants:
         if tuple(variant.cycles) != levels:
             raise ContainerError(f"container: variant {variant.level!r} has cycles for {list(variant.cycles)}, levels: {list(levels)}")
+        named = sum(segment.operators for segment in variant.segments)
+        if variant.segments and named != len(container.operators):
+            raise ContainerError(
+                f"container: segments of variant {variant.level!r} have {named} operators, the model has {len(container.operators)}"
+            )
     expected = container.memory.constant_blocks * BLOCK_BYTES
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.asm import print_program
-from simulator.npu.container import Container, decode, program
+from simulator.npu.container import Container, Variant, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Engine
@@ -160,10 +160,7 @@ def _simulated(container: Container, level: str) -> dict[str, Any]:
     machine, variant = container.machine, container.variant(level)
     prepared = prepare(program(container, level), machine)
     timing: Timing = simulate(prepared, machine, variant.share_units)
-    if timing.cycles != variant.cycles[level]:
-        raise BadInputError(
-            f"level {level}: the file says {variant.cycles[level]:,} cycles, this simulator {timing.cycles:,}; compile it again"
-        )
+    check_cycles(variant, timing.cycles)
     busy = timing.busy_cycles.sum(axis=0)
     return {
         "ddr_share": variant.share_units / 65536,
@@ -181,6 +178,13 @@ def _simulated(container: Container, level: str) -> dict[str, Any]:
         "engine_utilisation": {e.name.lower(): float(busy[e]) / max(1, timing.cycles * machine.cores) for e in Engine},
         "variant_cycles": dict(variant.cycles),
     }
+
+
+def check_cycles(variant: Variant, cycles: int) -> None:
+    """Raise `BadInputError` where a variant takes other cycles at its own level than its file says."""
+    said = variant.cycles[variant.level]
+    if cycles != said:
+        raise BadInputError(f"level {variant.level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
 
 
 def disassemble(path: Path, level: str | None, core: int | None, out: Path | None) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.npu import container as box
 from simulator.npu import isa
-from simulator.npu.container import Container, ContainerError, Variant, decode, encode, program
+from simulator.npu.container import Container, ContainerError, Operator, Segment, Variant, decode, encode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import DataType, Engine, Memory, load_machine
@@ -65,11 +65,12 @@ def example() -> Container:
         TINY,
         memory,
         (
-            Variant("none", 65536, streams(4), "cd" * 16, cycles),
-            Variant("slight", 32768, other, "ef" * 16, cycles),
+            Variant("none", 65536, streams(4), "cd" * 16, cycles, (Segment(1, 2), Segment(1, 1))),
+            Variant("slight", 32768, other, "ef" * 16, cycles, (Segment(2, 1),)),
             Variant("severe", 16384, streams(4), "cd" * 16, cycles),
         ),
         bytes(range(64)),
+        (Operator("conv/\u00fc", 1000, 64), Operator("relu")),
     )
 
 
@@ -109,6 +110,8 @@ def test_round_trip():
     assert after.memory == before.memory
     assert bytes(after.constants) == before.constants
     assert after.levels == LEVELS
+    assert after.operators == before.operators
+    assert [variant.segments for variant in after.variants] == [variant.segments for variant in before.variants]
     for level in LEVELS:
         one, two = before.variant(level), after.variant(level)
         assert (one.level, one.share_units, one.plan_digest, one.cycles) == (two.level, two.share_units, two.plan_digest, two.cycles)
@@ -265,8 +268,8 @@ def test_another_machine_is_refused():
 
 
 def test_another_version_is_refused():
-    with pytest.raises(ContainerError, match="format version 2"):
-        decode(DATA[:8] + (2).to_bytes(4, "little") + DATA[12:])
+    with pytest.raises(ContainerError, match="format version 3"):
+        decode(DATA[:8] + (3).to_bytes(4, "little") + DATA[12:])
 
 
 def test_bytes_behind_the_end_are_refused():
@@ -294,6 +297,11 @@ def test_bytes_behind_the_end_are_refused():
         (lambda h: h["buffers"][1].update(pixel_lanes=8), "8 lanes in a pixel"),
         (lambda h: h["buffers"][2].update(name="x"), "an input or output is given twice: x, x"),
         (lambda h: h["buffers"][2].update(onnx_shape=[1, 16, 2]), "is not the model's"),
+        (lambda h: h["operators"].pop(), "segments of variant 'none' have 2 operators, the model has 1"),
+        (lambda h: h["variants"][1]["segments"].append({"operators": 1, "blocks": 1}), "segments of variant 'slight' have 3 operators"),
+        (lambda h: h["variants"][1]["segments"][0].update(blocks=0), "segments.0.blocks"),
+        (lambda h: h["operators"][0].update(name="x" * 257), "operators.0.name"),
+        (lambda h: h["operators"][0].update(macs=-1), "operators.0.macs"),
         (lambda h: h.update(more=1), "more"),
     ],
 )

@@ -1,0 +1,264 @@
+"""One run, instruction by instruction: when each engine worked, and what it waited for when it did not.
+
+`timeline(program, machine, share_units)` runs a program once and keeps everything; `stalls` explains the gaps.
+
+| name                  | dtype, shape   | meaning                                                                                |
+|-----------------------|----------------|----------------------------------------------------------------------------------------|
+| code                  | int32 [n, 32]  | the streams one after the other; a row of it is what other arrays call a row           |
+| core, engine          | int64 [n]      | whose queue took the record                                                            |
+| dispatch, start, end  | int64 [n]      | cycles, as `timing.Recorded` has them                                                  |
+| bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 bus byte), bytes read (+) or written (-) |
+
+An engine's time, from cycle 0 to the end of its last entry, is cut without remainder into work and stalls.  A stall has one cause:
+
+* FLAG: a WAIT had not passed; the source is the SET of that flag, and the work that the SET waited for.
+* LATENCY: a DDR transfer was issued and its first data had not come (a queue of many transfers hides it).
+* ISSUE: the scalar unit had not handed out the next entry, because it hands out in order and others came first.
+* QUEUE: it had not, because it stood before the full queue of another engine for at least half of that time.
+
+What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`alone_cycles`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.cycles import cap_units, cost_tables, port_units, price
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine
+from simulator.npu.program import Code, Program
+from simulator.timing import prepare, simulate
+from simulator.timing_kernel import ENGINES, Ints
+
+Mask = NDArray[np.bool_]
+
+
+class Cause(IntEnum):
+    """Why an engine stood still."""
+
+    FLAG = 0
+    LATENCY = 1
+    ISSUE = 2
+    QUEUE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """See the table at the top."""
+
+    machine: Machine
+    share_units: int
+    cycles: int
+    code: Code
+    core: Ints
+    engine: Ints
+    dispatch: Ints
+    start: Ints
+    end: Ints
+    bus: Ints
+    useful: Ints
+    stream_start: Ints  # [cores + 1]: first row of every core
+
+    @property
+    def cores(self) -> int:
+        return len(self.stream_start) - 1
+
+    @cached_property
+    def work(self) -> Mask:
+        """Rows that occupy their engine: all but SET and WAIT."""
+        return self.code[:, isa.OP] > Op.WAIT
+
+    @cached_property
+    def transfer(self) -> Mask:
+        """Rows that move DDR data."""
+        return self.bus > 0
+
+    @property
+    def segment(self) -> Ints:
+        return self.code[:, isa.TAG].astype(np.int64) >> 16
+
+    @property
+    def operator(self) -> Ints:
+        return self.code[:, isa.TAG].astype(np.int64) & 0xFFFF
+
+    @cached_property
+    def queues(self) -> tuple[Ints, ...]:
+        """Rows of every queue, core by core, in queue order."""
+        queue = self.core * ENGINES + self.engine
+        order = np.argsort(queue, kind="stable")
+        return tuple(np.split(order, np.searchsorted(queue[order], np.arange(1, self.cores * ENGINES))))
+
+
+def timeline(program: Program, machine: Machine, share_units: int) -> Timeline:
+    """Run a program with `share_units`/65536 of the DDR bandwidth.  Raises as `timing.simulate`."""
+    prepared = prepare(program, machine)
+    timing = simulate(prepared, machine, share_units, record=True)
+    assert timing.recorded is not None
+    code = np.concatenate(program.streams)
+    cost = price(code, cost_tables(machine))
+    dispatch, start, end = (np.concatenate(column) for column in (timing.recorded.dispatch, timing.recorded.start, timing.recorded.end))
+    return Timeline(
+        machine,
+        share_units,
+        timing.cycles,
+        code,
+        np.repeat(np.arange(prepared.cores), np.diff(prepared.stream_start)),
+        code[:, isa.ENGINE].astype(np.int64),
+        dispatch,
+        start,
+        end,
+        cost.bus,
+        cost.useful,
+        prepared.stream_start,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Stalls:
+    """Stretches in which an engine with something left to do stood still; int64 [k] each, queue by queue in order of time.
+
+    row: the entry that waited.  source_engine, source_core: of the SET (FLAG), or of the queue that was full (QUEUE); else -1.
+    source_row: what the SET stood behind, the last work before it in its queue; else -1.
+    """
+
+    core: Ints
+    engine: Ints
+    start: Ints
+    end: Ints
+    cause: Ints
+    row: Ints
+    source_core: Ints
+    source_engine: Ints
+    source_row: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def stalls(t: Timeline) -> Stalls:
+    """All stalls of all engines; those of SCALAR are the scalar unit's own before a full queue."""
+    setter, behind = set_of_wait(t), last_work_before(t)
+    parts: list[list[Ints]] = []
+    for core in range(t.cores):
+        scalar = _scalar_stalls(t, core)
+        for engine in range(ENGINES - 1):
+            rows = t.queues[core * ENGINES + engine]
+            parts.append(_queue_stalls(t, core, engine, rows, setter, behind, scalar))
+        row, start, end = scalar
+        parts.append(_columns(core, Engine.SCALAR, start, end, Cause.QUEUE, row, core, t.engine[row], -1))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Stalls(*columns)
+
+
+def _columns(*values: Ints | int) -> list[Ints]:
+    return [column.astype(np.int64) for column in np.broadcast_arrays(*values)]
+
+
+def _scalar_stalls(t: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
+    """(row, start, end): from a dispatch until the issue of the next row, where that had to wait for room in its queue."""
+    rows = np.arange(t.stream_start[core], t.stream_start[core + 1])
+    end = t.dispatch[rows] - t.machine.issue_cycles
+    start = np.concatenate(([0], t.dispatch[rows][:-1])) if len(rows) else end
+    late = end > start
+    return rows[late], start[late], end[late]
+
+
+def _queue_stalls(
+    t: Timeline, core: int, engine: int, rows: Ints, setter: Ints, behind: Ints, scalar: tuple[Ints, Ints, Ints]
+) -> list[Ints]:
+    op, dispatch, end = t.code[rows, isa.OP], t.dispatch[rows], t.end[rows]
+    is_wait = op == Op.WAIT
+    after = np.maximum.accumulate(end) if len(rows) else end
+    before = np.concatenate(([0], after[:-1])) if len(rows) else after
+    handed = np.maximum(before, dispatch)
+    reached = np.where(is_wait, end, np.where(t.work[rows], t.start[rows], handed))
+    late, held = dispatch > before, reached > handed
+
+    blocked, blocker = _held_up(before[late], dispatch[late], scalar)
+    full = 2 * blocked >= dispatch[late] - before[late]
+    issue = _columns(
+        core,
+        engine,
+        before[late],
+        dispatch[late],
+        np.where(full, Cause.QUEUE, Cause.ISSUE),
+        rows[late],
+        np.where(full, core, -1),
+        np.where(full, t.engine[blocker] if len(t.engine) else -1, -1),
+        -1,
+    )
+    flag = is_wait[held]
+    source = np.where(flag, setter[rows[held]], 0)
+    rest = _columns(
+        core,
+        engine,
+        handed[held],
+        reached[held],
+        np.where(flag, Cause.FLAG, Cause.LATENCY),
+        rows[held],
+        np.where(flag, t.core[source], -1),
+        np.where(flag, t.engine[source], -1),
+        np.where(flag, behind[source], -1),
+    )
+    both = [np.concatenate(pair) for pair in zip(issue, rest, strict=True)]
+    order = np.argsort(both[2], kind="stable")
+    return [column[order] for column in both]
+
+
+def _held_up(a: Ints, b: Ints, scalar: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints]:
+    """Cycles of [a, b) in which the scalar unit stood before a full queue, and the row it stood with last (0 where it never did)."""
+    row, start, end = scalar
+    if not len(row):
+        return np.zeros(len(a), np.int64), np.zeros(len(a), np.int64)
+    last = np.maximum(np.searchsorted(start, b, "left") - 1, 0)
+    return covered(start, end, b) - covered(start, end, a), row[last]
+
+
+def covered(start: Ints, end: Ints, at: Ints) -> Ints:
+    """How much of [0, at) disjoint ascending intervals cover."""
+    if not len(start):
+        return np.zeros(len(at), np.int64)
+    total = np.concatenate(([0], np.cumsum(end - start)))
+    i = np.searchsorted(start, at, "left")  # intervals that begin before `at`; the last of them may reach beyond it
+    beyond = np.where(i > 0, np.maximum(end[np.maximum(i - 1, 0)] - at, 0), 0)
+    found: Ints = total[i] - beyond
+    return found
+
+
+def set_of_wait(t: Timeline) -> Ints:
+    """int64 [n]: for a WAIT the row of its SET (the i-th of a flag belongs to the i-th), else -1.  The program is taken to be verified."""
+    me = t.core * ENGINES + t.engine
+    other = t.code[:, isa.FLAG_CORE].astype(np.int64) * ENGINES + t.code[:, isa.FLAG_ENGINE]
+    flag = t.code[:, isa.FLAG_ID].astype(np.int64)
+    found = np.full(len(t.code), -1, np.int64)
+    queues, ids = t.cores * ENGINES, t.machine.flags.ids_per_pair
+    ordered = []
+    for op, source, target in ((Op.SET, me, other), (Op.WAIT, other, me)):
+        rows = np.flatnonzero(t.code[:, isa.OP] == op)
+        ordered.append(rows[np.argsort(((source * queues + target) * ids + flag)[rows], kind="stable")])
+    found[ordered[1]] = ordered[0]
+    return found
+
+
+def last_work_before(t: Timeline) -> Ints:
+    """int64 [n]: the last row of the same queue, before this one, that occupies the engine; -1 where there is none."""
+    found = np.full(len(t.code), -1, np.int64)
+    for rows in t.queues:
+        at = np.maximum.accumulate(np.where(t.work[rows], np.arange(len(rows)), -1)) if len(rows) else rows
+        before = np.concatenate(([-1], at[:-1])) if len(rows) else at
+        found[rows] = np.where(before >= 0, rows[before], -1)
+    return found
+
+
+def alone_cycles(t: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
+    """Data cycles of DDR transfers that nobody else disturbs, at a share of the port."""
+    port = port_units(t.machine, share_units)
+    rate = np.array([max(1, min(cap_units(t.machine, engine), port)) for engine in Engine])[t.engine[rows]]
+    found: Ints = -(-t.bus[rows] // rate)
+    return found

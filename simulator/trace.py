@@ -1,0 +1,304 @@
+"""A run as Chrome trace events: opens in Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+A process is a core.  Every engine has a lane of work and, below it, a lane of what it waited for; events of a lane never overlap, and the
+work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, so they are asynchronous
+events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
+
+Times are microseconds with three decimals (a nanosecond is Perfetto's grain), rounded where events meet, so that neighbours still meet;
+exact cycles are among the arguments.  Format: "Trace Event Format", Google, 2016.
+
+Text is made by one format string per kind of event, repeated: a hundred thousand events take a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory
+from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
+from simulator.timeline import Cause, Stalls, Timeline, alone_cycles, stalls
+from simulator.timing_kernel import Ints
+
+Columns = dict[str, Ints]
+_CHUNK = 1 << 13  # events formatted at a time
+_LANES = 100  # thread ids of a core: some viewers want them different over all processes
+MOST_POINTS = 20_000  # of a counter
+
+_COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
+
+
+def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+    """The file in pieces.  operators: names by the number in TAG; about: what the file says of itself (JSON values)."""
+    about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr_share": t.share_units / 65536} | dict(
+        about or {}
+    )
+    yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n'.encode()
+    yield ",\n".join(_names(t, str(about.get("level", "")))).encode()
+    names = _Names(t, operators)
+    waits = stalls(t)
+    for core in range(t.cores):
+        for pieces in (_segments(t, names, core), _work(t, names, core), _issue(t, names, core), _waits(t, names, waits, core)):
+            for piece in pieces:
+                yield b",\n" + piece.encode()
+        for memory, steps in bytes_in_use(t, core).items():
+            yield from _counter(t, core + 1, f"{memory.name} bytes in use", steps, "bytes", 1)
+    use = ddr_use(t)
+    to_gb = t.machine.clock_hz / 1e9
+    yield from _counter(t, t.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
+    yield from _counter(t, t.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
+    yield from _counter(t, t.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
+    yield b"\n]}\n"
+
+
+def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Equal input gives equal bytes: no time and no name in the header."""
+    press = zlib.compressobj(6, zlib.DEFLATED, 31)
+    for chunk in chunks:
+        yield press.compress(chunk)
+    yield press.flush()
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+class _Names:
+    """JSON strings for rows: the operator, and the operator with what is done."""
+
+    def __init__(self, t: Timeline, operators: Sequence[str]) -> None:
+        self.t = t
+        known = [json.dumps(name)[1:-1] for name in operators]
+        numbers = int(t.operator.max(initial=-1)) + 1
+        self.operators = known + [f"operator {i}" for i in range(len(known), numbers)]
+
+    def operator(self, rows: Ints) -> list[str]:
+        return [self.operators[i] for i in self.t.operator[rows].tolist()]
+
+    def work(self, rows: Ints) -> list[str]:
+        return [f"{a}: {b}" for a, b in zip(self.operator(rows), self.what(rows), strict=True)]
+
+    def what(self, rows: Ints) -> list[str]:
+        """COPY DDR>L1, MMAD, ..."""
+        code = self.t.code[rows]
+        key = (code[:, isa.OP].astype(np.int64) * 8 + code[:, isa.SRC]) * 8 + code[:, isa.DST]
+        some, inverse = np.unique(key, return_inverse=True)
+        shown = [_kind(int(k)) for k in some]
+        return [shown[i] for i in inverse.tolist()]
+
+
+def _kind(key: int) -> str:
+    op, src, dst = key // 64, key // 8 % 8, key % 8
+    return f"COPY {Memory(src).name}>{Memory(dst).name}" if op == Op.COPY else Op(op).name
+
+
+def _names(t: Timeline, level: str) -> Iterator[str]:
+    def name(kind: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
+        return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}, separators=(",", ":"))
+
+    at = f" at level {level}" if level else ""
+    for core in range(t.cores):
+        yield name("process_name", core + 1, 0, {"name": f"core {core}{at}"})
+        yield name("process_sort_index", core + 1, 0, {"sort_index": core + 1})
+        for engine in Engine:
+            for waits in (0, 1):
+                tid = _lane(core, engine, waits)
+                yield name("thread_name", core + 1, tid, {"name": f"{engine.name} waits" if waits else engine.name})
+                yield name("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
+    yield name("process_name", t.cores + 1, 0, {"name": "DDR port"})
+    yield name("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
+
+
+def _lane(core: int, engine: int, waits: int) -> int:
+    return (core + 1) * _LANES + 2 * int(engine) + waits + 1
+
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+def _nanoseconds(t: Timeline, cycle: Ints) -> Ints:
+    """Rounded to the nearest one; in steps, so that no product leaves int64."""
+    whole, rest = np.divmod(cycle, t.machine.clock_hz)
+    if t.machine.clock_hz <= 1 << 33:
+        return np.asarray(whole * 1_000_000_000 + (rest * 1_000_000_000 + t.machine.clock_hz // 2) // t.machine.clock_hz, np.int64)
+    return np.asarray(whole * 1_000_000_000 + np.rint(rest / t.machine.clock_hz * 1e9), np.int64)
+
+
+def _events(
+    t: Timeline, head: str, start: Ints, end: Ints, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Ints]
+) -> Iterator[str]:
+    """Complete events, many to a piece.  head: category, process and lane; texts: `name` and arguments that are JSON string contents."""
+    if not len(start):
+        return
+    begin, stop = _nanoseconds(t, start), _nanoseconds(t, end)
+    arguments = [f'"{key}":"%s"' for key in texts if key != "name"] + [f'"{key}":%d' for key in numbers]
+    form = f'{{"ph":"X",{head},"ts":%d.%03d,"dur":%d.%03d,"name":"%s","args":{{{",".join(arguments)}}}}}'
+    times = [x for value in (begin, stop - begin) for x in np.divmod(value, 1000)]
+    rest = [texts[key] for key in texts if key != "name"]
+    columns = [*(c.tolist() for c in times), texts["name"], *rest, *(c.tolist() for c in numbers.values())]
+    for at in range(0, len(start), _CHUNK):
+        part = [column[at : at + _CHUNK] for column in columns]
+        yield ",\n".join([form] * len(part[0])) % tuple(chain.from_iterable(zip(*part, strict=True)))
+
+
+def _work(t: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """A complete event per instruction, lane by lane and kind by kind."""
+    for engine in list(Engine)[: Engine.SCALAR]:
+        queue = t.queues[core * len(Engine) + engine]
+        queue = queue[t.work[queue]]
+        op = t.code[queue, isa.OP]
+        for value in np.unique(op):
+            for moves_ddr in (False, True):
+                rows = queue[(op == value) & (t.transfer[queue] == moves_ddr)]
+                texts, numbers = _details(t, Op(int(value)), rows)
+                own = {
+                    "segment": t.segment[rows],
+                    "instruction": rows - t.stream_start[core],
+                    "start_cycle": t.start[rows],
+                    "cycles": t.end[rows] - t.start[rows],
+                }
+                shown = {"name": names.work(rows), "operator": names.operator(rows)} | texts
+                head = f'"cat":"{engine.name}","pid":{core + 1},"tid":{_lane(core, engine, 0)}'
+                yield from _events(t, head, t.start[rows], t.end[rows], shown, own | numbers)
+
+
+def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]], Columns]:
+    """Arguments of a kind of instruction; addresses in bytes."""
+    code = t.code[rows].astype(np.int64)
+
+    def at(word: int) -> Ints:
+        return code[:, word] * BLOCK_BYTES
+
+    def memory(word: int) -> Sequence[str]:
+        some = [m.name for m in Memory]
+        return [some[i] for i in code[:, word].tolist()]
+
+    texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST)}
+    lanes = np.array([dtype.lanes for dtype in DataType])[code[:, isa.DTYPE]]
+    numbers: Columns = {}
+    if op == Op.COPY:
+        numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": at(isa.C_LENGTH)}
+        if t.transfer[rows].any():
+            whole, level = alone_cycles(t, rows), alone_cycles(t, rows, t.share_units)
+            numbers |= {
+                "alone_cycles": whole,
+                "lost_to_background_cycles": level - whole,
+                "lost_to_sharing_cycles": t.end[rows] - t.start[rows] - level,
+            }
+    elif op == Op.IM2COL:
+        numbers |= {"bytes": code[:, isa.I_K] * code[:, isa.I_MPAD] * BLOCK_BYTES, "m": code[:, isa.I_M], "k": code[:, isa.I_K] * lanes}
+    elif op == Op.MMAD:
+        m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * 16
+        numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": at(isa.S1)}
+    elif op == Op.FIXPIPE:
+        m, n = code[:, isa.F_M], code[:, isa.F_N1] * 16
+        numbers |= {"bytes": m * n * 4, "m": m, "n": n, "bias": (code[:, isa.S1] >= 0) * 1, "residual": (code[:, isa.S2] >= 0) * 1}
+    else:
+        numbers |= {
+            "bytes": code[:, isa.V_BLOCKS] * code[:, isa.V_REPEATS] * BLOCK_BYTES,
+            "blocks": code[:, isa.V_BLOCKS],
+            "repeats": code[:, isa.V_REPEATS],
+        }
+    if op != Op.VFILL:
+        numbers["from_at"] = at(isa.S0)
+    return texts, numbers | {"to_at": at(isa.D)}
+
+
+def _issue(t: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """The scalar unit's work: instructions of one operator that it handed out without a break are one event."""
+    if t.machine.issue_cycles == 0:
+        return
+    first, stop = int(t.stream_start[core]), int(t.stream_start[core + 1])
+    if first == stop:
+        return
+    tag, end = t.code[first:stop, isa.TAG], t.dispatch[first:stop]
+    start = end - t.machine.issue_cycles
+    new = np.flatnonzero(np.concatenate(([True], (tag[1:] != tag[:-1]) | (start[1:] != end[:-1]))))
+    last = np.concatenate((new[1:], [len(end)])) - 1
+    rows = new + first
+    texts = {"name": [f"{name}: issue" for name in names.operator(rows)]}
+    numbers = {
+        "segment": t.segment[rows],
+        "instruction": new,
+        "instructions": last - new + 1,
+        "start_cycle": start[new],
+        "cycles": end[last] - start[new],
+    }
+    head = f'"cat":"SCALAR","pid":{core + 1},"tid":{_lane(core, Engine.SCALAR, 0)}'
+    yield from _events(t, head, start[new], end[last], texts, numbers)
+
+
+def _waits(t: Timeline, names: _Names, s: Stalls, core: int) -> Iterator[str]:
+    """What engines waited for: one event per stall, the cause in its name."""
+    engines = [engine.name for engine in Engine]
+    for engine in Engine:
+        for cause in Cause:
+            at = np.flatnonzero((s.core == core) & (s.engine == engine) & (s.cause == cause))
+            rows, source = s.row[at], [engines[e] for e in s.source_engine[at].tolist()]
+            far = s.source_core[at] != core
+            source = [
+                f"{name} of core {c}" if f else name for name, c, f in zip(source, s.source_core[at].tolist(), far.tolist(), strict=True)
+            ]
+            texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(at), "operator": names.operator(rows)}
+            numbers = {
+                "segment": t.segment[rows],
+                "instruction": rows - t.stream_start[core],
+                "start_cycle": s.start[at],
+                "cycles": s.end[at] - s.start[at],
+            }
+            if cause == Cause.FLAG:
+                behind = s.source_row[at]
+                texts["set_after"] = [
+                    name if row >= 0 else "" for name, row in zip(names.work(np.maximum(behind, 0)), behind.tolist(), strict=True)
+                ]
+                numbers["flag"] = t.code[rows, isa.FLAG_ID].astype(np.int64)
+                numbers["from_core"] = s.source_core[at]
+            head = f'"cat":"stall","pid":{core + 1},"tid":{_lane(core, engine, 1)}'
+            yield from _events(t, head, s.start[at], s.end[at], texts, numbers)
+
+
+_CAUSES = {
+    Cause.FLAG: lambda source: [f"waits for {name}" for name in source],
+    Cause.LATENCY: lambda source: ["waits for DDR latency"] * len(source),
+    Cause.ISSUE: lambda source: ["waits for issue"] * len(source),
+    Cause.QUEUE: lambda source: [f"waits for room in the queue of {name}" for name in source],
+}
+
+
+def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """From the start of a segment's first work to the end of its last."""
+    rows = np.flatnonzero(t.work & (t.core == core))
+    if not len(rows):
+        return
+    segment = t.segment[rows]
+    order = np.argsort(segment, kind="stable")
+    numbers, first = np.unique(segment[order], return_index=True)
+    for number, mine in zip(numbers.tolist(), np.split(rows[order], first[1:]), strict=True):
+        operators = np.unique(t.operator[mine]).tolist()
+        start, end = int(t.start[mine].min()), int(t.end[mine].max())
+        inside = names.operators[operators[0]] + (f" .. {names.operators[operators[-1]]}" if len(operators) > 1 else "")
+        args = f'"operators":{len(operators)},"start_cycle":{start},"cycles":{end - start}'
+        name = f"segment {number}: {inside}"
+        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}","pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
+        for phase, cycle in (("b", start), ("e", end)):
+            us, ns = divmod(int(_nanoseconds(t, np.array([cycle]))[0]), 1000)
+            yield f'{{"ph":"{phase}",{head},"ts":{us}.{ns:03d}' + (f',"args":{{{args}}}}}' if phase == "b" else "}")
+
+
+def _counter(t: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:
+    steps = thinned(steps, MOST_POINTS)
+    if not len(steps.cycle):
+        return
+    us, ns = (column.tolist() for column in np.divmod(_nanoseconds(t, steps.cycle), 1000))
+    value: NDArray[Any] = steps.value * scale
+    digits = "%d" if unit == "bytes" else "%.6g"
+    form = f'{{"ph":"C","pid":{pid},"name":{json.dumps(name)},"ts":%d.%03d,"args":{{"{unit}":{digits}}}}}'
+    flat = tuple(chain.from_iterable(zip(us, ns, value.tolist(), strict=True)))
+    yield (",\n" + ",\n".join([form] * len(us)) % flat).encode()

@@ -1,0 +1,132 @@
+"""The table of segments: small ones by hand, and what must add up in any run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.emit.segment import Infeasible
+from compiler.frontend import lower
+from compiler.pipeline import Compiler
+from compiler.schedule.blocks import cut
+from compiler.tile.spec import ConvSpec, make_unit
+from simulator.breakdown import breakdown
+from simulator.npu import isa
+from simulator.npu.container import Operator, Segment
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Memory, load_machine
+from simulator.npu.program import Code
+from simulator.timeline import Timeline, timeline
+from tests.models import small_model
+from tests.plans import random_plan
+from tests.programs import copy, program, random_program, record
+from tuner.build import default_plan, operators
+
+TINY, EDGE = load_machine("tiny"), load_machine("edge")
+DDR, L1, L0A, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0C, Memory.UB
+
+
+def vector(cycles: int) -> Code:
+    return record(Op.VRELU, Engine.VECTOR, 1, cycles, 1, 1, 1, 1, src=UB, dst=UB, d=0, s=(0,))
+
+
+def mmad(k: int) -> Code:
+    return record(Op.MMAD, Engine.CUBE, 16, k, 1, 0, src=L0A, dst=L0C, d=0, s=(0, 0))
+
+
+def fixpipe() -> Code:
+    return record(Op.FIXPIPE, Engine.FIXPIPE, 16, 16, 1, 16, 0, 0, src=L0C, dst=UB, d=32, s=(0,))
+
+
+def of(segment: int, operator: int, *rows: Code) -> list[Code]:
+    for row in rows:
+        row[isa.TAG] = segment << 16 | operator
+    return list(rows)
+
+
+def run(*rows: Code, share: int = SHARE_UNIT) -> Timeline:
+    return timeline(program(TINY, list(rows)), TINY, share)
+
+
+def test_time_is_cut_at_the_ends_of_segments() -> None:
+    # segment 0: vector 0..10; segment 1: MTE1 0..30; segment 2 ends before segment 1 does
+    t = run(*of(0, 0, vector(10)), *of(1, 1, copy(TINY, L1, UB, 30, to=64)), *of(2, 2, vector(15)))
+    zero, one, two = breakdown(t)
+    assert [(s.start, s.end, s.own_cycles, s.alone_cycles) for s in (zero, one, two)] == [(0, 10, 10, 0), (0, 30, 20, 5), (10, 25, 0, 0)]
+    assert (one.bound, one.utilisation["MTE1"], one.utilisation["VECTOR"], one.utilisation["CUBE"]) == ("MTE1", 1.0, 0.75, 0.0)
+    assert (two.bound, two.utilisation, two.cycles) == (None, {}, 15)
+    assert (zero.operators, zero.blocks) == (1, None)
+
+
+def test_a_run_without_work() -> None:
+    assert breakdown(run()) == ()
+
+
+def test_ddr_is_the_union_of_reads_and_writes() -> None:
+    # read 4..14; write of 2 blocks at half a block per cycle: 4..8 of which the read takes half the port
+    t = run(*of(3, 0, copy(TINY, DDR, L1, 10), copy(TINY, UB, DDR, 2, to=100)))
+    (one,) = breakdown(t)
+    assert (one.segment, one.start, one.end, one.own_cycles) == (3, 4, 16, 16)
+    assert (one.bound, one.utilisation["DDR"], one.utilisation["MTE2"]) == ("DDR", 12 / 16, 0.0)
+    assert (one.ddr_read_bytes, one.ddr_write_bytes, one.loads, one.macs, one.halo) == (320, 64, 1, 0, None)
+
+
+def test_halo_and_padding() -> None:
+    t = run(*of(0, 0, mmad(2), fixpipe(), mmad(2), fixpipe()))
+    macs = 2 * 16 * 32 * 16
+    # 256 outputs are needed and 512 handed out; of what is multiplied then, a third is padding
+    (one,) = breakdown(t, (Segment(1, 4),), (Operator("a", macs // 3, 256),))
+    assert (one.macs, one.needed_macs, one.blocks) == (macs, macs // 3, 4)
+    assert one.halo == 2.0
+    assert one.padding == pytest.approx(1.5, rel=1e-3)
+    (one,) = breakdown(t)
+    assert (one.macs, one.needed_macs, one.halo, one.padding) == (macs, None, None, None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_adds_up_in_any_run(seed: int) -> None:
+    p = random_program(TINY, seed, 120)
+    rng = np.random.default_rng(seed)
+    for code in p.streams:
+        code[:, isa.TAG] = rng.integers(0, 5, len(code)) << 16
+    t = timeline(p, TINY, SHARE_UNIT)
+    found = breakdown(t)
+    assert sum(s.own_cycles for s in found) == t.end[t.work].max(initial=0)
+    assert sum(s.ddr_read_bytes - s.ddr_write_bytes for s in found) == t.useful.sum()
+    for s in found:
+        assert 0 <= s.alone_cycles <= s.cycles
+        assert all(0 <= value <= 1 for value in s.utilisation.values())
+
+
+def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
+    unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
+    compiler, table = Compiler(unit), operators(unit)
+    more = 0
+    plans = [default_plan(unit), *(random_plan(unit, np.random.default_rng(seed)) for seed in range(16))]
+    for plan in plans:
+        compiled = None if plan is None else compiler.compile(plan)
+        if plan is None or compiled is None or isinstance(compiled, Infeasible):
+            continue
+        t = timeline(compiled, EDGE, SHARE_UNIT)
+        found = breakdown(t, tuple(Segment(len(s.operators), s.blocks) for s in plan.segments), table)
+        assert [s.operators for s in found] == [len(s.operators) for s in plan.segments]
+        assert [s.blocks for s in found] == [s.blocks for s in plan.segments]
+        first = 0
+        for s in found:
+            blocks = cut(unit, first, first + s.operators, s.blocks or 1)
+            whole = cut(unit, 0, len(unit.kernels), 1)
+            done = needed = 0.0
+            for k in range(s.operators):
+                spec = unit.kernels[first + k]
+                if isinstance(spec, ConvSpec):
+                    done += spec.macs * sum(rows.size for rows in blocks.computed[k]) / spec.out_h
+                    needed += spec.macs * whole.computed[first + k][0].size / spec.out_h
+            first += s.operators
+            if needed:
+                assert s.halo == pytest.approx(done / needed, rel=1e-3)
+                assert s.halo is not None
+                assert s.padding is not None
+                assert s.needed_macs is not None
+                assert s.macs == pytest.approx(s.needed_macs * s.halo * s.padding)
+                more += s.halo > 1.01
+    assert more >= 3

@@ -1,0 +1,212 @@
+"""The trace as its readers see it: what a file must have to be shown, lanes that nest, times that add up."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.emit.segment import Infeasible
+from compiler.frontend import lower
+from compiler.pipeline import Compiler
+from compiler.tile.spec import make_unit
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.program import Code, Program
+from simulator.timeline import timeline
+from simulator.timing import simulate
+from simulator.trace import chrome_trace, gzipped
+from tests.models import small_model
+from tests.programs import copy, flag_set, flag_wait, program, random_program, record
+from tuner.build import default_plan
+
+TINY, EDGE = load_machine("tiny"), load_machine("edge")
+DDR, L1, L0A, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0C, Memory.UB
+MTE2, MTE1, VECTOR, MTE3 = Engine.MTE2, Engine.MTE1, Engine.VECTOR, Engine.MTE3
+# what a reader needs of an event, by its phase
+KEYS = {
+    "M": {"pid", "tid", "args"},
+    "X": {"cat", "pid", "tid", "ts", "dur", "args"},
+    "b": {"cat", "id", "pid", "tid", "ts", "args"},
+    "e": {"cat", "id", "pid", "tid", "ts"},
+    "C": {"pid", "ts", "args"},
+}
+
+
+def read(p: Program, machine: Machine, share: int = SHARE_UNIT, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
+    value = json.loads(b"".join(chrome_trace(timeline(p, machine, share), operators, about)))
+    assert isinstance(value, dict)
+    return value
+
+
+def tagged(tag: int, row: Code) -> Code:
+    row[isa.TAG] = tag
+    return row
+
+
+def small() -> Program:
+    """Load, a vector operation, store, on core 0; core 1 stores as well and so takes a part of the port."""
+    relu = record(Op.VRELU, VECTOR, 8, 1, 1, 8, 1, 8, src=UB, dst=UB, d=8, s=(0,))
+    rows = [copy(TINY, DDR, UB, 8), flag_set(MTE2, 0, VECTOR), flag_wait(VECTOR, 0, MTE2), relu, flag_set(VECTOR, 0, MTE3)]
+    rows += [flag_wait(MTE3, 0, VECTOR), copy(TINY, UB, DDR, 8, at=8, to=100)]
+    mmad = record(Op.MMAD, Engine.CUBE, 16, 3, 1, 0, src=L0A, dst=L0C, d=0, s=(0, 0))
+    fixpipe = record(Op.FIXPIPE, Engine.FIXPIPE, 16, 16, 1, 16, 0, 0, src=L0C, dst=UB, d=32, s=(0,))
+    last = [
+        tagged(1 << 16 | 1, row)
+        for row in (mmad, flag_set(Engine.CUBE, 0, Engine.FIXPIPE), flag_wait(Engine.FIXPIPE, 0, Engine.CUBE), fixpipe)
+    ]
+    return program(TINY, [*rows, *last], [copy(TINY, UB, DDR, 4, to=200)])
+
+
+def compiled() -> Program:
+    found = Compiler(unit := make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)).compile(default_plan(unit))
+    assert not isinstance(found, Infeasible)
+    return found
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    t = timeline(small(), TINY.model_copy(update={"issue_cycles": 1}), SHARE_UNIT)
+    golden("small.trace.json", b"".join(chrome_trace(t, ("relu", 'conv "1" 100%ü'), {"level": "none"})).decode())
+
+
+def test_every_event_has_what_its_phase_needs() -> None:
+    value = read(compiled(), EDGE, EDGE.share_units("severe"), level="severe")
+    assert set(value) == {"displayTimeUnit", "otherData", "traceEvents"}
+    assert value["otherData"]["level"] == "severe"
+    assert value["otherData"]["ddr_share"] == 0.25
+    seen = set()
+    for event in value["traceEvents"]:
+        seen.add(event["ph"])
+        assert set(event) == {"ph", "name", *KEYS[event["ph"]]}
+        assert all(event[key] >= 0 for key in ("ts", "dur") if key in event)
+        if event["ph"] == "X":
+            assert {"segment", "instruction", "start_cycle", "cycles"} <= set(event["args"])
+    assert seen == set(KEYS)
+    named = {(e["pid"], e["tid"]) for e in value["traceEvents"] if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in value["traceEvents"] if e["ph"] == "X"} <= named
+    assert len({tid for _, tid in named}) == len(named)
+
+
+def lanes(value: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """(core, lane name) -> its events in order of time."""
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in value["traceEvents"] if e["name"] == "thread_name"}
+    found = defaultdict(list)
+    for event in value["traceEvents"]:
+        if event["ph"] == "X":
+            found[event["pid"] - 1, names[event["pid"], event["tid"]]].append(event)
+    return {lane: sorted(events, key=lambda e: e["ts"]) for lane, events in found.items()}
+
+
+def nanoseconds(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+def check_lanes(p: Program, machine: Machine, share: int) -> None:
+    value = read(p, machine, share)
+    busy = simulate(p, machine, share).busy_cycles
+    found = lanes(value)
+    for core in range(machine.cores):
+        for engine in Engine:
+            assert sum(e["args"]["cycles"] for e in found.get((core, engine.name), [])) == busy[core, engine]
+    for events in found.values():
+        ends = 0
+        for event in events:
+            at = nanoseconds(event["ts"])
+            assert at >= ends
+            ends = at + nanoseconds(event["dur"])
+            # the picture is the cycles, to a nanosecond
+            assert abs(event["ts"] * machine.clock_hz / 1e6 - event["args"]["start_cycle"]) <= machine.clock_hz / 1e9
+            assert abs(event["dur"] * machine.clock_hz / 1e6 - event["args"]["cycles"]) <= machine.clock_hz / 1e9
+
+
+@pytest.mark.parametrize("clock_hz", [1_000_000, 680_000_000, 1_850_000_000, 3])
+def test_events_of_a_lane_follow_one_another_and_add_up(clock_hz: int) -> None:
+    for seed in range(6):
+        machine = TINY.model_copy(update={"issue_cycles": seed % 3, "queue_depth": 2 + seed, "clock_hz": clock_hz})
+        check_lanes(random_program(machine, seed, 80), machine, SHARE_UNIT >> seed % 3)
+
+
+def test_lanes_of_a_compiled_program() -> None:
+    check_lanes(compiled(), EDGE, EDGE.share_units("severe"))
+
+
+def test_clocks_beyond_int64_products() -> None:
+    fast = TINY.model_copy(update={"clock_hz": 1 << 40})
+    # 2**18 blocks at 2**-16 of the port: 2**34 cycles, which are 1/64 s
+    slow = record(Op.COPY, MTE2, 1, 1 << 18, 0, 0, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
+    value = read(program(fast, [slow]), fast, share=1)
+    (event,) = [e for e in value["traceEvents"] if e["ph"] == "X" and e["cat"] == "MTE2"]
+    assert event["args"]["cycles"] == 1 << 34
+    assert event["dur"] == 1e6 / 64
+
+
+def test_what_a_transfer_loses() -> None:
+    (event,) = lanes(read(program(TINY, [copy(TINY, DDR, L1, 10)]), TINY, SHARE_UNIT // 2))[0, "MTE2"]
+    found = event["args"]
+    # 10 cycles with the whole port, 20 with half of it, and nobody else there
+    assert (found["alone_cycles"], found["lost_to_background_cycles"], found["lost_to_sharing_cycles"], found["cycles"]) == (10, 10, 0, 20)
+
+
+def test_what_an_event_says() -> None:
+    value = read(small(), TINY, operators=("relu", "conv"), level="none")
+    found = lanes(value)
+    assert found[0, "VECTOR"][0]["name"] == "relu: VRELU"
+    assert found[0, "CUBE"][0]["name"] == "conv: MMAD"
+    assert found[0, "CUBE"][0]["args"]["macs"] == 16 * 48 * 16
+    store = found[0, "MTE3"][0]["args"]
+    # 8 blocks at half a block per cycle; core 1 is done before: nobody disturbs
+    assert (store["bytes"], store["alone_cycles"], store["lost_to_sharing_cycles"], store["lost_to_background_cycles"]) == (256, 16, 0, 0)
+    # core 1 stores 4 blocks at half a block per cycle, 4..12; the load has the other half until then, and the last 4 blocks by 16
+    load = found[0, "MTE2"][0]["args"]
+    assert (load["start_cycle"], load["cycles"], load["alone_cycles"], load["lost_to_sharing_cycles"]) == (4, 12, 8, 4)
+    wait = found[0, "VECTOR waits"][0]
+    assert (wait["name"], wait["dur"], wait["args"]["set_after"]) == ("waits for MTE2", 16, "relu: COPY DDR>UB")
+    segments = {e["name"]: (e["ts"], e["args"]["cycles"]) for e in value["traceEvents"] if e["ph"] == "b" and e["pid"] == 1}
+    # 8 blocks loaded by 16, 1 cycle of relu, latency 4, 16 cycles of store; MMAD 3 cycles, FIXPIPE 16 pixels of 16 float32 at 64 bytes
+    assert segments == {"segment 0: relu": (4, 33), "segment 1: conv": (0, 19)}
+
+
+def test_names_that_the_file_does_not_have() -> None:
+    found = lanes(read(small(), TINY, operators=("relu",)))
+    assert found[0, "CUBE"][0]["name"] == "operator 1: MMAD"
+
+
+def test_a_wait_for_another_core_says_so() -> None:
+    relu = record(Op.VRELU, VECTOR, 1, 10, 1, 1, 1, 1, src=UB, dst=UB, d=0, s=(0,))
+    p = program(TINY, [relu, flag_set(VECTOR, 1, MTE1)], [flag_wait(MTE1, 0, VECTOR), copy(TINY, L1, UB, 1)])
+    (event,) = lanes(read(p, TINY))[1, "MTE1 waits"]
+    assert (event["name"], event["dur"], event["args"]["set_after"]) == ("waits for VECTOR of core 0", 13, "operator 0: VRELU")
+
+
+def test_counters_stay_within_the_machine() -> None:
+    value = read(compiled(), EDGE, EDGE.share_units("slight"))
+    peaks: dict[str, float] = defaultdict(float)
+    for event in value["traceEvents"]:
+        if event["ph"] == "C":
+            ((_, number),) = event["args"].items()
+            peaks[event["name"]] = max(peaks[event["name"]], number)
+    for memory in list(Memory)[1:]:
+        assert 0 < peaks[f"{memory.name} bytes in use"] <= EDGE.buffer_blocks(memory) * 32
+    rate = EDGE.ddr.bytes_per_cycle * EDGE.clock_hz / 1e9 / 2
+    assert 0 < peaks["DDR read GB/s"] <= rate
+    assert 0 < peaks["DDR write GB/s"] <= rate
+    assert 0 < peaks["DDR port in use, percent of the level's share"] <= 100
+
+
+def test_a_program_of_nothing() -> None:
+    value = read(program(TINY, []), TINY)
+    assert {e["ph"] for e in value["traceEvents"]} == {"M"}
+
+
+def test_compression_is_the_same_bytes_every_time() -> None:
+    pieces = list(chrome_trace(timeline(small(), TINY, SHARE_UNIT)))
+    data = b"".join(gzipped(pieces))
+    assert data == b"".join(gzipped(pieces))
+    assert gzip.decompress(data) == b"".join(pieces)
+    assert np.frombuffer(data[4:8], np.uint32)[0] == 0  # no time in it

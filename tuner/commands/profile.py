@@ -1,0 +1,140 @@
+"""`trace` and `simulate --segments`: where the time of a compiled file goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from simulator.breakdown import SegmentTime, breakdown
+from simulator.npu.container import Container, decode, program
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import atomic_write
+from simulator.onnx_container import read_container
+from simulator.timeline import Timeline, timeline
+from simulator.trace import chrome_trace, gzipped
+from tuner.build import check_out
+from tuner.commands.compiled import check_cycles
+from tuner.commands.text import print_json, print_table
+
+
+def trace(path: Path, level: str | None, out: Path) -> None:
+    """`tilefarm trace`."""
+    if not out.name.endswith((".json", ".json.gz")):
+        raise BadInputError(f"--out {out}: a trace is called .json, or .json.gz to have it compressed")
+    check_out(out)
+    container = decode(read_container(path))
+    level = level if level is not None else container.levels[0]
+    t = _run(container, level)
+    about = {"file": path.name, "level": level, "plan": container.variant(level).plan_digest, "model": container.model_digest}
+    events = _Counted(chrome_trace(t, [operator.name for operator in container.operators], about))
+    atomic_write(out, gzipped(events) if out.name.endswith(".gz") else events)
+    size = out.stat().st_size
+    print(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events.lines:,} events, {size:,} bytes")
+    print("open it in https://ui.perfetto.dev or chrome://tracing")
+
+
+class _Counted:
+    """Pieces of a trace, and how many events they hold: every event is a line of its own, with a comma before it but for the first."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self.lines = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            self.lines += piece.count(b",\n{")
+            yield piece
+        self.lines += 1
+
+
+def _run(container: Container, level: str) -> Timeline:
+    variant = container.variant(level)
+    t = timeline(program(container, level), container.machine, variant.share_units)
+    check_cycles(variant, t.cycles)
+    return t
+
+
+def segments(path: Path, level: str | None, as_json: bool) -> None:
+    """`tilefarm simulate --segments`."""
+    container = decode(read_container(path))
+    levels = container.levels if level is None else (container.variant(level).level,)
+    runs = {name: _run(container, name) for name in levels}
+    rows = {name: breakdown(t, container.variant(name).segments, container.operators) for name, t in runs.items()}
+    machine = container.machine
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "machine": machine.name,
+                "dtype": container.dtype.name,
+                "clock_hz": machine.clock_hz,
+                "levels": {
+                    name: {"cycles": runs[name].cycles, "segments": [_json(container, row) for row in found]}
+                    for name, found in rows.items()
+                },
+            }
+        )
+        return
+    for i, (name, found) in enumerate(rows.items()):
+        cycles = runs[name].cycles
+        print(f"{'' if i == 0 else chr(10)}{path}: {machine.name}, {container.dtype.name}, level {name}, {cycles:,} cycles")
+        print_table(_COLUMNS, [_cells(container, row, cycles) for row in found])
+
+
+_COLUMNS = (
+    "seg", "<operators", "ops", "blocks", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE", "DDR read B", "DDR write B",
+    "MACs", "MACs/B", "halo", "padding",
+)  # fmt: skip
+
+
+def _cells(container: Container, row: SegmentTime, cycles: int) -> tuple[object, ...]:
+    traffic = row.ddr_read_bytes + row.ddr_write_bytes
+    first, last = (_name(container, number) for number in (row.first, row.last))
+    return (
+        row.segment,
+        first if first == last else f"{first} .. {last}",
+        row.operators,
+        row.blocks,
+        row.cycles,
+        row.own_cycles,
+        f"{row.own_cycles / cycles:.1%}",
+        row.alone_cycles,
+        row.bound,
+        f"{row.utilisation[row.bound]:.0%}" if row.bound else "",
+        f"{row.utilisation['CUBE']:.0%}" if row.bound else "",
+        row.ddr_read_bytes,
+        row.ddr_write_bytes,
+        row.macs,
+        f"{row.macs / traffic:.1f}" if traffic and row.macs else "",
+        "" if row.halo is None else f"{row.halo:.2f}",
+        "" if row.padding is None else f"{row.padding:.2f}",
+    )
+
+
+def _name(container: Container, number: int) -> str:
+    return container.operators[number].name if number < len(container.operators) else f"operator {number}"
+
+
+def _json(container: Container, row: SegmentTime) -> dict[str, Any]:
+    return {
+        "segment": row.segment,
+        "first_operator": _name(container, row.first),
+        "last_operator": _name(container, row.last),
+        "operators": row.operators,
+        "blocks": row.blocks,
+        "start_cycle": row.start,
+        "end_cycle": row.end,
+        "cycles": row.cycles,
+        "own_cycles": row.own_cycles,
+        "alone_cycles": row.alone_cycles,
+        "bound": row.bound,
+        "utilisation": row.utilisation,
+        "loads": row.loads,
+        "ddr_read_bytes": row.ddr_read_bytes,
+        "ddr_write_bytes": row.ddr_write_bytes,
+        "macs": row.macs,
+        "needed_macs": row.needed_macs,
+        "halo": row.halo,
+        "padding": row.padding,
+    }
