@@ -9,11 +9,11 @@
 | dispatch, start, end  | int64 [n]      | cycles, as `timing.Recorded` has them                                                  |
 | bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 bus byte), bytes read (+) or written (-) |
 
-An engine's time, from cycle 0 to the end of its last entry, is cut without remainder into work and stalls.  A stall has one cause:
+An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work and stalls, of one cause each:
 
 * FLAG: a WAIT had not passed; the source is the SET of that flag, and the work that the SET waited for.
 * LATENCY: a DDR transfer was issued and its first data had not come (a queue of many transfers hides it).
-* ISSUE: the scalar unit had not handed out the next entry, because it hands out in order and others came first.
+* ISSUE: the scalar unit had not handed out the next entry: the program's launch, or others that came first, because it hands out in order.
 * QUEUE: it had not, because it stood before the full queue of another engine for at least half of that time.
 
 What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`alone_cycles`).
@@ -164,7 +164,7 @@ def _scalar_stalls(t: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
     """(row, start, end): from a dispatch until the issue of the next row, where that had to wait for room in its queue."""
     rows = np.arange(t.stream_start[core], t.stream_start[core + 1])
     end = t.dispatch[rows] - t.machine.issue_cycles
-    start = np.concatenate(([0], t.dispatch[rows][:-1])) if len(rows) else end
+    start = np.concatenate(([t.machine.launch_cycles], t.dispatch[rows][:-1])) if len(rows) else end
     late = end > start
     return rows[late], start[late], end[late]
 
@@ -172,7 +172,9 @@ def _scalar_stalls(t: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
 def _queue_stalls(
     t: Timeline, core: int, engine: int, rows: Ints, setter: Ints, behind: Ints, scalar: tuple[Ints, Ints, Ints]
 ) -> list[Ints]:
-    op, dispatch, end = t.code[rows, isa.OP], t.dispatch[rows], t.end[rows]
+    op, dispatch = t.code[rows, isa.OP], t.dispatch[rows]
+    # a SET leaves at once; that results of a pipelined array are out only later holds up nobody in its queue
+    end = np.where(op == Op.SET, t.start[rows], t.end[rows])
     is_wait = op == Op.WAIT
     after = np.maximum.accumulate(end) if len(rows) else end
     before = np.concatenate(([0], after[:-1])) if len(rows) else after

@@ -4,7 +4,9 @@ The model (all times integer cycles):
 
 * Per core the scalar unit hands out the stream in order, `issue_cycles` each, into one queue per engine; where the queue already
   holds `queue_depth` entries it waits for the oldest to leave.
+* The clock starts with the program; its first instruction is handed out after `launch_cycles`.
 * An entry leaves its queue when it starts.  It starts at max(dispatch, leaving of its predecessor, completion of its predecessor).
+  On a pipelined matrix unit an MMAD starts when its predecessor's occupation ends, and completes `latency_cycles` after its own.
 * SET leaves at once and takes effect when everything before it in its queue has completed, `between_cores_cycles` later at another
   core.  WAIT leaves when its SET has taken effect, and holds up its own queue only.  Neither occupies the engine.  The i-th WAIT of a flag
   belongs to the i-th SET.  The counter's limit is not a matter of time; the sanitizer looks after it.
@@ -28,7 +30,7 @@ from numpy.typing import NDArray
 from simulator import timing_kernel as kernel
 from simulator.ddr import ContentionTrace, Rates, lone_rates, shared_rates
 from simulator.npu import isa
-from simulator.npu.cycles import cap_units, cost_tables, port_units, price
+from simulator.npu.cycles import cap_units, cost_tables, latency_cycles, port_units, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine
@@ -95,8 +97,8 @@ class Prepared:
 class Recorded:
     """Per core, int64 [instructions] in stream order.
 
-    dispatch: handed to its queue.  start, end: of the work; for a DDR transfer of its data phase; for SET leaving the queue and taking
-    effect (at its own core); for WAIT reaching the head of its queue, and passing.
+    dispatch: handed to its queue.  start, end: of the work (MMAD: of its occupation); for a DDR transfer of its data phase; for SET
+    leaving the queue and taking effect (at its own core); for WAIT reaching the head of its queue, and passing.
     """
 
     dispatch: tuple[Ints, ...]
@@ -238,13 +240,15 @@ def prepare(program: Program, machine: Machine) -> Prepared:
 
 def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -> Timing:
     machine = p.machine
-    port = np.zeros(kernel.RECORD + 1, np.int64)
+    port = np.zeros(kernel.PORT, np.int64)
     port[kernel.ISSUE_CYCLES] = machine.issue_cycles
     port[kernel.QUEUE_DEPTH] = machine.queue_depth
     port[kernel.LATENCY] = machine.ddr.latency_cycles
     port[kernel.OUTSTANDING] = machine.ddr.outstanding
     port[kernel.REMOTE_CYCLES] = machine.flags.between_cores_cycles
     port[kernel.RECORD] = record
+    port[kernel.LAUNCH] = machine.launch_cycles
+    port[kernel.MATRIX_LATENCY] = latency_cycles(machine)
     cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, rates, changes, port))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))
@@ -369,7 +373,7 @@ def _alone_cycles(word: Ints, start: int, end: int, rate: int) -> int:
 
 
 def program_bound(program: Program | Prepared, machine: Machine, share_units: int = SHARE_UNIT) -> int:
-    """Cycles below which no run at this share can come: the busiest engine, or the bus.
+    """Cycles below which no run at this share can come: launch, then the busiest engine, or the bus.
 
     Engine: its fixed cycles, a DMA's also bus units / min(cap, port) rounded up per transfer (data phases of a queue do not
     overlap), the scalar unit's issue cycles.  Bus: all bus units / port; max(port, queues), because a rate is never below one unit.
@@ -384,4 +388,4 @@ def program_bound(program: Program | Prepared, machine: Machine, share_units: in
             rate = max(1, min(cap_units(machine, engine), port))
             busy[core, engine] += _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate)
     drawn = max(port, p.dma_queues)
-    return max(int(busy.max()), -(-int(p.bus_units.sum()) // drawn))
+    return machine.launch_cycles + max(int(busy.max()), -(-int(p.bus_units.sum()) // drawn))

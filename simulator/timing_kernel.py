@@ -15,7 +15,7 @@ the scalar unit.  Entries are instructions in queue order.
 | time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
 | flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
 | unit   | int64 [cores * 8 * 16] | state of queues (FIRST..) and of scalar units (PC..)                                     |
-| port   | int64 [11]             | state of the DDR port, constants of the run                                              |
+| port   | int64 [13]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
 Inside they are plain pointers: an array handed from one numba function to another is reference-counted, atomically, and that took more
@@ -55,7 +55,7 @@ QUEUED, NEXT = 0, 1
 FIRST, STOP = 2, 3  # its entries
 HEAD, TAIL = 4, 5  # next entry to leave, next entry to be dispatched
 FRONT = 6  # cycle of the last leaving
-DONE = 7  # cycle in which all that left has completed (DMA: all before DATA)
+DONE = 7  # cycle in which all that left has completed (DMA: all before DATA); without LAG
 STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
 DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
 INFLIGHT = 10  # DMA: transfers issued and not ended
@@ -63,6 +63,7 @@ BEGIN = 11  # DMA: known start of the next data phase, or FAR
 FINISH = 12  # DMA: SERVED at which the running transfer ends, or FAR
 BEGAN = 13  # DMA: start of the running data phase
 MOVED = 14  # DMA: cycles of data phases so far
+LAG = 15  # from DONE to the results of a pipelined matrix unit; 0 elsewhere
 # and of a scalar unit (FIRST, STOP: its rows)
 PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
 FULL = 6  # queue whose lack of room stops it, or -1
@@ -75,7 +76,8 @@ SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 # columns of `port`
 SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
 TOP = 4  # top of the worklist, or -1
-ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD = range(5, 11)
+ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY = range(5, 13)
+PORT = 13
 
 DISPATCHED, START, END = range(3)
 
@@ -108,10 +110,14 @@ def _reset(unit: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> Non
             unit[u + FIRST] = unit[u + HEAD] = unit[u + TAIL] = unit[u + DATA] = queue_start[q]
             unit[u + STOP] = queue_start[q + 1]
             unit[u + BEGIN] = unit[u + FINISH] = FAR
+            if e == CUBE:  # nothing is in flight yet
+                unit[u + LAG] = port[MATRIX_LATENCY]
+                unit[u + DONE] = -port[MATRIX_LATENCY]
         u = core * CORE + SCALAR
         unit[u + FIRST] = unit[u + PC] = stream_start[core]
         unit[u + STOP] = stream_start[core + 1]
         unit[u + FULL] = -1
+        unit[u + ISSUED] = port[LAUNCH]
         unit[u + NEXT] = port[TOP]
         unit[u + QUEUED] = 1
         port[TOP] = u
@@ -219,7 +225,7 @@ def _advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record:
             end = front
         else:
             front = ready
-            end = max(ready, done)
+            end = max(ready, done + unit[u + LAG])
             _fire(unit, port, flag, value, end + port[REMOTE_CYCLES] if kind == SET_REMOTE else end)
         time[head] = front
         if port[RECORD]:
@@ -393,7 +399,7 @@ def run(
     for u in range(0, units, COLUMNS):
         if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column
             return -1
-        last = max(last, unit[u + ISSUED]) if _engine(u) == SCALAR_UNIT else max(last, unit[u + FRONT], unit[u + DONE])
+        last = max(last, unit[u + ISSUED]) if _engine(u) == SCALAR_UNIT else max(last, unit[u + FRONT], unit[u + DONE] + unit[u + LAG])
     return last
 
 

@@ -91,8 +91,12 @@ def _conv(
     padded = sum(-(-r * s.out_w // 16) * 16 for r in rows)
     products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
     l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
-    fractal = int(t.fractal_cycles[int(unit.dtype)])
-    cube = float(padded) / 16 * s.k1 * s.n1 * s.groups * fractal * images
+    lanes, axes, step = unit.dtype.lanes, t.matrix[unit.dtype].tolist(), int(t.step_cycles[unit.dtype])
+    steps_m = sum(_steps(-(-r * s.out_w // 16) * 16, tiling.tile_m, axes[0]) for r in rows)
+    steps_k = chunks_k * _steps(k1 * lanes, tiling.tile_k1 * lanes, axes[1])
+    steps_n = chunks_n * _steps(n1 * 16, tiling.tile_n1 * 16, axes[2])
+    cube = float(steps_m * steps_k * steps_n) * s.groups * step * images
+    ideal = float(pixels) * (s.k1 * lanes) * (s.n1 * 16) / unit.machine.macs_per_cycle[unit.dtype.name]
     m_outer = tiling.order == "m"
     times_a = 1 if tiles_k == 1 and m_outer else tiles_n
     times_b = len(rows) if tiles_k == 1 and not m_outer else tiles_m
@@ -100,7 +104,7 @@ def _conv(
     b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
     stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
     out[_AT["cube_cycles"]] += cube + products * t.scalars[0]
-    out[_AT["ideal_cube_cycles"]] += float(pixels) / 16 * s.k1 * s.n1 * s.groups * fractal * images
+    out[_AT["ideal_cube_cycles"]] += ideal * s.groups * images
     out[_AT["mte1_cycles"]] += (a + b) * images + products * t.startup[l1, l0a]
     inside = blocks.inside[k]
     fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
@@ -114,6 +118,14 @@ def _conv(
     out[_AT["products"]] += products
     out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * len(rows) * images
     out[_AT["streamed_share"]] += not resident
+
+
+def _steps(length: int, tile: int, axis: list[int]) -> int:
+    """Steps of all tiles along one axis (`CostTables.matrix`), the last one what is left."""
+    unit, least, fill = axis
+    whole, rest = divmod(length, tile)
+    last = max(-(-rest // unit), least) + fill if rest else 0
+    return whole * (max(-(-tile // unit), least) + fill) + last
 
 
 def _vector(

@@ -28,6 +28,6 @@ def check_machine(machine: Machine, dtype: DataType) -> None:
             raise UnsupportedError(
                 f"machine {machine.name}: path {source} -> {destination} {what}; the compiler needs it, of {' or '.join(engines)}"
             )
-    types = sorted(machine.matrix.cycles_per_fractal)
+    types = machine.matrix.data_types
     if dtype.name not in types:
         raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")

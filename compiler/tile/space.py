@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compiler.derive.plan import ConvTiling, VectorTiling
 from compiler.ir.graph import Pool
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
-from simulator.npu.cycles import CostTables, cost_tables
+from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
@@ -61,8 +61,11 @@ class _Cost(NamedTuple):
     half_b: int
     half_c: int
     planes_per_n1: int
+    lanes: int
     cube_startup: int
-    fractal: int
+    cube_latency: int
+    step_cycles: int
+    axes: NDArray[np.int64]  # [3, 3], see `CostTables.matrix`
     a_rate: int
     a_startup: int
     b_rate: int
@@ -99,7 +102,9 @@ def _cost(machine: Machine, dtype: int, direct: bool) -> _Cost:
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     paths = ((Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB))
     rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
-    return _Cost._make((*halves, 16 // DataType(dtype).lanes, int(t.scalars[0]), int(t.fractal_cycles[dtype]), *rates))
+    lanes = DataType(dtype).lanes
+    matrix = (int(t.scalars[0]), latency_cycles(machine), int(t.step_cycles[dtype]), t.matrix[dtype])
+    return _Cost._make((*halves, 16 // lanes, lanes, *matrix, *rates))
 
 
 @lru_cache(maxsize=4096)
@@ -125,13 +130,22 @@ def _per(amount, rate):  # type: ignore[no-untyped-def]
     return amount // rate if rate else 0
 
 
+@njit(cache=True, inline="always")
+def _steps(length, tile, axis):  # type: ignore[no-untyped-def]
+    """Steps of all tiles along one axis, the last one what is left."""
+    whole = length // tile
+    rest = length - whole * tile
+    return whole * steps(tile, axis) + (steps(rest, axis) if rest else 0)
+
+
 @njit(cache=True)
 def _cycles(s, c, m, n, k, n_outer):  # type: ignore[no-untyped-def]
     tiles_m, tiles_n, tiles_k = (s.pixels + m - 1) // m, (s.n1 + n - 1) // n, (s.k1 + k - 1) // k
     repeats = s.groups * s.chunks_n * s.chunks_k
     rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
     products = tiles_m * tiles_n * tiles_k
-    cube = products * c.cube_startup + rows // 16 * s.k1 * s.n1 * c.fractal
+    steps_m, steps_k = _steps(rows, m, c.axes[0]), _steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
+    cube = products * c.cube_startup + steps_m * steps_k * _steps(s.n1 * 16, n * 16, c.axes[2]) * c.step_cycles
     times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
     times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
     a = times_a * (_per(rows * s.k1 * 32, c.a_rate) + tiles_m * tiles_k * c.a_startup)
@@ -141,7 +155,9 @@ def _cycles(s, c, m, n, k, n_outer):  # type: ignore[no-untyped-def]
     drain = _per(min(m, rows) * n * 64, c.out_rate)
     # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
     stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
-    return repeats * (max(cube, a + b, fix) + products // 4) + fill + stalls
+    # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
+    released = (cube + a + b + products * c.cube_latency) // 2
+    return repeats * (max(cube, a + b, fix, released) + products // 4) + fill + stalls + c.cube_latency
 
 
 @njit(cache=True)

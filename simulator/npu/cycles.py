@@ -9,6 +9,31 @@
 | bytes    | int64[n] | useful DDR bytes, + read, - written; else 0                                   |
 
 A DDR transfer lasts bus / rate cycles, and the rate is not this file's to say: `cap_units` bounds it.
+
+MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the matrix unit:
+
+| kind                            | busy, beside the start-up                                   | results are there   |
+|---------------------------------|-------------------------------------------------------------|---------------------|
+| cube                            | M/16 * k * n1 * cycles_per_fractal                          | at its end          |
+| output-stationary               | passes * ceil(M/R) * ceil(N/C) * (R + C + K - 2)            | at its end          |
+| output-stationary, pipelined    | passes * ceil(M/R) * ceil(N/C) * max(K, R)                  | R + C - 2 later     |
+| weight-stationary               | passes * ceil(K/R) * ceil(N/C) * (2R + C + M - 2)           | at its end          |
+| weight-stationary, pipelined    | passes * ceil(K/R) * ceil(N/C) * max(M, R)                  | 2R + C - 2 later    |
+
+R rows, C columns.  In an array operands enter skewed, each row and column a cycle after the one before: the last cell begins R + C - 2
+cycles after the first.  Output-stationary: every cell then takes K steps.  Weight-stationary: R cycles bring the weights in, row by
+row, then M rows pass.  Those are the closed forms of SCALE-Sim, as version 3 counts (Samajdar et al., "A systematic methodology for
+characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020); a part of a tile costs as much as a whole one.
+
+Pipelined: a tile's weights come in (its sums go out) through second registers, R cycles, while the tile before it (after it) passes, so
+tiles follow each other after max(M, R) (max(K, R)) cycles.  Filling and draining the array is latency, not occupation: `latency_cycles`
+between the end of the last tile and its results, for whoever waits for them.  It is paid where the queue runs dry or somebody waits,
+once for back-to-back MMADs: T tiles take T * max(M, R) + 2R + C - 2.  Derived tile by tile, the last one ends max(0, R - M) earlier.
+
+Consecutive MMADs add up to the closed form of the whole product exactly where no tile of the array is cut in two: tiles of n in multiples
+of C and, output-stationary, of m in multiples of R and k whole; weight-stationary, of k in multiples of R and, unless pipelined, m
+whole (pipelined: m in pieces of at least R).  Other tilings cost what they cost: each piece of k fills an output-stationary array
+anew, each piece of m brings the weights of a weight-stationary one again.  M counts in rows of 16, K in blocks of C0, N in 16.
 """
 
 from __future__ import annotations
@@ -21,7 +46,7 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit
 
 EFFICIENCY_UNIT = 1 << 16
 
@@ -30,6 +55,7 @@ _COPY, _IM2COL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.MMAD), in
 _DDR, _L1, _L0A, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0C)
 C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
+_LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
 M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
 F_M, F_N1 = isa.F_M, isa.F_N1
@@ -41,19 +67,52 @@ class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
     rate, granule, startup: int64 [6, 6] by (source, destination); rate 0 where there is no path.
-    fractal_cycles: int64 [3] by data type (0: not supported).  vector_cycles: int64 [64] by opcode.
+    matrix: int64 [3, 3, 3] by data type, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its axes of
+    max(ceil(length / unit), least) + fill steps; step_cycles: int64 [3] by data type (0: not supported).
+    vector_cycles: int64 [64] by opcode.
     burst_bytes, burst_inverse: int64 [k], ascending; bus bytes = bytes * inverse / 65536 for bursts >= burst_bytes.
-    scalars: int64 [cube startup, vector startup].
+    scalars: int64 [matrix startup, vector startup].
     """
 
     rate: NDArray[np.int64]
     granule: NDArray[np.int64]
     startup: NDArray[np.int64]
-    fractal_cycles: NDArray[np.int64]
+    matrix: NDArray[np.int64]
+    step_cycles: NDArray[np.int64]
     vector_cycles: NDArray[np.int64]
     burst_bytes: NDArray[np.int64]
     burst_inverse: NDArray[np.int64]
     scalars: NDArray[np.int64]
+
+
+def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`matrix` and `step_cycles` of `CostTables`."""
+    matrix = np.zeros((len(DataType), 3, 3), np.int64)
+    if isinstance(unit, CubeUnit):
+        matrix[:, :, 0] = 16
+        matrix[:, 1, 0] = _LANES
+        per_step = unit.cycles_per_fractal
+    else:
+        r, fill = unit.rows, _fill_cycles(unit)
+        streamed = (1, r, 0) if unit.pipelined else (1, 0, fill)
+        weights_stay = unit.dataflow == "weight-stationary"
+        matrix[:] = (streamed, (r, 0, 0), (unit.columns, 0, 0)) if weights_stay else ((r, 0, 0), streamed, (unit.columns, 0, 0))
+        per_step = unit.passes
+    step_cycles = np.zeros(len(DataType), np.int64)
+    for name, cycles in per_step.items():
+        step_cycles[DataType[name]] = cycles
+    return matrix, step_cycles
+
+
+def _fill_cycles(unit: SystolicUnit) -> int:
+    """Cycles of a tile in which cells wait for their first operands or have had their last."""
+    return unit.columns + unit.rows - 2 + (unit.rows if unit.dataflow == "weight-stationary" else 0)
+
+
+def latency_cycles(machine: Machine) -> int:
+    """Cycles from the end of an MMAD's occupation of a pipelined array to its results; 0 for other matrix units."""
+    unit = machine.matrix
+    return _fill_cycles(unit) if isinstance(unit, SystolicUnit) and unit.pipelined else 0
 
 
 def cost_tables(machine: Machine) -> CostTables:
@@ -63,9 +122,7 @@ def cost_tables(machine: Machine) -> CostTables:
     for path in machine.paths:
         at = (Memory[path.source], Memory[path.destination])
         rate[at], granule[at], startup[at] = path.bytes_per_cycle, path.granule_bytes, path.startup_cycles
-    fractal = np.zeros(len(DataType), np.int64)
-    for name, cycles in machine.matrix.cycles_per_fractal.items():
-        fractal[DataType[name]] = cycles
+    matrix, step_cycles = _matrix_tables(machine.matrix)
     vector = np.zeros(64, np.int64)
     for op, spec in OPS.items():
         if spec.cost_class:
@@ -75,12 +132,19 @@ def cost_tables(machine: Machine) -> CostTables:
         rate,
         granule,
         startup,
-        fractal,
+        matrix,
+        step_cycles,
         vector,
         np.array([length for length, _ in bursts], np.int64),
         np.array([round(EFFICIENCY_UNIT / value) for _, value in bursts], np.int64),
         np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64),
     )
+
+
+@njit(cache=True, inline="always")
+def steps(length: int, axis: NDArray[np.int64]) -> int:
+    """Steps along one axis of an MMAD; axis: int64 [3] of `CostTables.matrix`."""
+    return max((length + axis[0] - 1) // axis[0], axis[1]) + axis[2]
 
 
 @njit(cache=True)
@@ -112,8 +176,10 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
             r = t.rate[_L1, _L0A]
             busy[i] = t.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
         elif op == _MMAD:
-            fractals = code[i, M_MPAD] // 16 * code[i, M_K] * code[i, M_N1]
-            busy[i] = t.scalars[0] + fractals * t.fractal_cycles[code[i, DTYPE]]
+            dtype = code[i, DTYPE]
+            m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
+            product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * 16, n)
+            busy[i] = t.scalars[0] + product * t.step_cycles[dtype]
         elif op == _FIXPIPE:
             r = t.rate[_L0C, dst]
             busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * 64 + r - 1) // r

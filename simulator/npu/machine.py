@@ -104,6 +104,43 @@ class CubeUnit(_Spec):
     cycles_per_fractal: dict[Literal["float16", "float32"], PositiveInt]
     startup_cycles: NotNegativeInt
 
+    @property
+    def data_types(self) -> tuple[str, ...]:
+        return tuple(sorted(self.cycles_per_fractal))
+
+    @property
+    def macs_per_cycle(self) -> dict[str, float]:
+        return {name: 16 * 16 * DataType[name].lanes / cycles for name, cycles in self.cycles_per_fractal.items()}
+
+
+class SystolicUnit(_Spec):
+    """`systolic`: rows x columns cells, a multiplication each per cycle; what a tile costs is in `simulator.npu.cycles`.
+
+    output-stationary: a cell keeps one sum; rows run along m, columns along n.  weight-stationary: a cell keeps one weight; rows run along
+    k, columns along n.  pipelined: cells have a second register for the sums that leave, or for the weights that come, so one tile
+    follows the other without a gap; otherwise every tile fills and drains the array for itself.
+    passes: how often a tile of that data type goes through the array.
+    """
+
+    kind: Literal["systolic"]
+    rows: Annotated[int, Field(ge=1, le=1 << 16)]
+    columns: Annotated[int, Field(ge=1, le=1 << 16)]
+    dataflow: Literal["output-stationary", "weight-stationary"]
+    pipelined: bool
+    passes: dict[Literal["float16", "float32"], PositiveInt]
+    startup_cycles: NotNegativeInt
+
+    @property
+    def data_types(self) -> tuple[str, ...]:
+        return tuple(sorted(self.passes))
+
+    @property
+    def macs_per_cycle(self) -> dict[str, float]:
+        return {name: self.rows * self.columns / passes for name, passes in self.passes.items()}
+
+
+MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
+
 
 class VectorUnit(_Spec):
     """A repeat is 8 blocks; cycles per repeat by class of primitive."""
@@ -162,13 +199,14 @@ class Machine(_Spec):
     cores: Annotated[int, Field(ge=1, le=64)]
     clock_hz: PositiveInt
     buffers_bytes: Sizes
-    matrix: CubeUnit
+    matrix: MatrixUnit
     vector: VectorUnit
     paths: tuple[DataPath, ...]
     ddr: Ddr
     flags: Flags
     issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
+    launch_cycles: NotNegativeInt = 0  # from the start of a program to its first instruction
     contention: Annotated[dict[LevelName, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] = Field(
         default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
     )
@@ -201,7 +239,7 @@ class Machine(_Spec):
     @property
     def macs_per_cycle(self) -> dict[str, float]:
         """Peak multiply-accumulates per cycle of one core, by data type."""
-        return {name: 16 * 16 * DataType[name].lanes / cycles for name, cycles in self.matrix.cycles_per_fractal.items()}
+        return self.matrix.macs_per_cycle
 
     @cached_property
     def digest(self) -> str:
@@ -244,7 +282,8 @@ def validation_line(error: ValidationError, most: int = 8) -> str:
     """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are."""
     parts = []
     for item in error.errors()[:most]:
-        where = ".".join(str(part) for part in item["loc"]) or "(whole file)"
+        # the kind of a matrix unit is how pydantic found its schema, not a key of the file
+        where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic")) or "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         parts.append(" ".join(f"{where}: {item['msg']}".split()) + shown)

@@ -165,7 +165,7 @@ def _reject(code: Code, core: int, bad: NDArray[np.bool_], why: str) -> None:
 def _check_kinds(code: Code, core: int, machine: Machine) -> None:
     known = np.isin(code[:, isa.OP], [int(op) for op in OPS])
     _reject(code, core, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
-    types = [int(DataType[name]) for name in machine.matrix.cycles_per_fractal]
+    types = [int(DataType[name]) for name in machine.matrix.data_types]
     flags = np.isin(code[:, isa.OP], (int(Op.SET), int(Op.WAIT)))
     _reject(code, core, ~flags & ~np.isin(code[:, isa.DTYPE], types), f"data type not supported by {machine.name}")
     for op, spec in OPS.items():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulator.ddr import ContentionTrace
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, load_machine
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine, SystolicUnit, load_machine
 from simulator.npu.program import Program
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.programs import programs, random_program
@@ -21,7 +21,18 @@ SHARES = st.integers(1, SHARE_UNIT) | st.sampled_from([SHARE_UNIT, SHARE_UNIT //
 DMAS = (Engine.MTE2, Engine.MTE3)
 
 
-def variant(issue: int, depth: int, latency: int, outstanding: int, read_cap: int, write_cap: int, remote: int) -> Machine:
+def array(dataflow: str, pipelined: bool) -> SystolicUnit:
+    """6 x 10 cells: fill 14 (output-stationary) or 20 cycles."""
+    passes = {"float16": 1, "float32": 2}
+    return SystolicUnit(kind="systolic", rows=6, columns=10, dataflow=dataflow, pipelined=pipelined, passes=passes, startup_cycles=1)
+
+
+UNITS = [TINY.matrix, *(array(flow, pipelined) for flow in ("output-stationary", "weight-stationary") for pipelined in (False, True))]
+
+
+def variant(
+    issue: int, depth: int, latency: int, outstanding: int, read_cap: int, write_cap: int, remote: int, launch: int, unit: int
+) -> Machine:
     ddr = TINY.ddr.model_copy(
         update={
             "latency_cycles": latency,
@@ -31,13 +42,18 @@ def variant(issue: int, depth: int, latency: int, outstanding: int, read_cap: in
         }
     )
     flags = TINY.flags.model_copy(update={"between_cores_cycles": remote})
-    return TINY.model_copy(update={"issue_cycles": issue, "queue_depth": depth, "ddr": ddr, "flags": flags, "cores": 3})
+    return TINY.model_copy(
+        update={
+            "issue_cycles": issue, "queue_depth": depth, "ddr": ddr, "flags": flags, "cores": 3,
+            "launch_cycles": launch, "matrix": UNITS[unit],
+        }
+    )  # fmt: skip
 
 
 MACHINES = st.builds(
     variant,
     st.integers(0, 2), st.sampled_from([1, 2, 3, 16]), st.sampled_from([0, 1, 4, 9]), st.integers(1, 3),
-    st.sampled_from([7, 16, 32, 48]), st.sampled_from([5, 16, 32]), st.integers(0, 5),
+    st.sampled_from([7, 16, 32, 48]), st.sampled_from([5, 16, 32]), st.integers(0, 5), st.sampled_from([0, 0, 17]), st.integers(0, 4),
 )  # fmt: skip
 
 
@@ -75,7 +91,7 @@ def test_equals_the_plain_model(data: st.DataObject, machine: Machine, share: in
 @pytest.mark.parametrize("seed", range(12))
 def test_equals_the_plain_model_on_longer_programs(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    pick = [rng.choice(v) for v in ([0, 1], [2, 4, 16], [0, 4], [1, 2, 3], [7, 32], [5, 16], [0, 3])]
+    pick = [rng.choice(v) for v in ([0, 1], [2, 4, 16], [0, 4], [1, 2, 3], [7, 32], [5, 16], [0, 3], [0, 21], [0, 2, 4])]
     machine = variant(*(int(v) for v in pick))
     program = random_program(machine, seed, 90)
     share = int(rng.integers(SHARE_UNIT // 5, SHARE_UNIT))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.npu import isa
-from simulator.npu.cycles import cap_units, port_units, price
+from simulator.npu.cycles import cap_units, latency_cycles, port_units, price
 from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Machine
 from simulator.npu.program import Program
@@ -21,6 +21,7 @@ class Entry:
     op: Op
     busy: int
     bus: int
+    lag: int = 0  # MMAD on a pipelined array: from the end of its occupation to its results
     key: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     ordinal: int = 0  # among the SETs or WAITs of its flag
     dispatched: int | None = None
@@ -36,6 +37,9 @@ class Entry:
 
     def done_by(self, now: int) -> bool:
         return self.completed is not None and self.completed <= now
+
+    def out_by(self, now: int) -> bool:
+        return self.completed is not None and self.completed + self.lag <= now
 
 
 @dataclass
@@ -54,7 +58,8 @@ def _entries(program: Program, machine: Machine) -> list[list[Entry]]:
         costs = price(code, machine)
         entries = []
         for row, busy, bus in zip(code.tolist(), costs.busy.tolist(), costs.bus.tolist(), strict=True):
-            entry = Entry(core, Engine(row[isa.ENGINE]), Op(row[isa.OP]), busy, bus, left_to_move=bus)
+            lag = latency_cycles(machine) if row[isa.OP] == Op.MMAD else 0
+            entry = Entry(core, Engine(row[isa.ENGINE]), Op(row[isa.OP]), busy, bus, lag, left_to_move=bus)
             other = (row[isa.FLAG_CORE], row[isa.FLAG_ENGINE])
             if entry.op in (Op.SET, Op.WAIT):
                 here = (core, row[isa.ENGINE])
@@ -93,7 +98,7 @@ def reference(program: Program, machine: Machine, shares: list[tuple[int, int]],
     while True:
         while any(_step(entries, queues, sets, machine, now) for entries in cores):
             pass
-        if all(x.done_by(now) for entries in cores for x in entries):
+        if now >= machine.launch_cycles and all(x.out_by(now) for entries in cores for x in entries):
             break
         moving = [x for entries in cores for x in entries if x.begun is not None and x.completed is None]
         port = port_units(machine, [share for cycle, share in shares if cycle <= now][-1])
@@ -111,7 +116,7 @@ def reference(program: Program, machine: Machine, shares: list[tuple[int, int]],
         now += 1
         if now > limit:
             raise TimeoutError("no end in sight")
-    result.cycles = max([0, *(x.completed or 0 for entries in cores for x in entries)])
+    result.cycles = max([machine.launch_cycles, *((x.completed or 0) + x.lag for entries in cores for x in entries)])
     return result
 
 
@@ -129,7 +134,7 @@ def _step(
         handed = [x.dispatched for x in entries if x.dispatched is not None]
         x = waiting[0]
         queued = sum(y.dispatched is not None and y.left is None for y in queues[x.core, x.engine])
-        if now >= (max(handed) if handed else 0) + machine.issue_cycles and queued < machine.queue_depth:
+        if now >= (max(handed) if handed else machine.launch_cycles) + machine.issue_cycles and queued < machine.queue_depth:
             x.dispatched = now
             moved = True
     for engine in Engine:
@@ -147,7 +152,7 @@ def _step(
             before = all(y.done_by(now) for y in queue[:i])
             if x.left is None or x.completed is not None or not before:
                 continue
-            if x.op == Op.SET:
+            if x.op == Op.SET and all(y.out_by(now) for y in queue[:i]):
                 x.completed = now
                 moved = True
             elif x.is_transfer and x.begun is None and now >= x.left + machine.ddr.latency_cycles:
@@ -170,4 +175,5 @@ def _may_leave(
         return now >= source.completed + (machine.flags.between_cores_cycles if source.core != x.core else 0)
     if x.is_transfer:
         return sum(y.is_transfer and y.left is not None and not y.done_by(now) for y in queue) < machine.ddr.outstanding
-    return all(y.done_by(now) for y in queue[: queue.index(x)])
+    # a SET behind an MMAD takes effect when the results are out, and holds up nobody until then
+    return all(y.done_by(now) for y in queue[: queue.index(x)] if y.op != Op.SET)

@@ -88,6 +88,22 @@ def test_issue_and_a_full_queue() -> None:
     assert found(t, VECTOR) == [(0, 1, "ISSUE", -1, -1, -1)]
 
 
+def test_a_launch_is_nobodys_full_queue() -> None:
+    late = TINY.model_copy(update={"launch_cycles": 9})
+    t = run([up(5)], machine=late)
+    assert found(t, MTE1) == [(0, 9, "ISSUE", -1, -1, -1)]
+    assert found(t, SCALAR) == []
+
+
+def test_results_of_a_pipelined_array_are_waited_for_by_others_only() -> None:
+    # 16 rows through 16 x 16: 16 cycles, results 46 later
+    matrix = load_machine("tpu-like").matrix.model_copy(update={"rows": 16, "columns": 16})
+    tile = record(Op.MMAD, CUBE, 16, 1, 1, 0, src=Memory.L0A, dst=Memory.L0C, d=0, s=(0, 0))
+    t = run([tile, flag_set(CUBE, 0, MTE1), tile, flag_wait(MTE1, 0, CUBE), up(1)], machine=TINY.model_copy(update={"matrix": matrix}))
+    assert found(t, CUBE) == []
+    assert found(t, MTE1) == [(0, 62, "FLAG", 0, CUBE, 0)]
+
+
 def test_what_a_transfer_loses() -> None:
     two = run([load(10)], [load(10)])
     # half the port each: 20 cycles, alone 10
@@ -99,7 +115,9 @@ def test_what_a_transfer_loses() -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
-    machine = TINY.model_copy(update={"issue_cycles": seed % 3, "queue_depth": 1 + seed % 5})
+    matrix = load_machine("tpu-like").matrix.model_copy(update={"rows": 16, "columns": 16}) if seed % 4 == 3 else TINY.matrix
+    changes = {"issue_cycles": seed % 3, "queue_depth": 1 + seed % 5, "launch_cycles": seed % 2 * 11, "matrix": matrix}
+    machine = TINY.model_copy(update=changes)
     p = random_program(machine, seed, 120)
     share = SHARE_UNIT >> seed % 3
     t, timing = timeline(p, machine, share), simulate(p, machine, share)
@@ -113,10 +131,10 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
             if engine == SCALAR:
                 rows = work = np.arange(t.stream_start[core], t.stream_start[core + 1])
                 begin, end = t.dispatch[work] - machine.issue_cycles, t.dispatch[work]
-                last = end.max(initial=0)
+                last = end.max(initial=machine.launch_cycles) - machine.launch_cycles
             else:
                 begin, end = t.start[work], t.end[work]
-                last = t.end[rows].max(initial=0)
+                last = np.where(t.code[rows, 0] == Op.SET, t.start[rows], t.end[rows]).max(initial=0)
             assert (end - begin).sum() == timing.busy_cycles[core, engine]
             begin, end = np.concatenate((begin, s.start[mine])), np.concatenate((end, s.end[mine]))
             order = np.lexsort((end, begin))

@@ -7,19 +7,22 @@ two transfers outstanding per queue; L1 -> L0A, L0C -> anywhere two blocks per c
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, SystolicUnit, load_machine
 from simulator.npu.program import Code, Program, ProgramError
 from simulator.timing import DeadlockError, Timing, prepare, program_bound, simulate, simulate_level, simulate_levels, simulate_trace
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
 TINY = load_machine("tiny")
 MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3 = Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.FIXPIPE, Engine.VECTOR, Engine.MTE3
+SCALAR = Engine.SCALAR
 DDR, L1, L0A, L0B, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB
 
 
@@ -179,6 +182,55 @@ def test_a_flag_from_a_transfer_to_the_other_core() -> None:
     assert spans(timing, 1) == [(0, 17), (17, 17), (17, 18)]
 
 
+def test_a_chain_through_every_engine() -> None:
+    # load 4-14, MTE1 14-19, CUBE 19-22, FIXPIPE (4 pixels * 64 bytes at 64) 22-26, VECTOR 26-28; the store is issued at 28: 32-36
+    fixpipe = record(Op.FIXPIPE, FIXPIPE, 4, 16, 1, 4, 4, 0, src=L0C, dst=UB, d=0, s=(0,))
+    work = [(MTE2, load(10)), (MTE1, up(5)), (CUBE, mmad(3)), (FIXPIPE, fixpipe), (VECTOR, vector(2)), (MTE3, store(2))]
+    rows = [work[0][1]]
+    for (before, _), (after, row) in pairwise(work):
+        rows += [flag_set(before, 0, after), flag_wait(after, 0, before), row]
+    timing = run(rows)
+    assert spans(timing)[::3] == [(4, 14), (14, 19), (19, 22), (22, 26), (26, 28), (32, 36)]
+    assert (timing.compute_cycles, timing.load_store_cycles, timing.cycles) == (5, 14, 36)
+
+
+def test_two_buffers_and_a_flag_back_for_each() -> None:
+    # loads into slots 0 and 1: 4-12, 12-20.  MTE1 works on slot 0 12-22 and gives it back: the third load is issued at 22, 26-34.  Slot 1:
+    # 22-32; slot 0 again: 34-44
+    timing = run(
+        [
+            load(8), flag_set(MTE2, 0, MTE1, 0), load(8), flag_set(MTE2, 0, MTE1, 1),
+            flag_wait(MTE1, 0, MTE2, 0), up(10), flag_set(MTE1, 0, MTE2, 0),
+            flag_wait(MTE2, 0, MTE1, 0), load(8), flag_set(MTE2, 0, MTE1, 0),
+            flag_wait(MTE1, 0, MTE2, 1), up(10), flag_wait(MTE1, 0, MTE2, 0), up(10),
+        ]
+    )  # fmt: skip
+    found = spans(timing)
+    assert [found[i] for i in (0, 2, 5, 8, 11, 13)] == [(4, 12), (12, 20), (12, 22), (26, 34), (22, 32), (34, 44)]
+    assert timing.cycles == 44
+
+
+def test_flags_from_one_dma_to_the_other_and_behind_a_move_on_chip() -> None:
+    # load 4-8, then the store is issued: 12-16
+    assert spans(run([load(4), flag_set(MTE2, 0, MTE3), flag_wait(MTE3, 0, MTE2), store(2)]))[3] == (12, 16)
+    # UB -> L1 0-3, MTE1 3-5
+    assert spans(run([copy(TINY, UB, L1, 3), flag_set(MTE3, 0, MTE1), flag_wait(MTE1, 0, MTE3), up(2)]))[1:] == [(0, 3), (0, 3), (3, 5)]
+
+
+def test_one_engine_tells_several() -> None:
+    # CUBE 0-6; all three start at 6
+    others = (MTE1, VECTOR, FIXPIPE)
+    sets, waits = [flag_set(CUBE, 0, e) for e in others], [flag_wait(e, 0, CUBE) for e in others]
+    assert spans(run([mmad(6), *sets, *waits, up(1), vector(2)]))[1:] == [(0, 6)] * 6 + [(6, 7), (6, 8)]
+
+
+def test_a_barrier_gathers_in_the_scalar_queue() -> None:
+    # MTE1 0-5, CUBE 0-7; the scalar unit's queue passes both WAITs at 7 and lets VECTOR go
+    rows = [up(5), flag_set(MTE1, 0, SCALAR), mmad(7), flag_set(CUBE, 0, SCALAR)]
+    rows += [flag_wait(SCALAR, 0, MTE1), flag_wait(SCALAR, 0, CUBE), flag_set(SCALAR, 0, VECTOR), flag_wait(VECTOR, 0, SCALAR), vector(2)]
+    assert spans(run(rows))[4:] == [(0, 5), (5, 7), (7, 7), (0, 7), (7, 9)]
+
+
 def test_the_scalar_unit_takes_its_cycles() -> None:
     # issue 2: handed out at 2, 4, 6, 8; CUBE 2-3, 4-5, 8-9; MTE1 6-11
     timing = run([mmad(1), mmad(1), up(5), mmad(1)], machine=tiny_with(issue_cycles=2))
@@ -199,6 +251,59 @@ def test_a_blocked_wait_keeps_its_place_in_the_queue() -> None:
     # depth 1: MTE1's queue holds its WAIT until 14, so its move is handed out at 14, and the MMAD behind it too
     timing = run([load(10), flag_set(MTE2, 0, MTE1), flag_wait(MTE1, 0, MTE2), up(1), mmad(2)], machine=tiny_with(queue_depth=1))
     assert spans(timing)[3:] == [(14, 15), (14, 16)]
+
+
+def test_a_launch_comes_first() -> None:
+    # launch 7, issue 2: the load is handed out at 9 and moves 13-23, the MMAD at 11
+    machine = tiny_with(launch_cycles=7, issue_cycles=2)
+    timing = run([load(10), mmad(3)], machine=machine)
+    assert timing.recorded is not None
+    assert timing.recorded.dispatch[0].tolist() == [9, 11]
+    assert spans(timing) == [(13, 23), (11, 14)]
+    assert timing.busy_cycles[0, SCALAR] == 4  # issuing, not waiting for the launch
+    assert run([], machine=machine).cycles == 7
+
+
+def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
+    machine = tiny_with(launch_cycles=7)
+    p = program(machine, [load(10)])
+    assert program_bound(p, machine) == 7 + 10
+    assert simulate(p, machine, SHARE_UNIT, shared=False).cycles == 7 + 14
+    assert {level: t.cycles for level, t in simulate_levels(p, machine).items()} == {"none": 21, "slight": 31, "severe": 51}
+    # data from 11 on: 5 blocks by 16, the other 5 at a quarter: 20 cycles
+    assert simulate_trace(p, machine, ContentionTrace.of([(0, 65536), (16, 16384)])).cycles == 36
+    assert program_bound(program(machine, []), machine) == 7
+
+
+# 16 x 16, weight-stationary: a tile of 32 rows passes in 32 cycles, its results are there 2 * 16 + 16 - 2 = 46 later
+ARRAY = SystolicUnit(
+    kind="systolic", rows=16, columns=16, dataflow="weight-stationary", pipelined=True, passes={"float16": 1}, startup_cycles=0
+)
+TILE = record(Op.MMAD, CUBE, 32, 1, 1, 0, src=L0A, dst=L0C, d=0, s=(0, 0))
+
+
+def test_a_pipelined_array_takes_the_next_tile_before_the_results_of_the_last() -> None:
+    machine = TINY.model_copy(update={"matrix": ARRAY})
+    timing = run([TILE, flag_set(CUBE, 0, MTE1), TILE, flag_wait(MTE1, 0, CUBE), up(3)], machine=machine)
+    assert spans(timing) == [(0, 32), (0, 78), (32, 64), (0, 78), (78, 81)]
+    assert timing.cycles == 64 + 46  # results of the second tile
+    assert timing.busy_cycles[0, CUBE] == timing.compute_cycles == 64
+
+
+def test_a_pipelined_array_that_ran_dry_fills_again() -> None:
+    # the second tile waits for the first one's results and a move: 78, 79; 79-111, results at 157
+    machine = TINY.model_copy(update={"matrix": ARRAY})
+    rows = [TILE, flag_set(CUBE, 0, MTE1), flag_wait(MTE1, 0, CUBE), up(1), flag_set(MTE1, 0, CUBE), flag_wait(CUBE, 0, MTE1), TILE]
+    timing = run(rows, machine=machine)
+    assert (spans(timing)[6], timing.cycles) == ((79, 111), 157)
+    # a SET with nothing before it has nothing to wait for
+    assert spans(run([flag_set(CUBE, 0, MTE1), flag_wait(MTE1, 0, CUBE), up(1)], machine=machine))[2] == (0, 1)
+
+
+def test_other_matrix_units_have_their_results_at_the_end() -> None:
+    # 2 * 16 + 16 + 32 - 2 = 78 each
+    machine = TINY.model_copy(update={"matrix": ARRAY.model_copy(update={"pipelined": False})})
+    assert spans(run([TILE, flag_set(CUBE, 0, MTE1), TILE, flag_wait(MTE1, 0, CUBE)], machine=machine))[1:] == [(0, 78), (78, 156), (0, 78)]
 
 
 def test_latency_is_hidden_behind_the_transfer_before() -> None:
@@ -253,6 +358,20 @@ def test_two_cores_share_the_port() -> None:
     assert (spans(timing, 0), spans(timing, 1)) == ([(4, 19)], [(4, 14)])
     assert timing.load_store_cycles == 15 + 10
     assert timing.busy_cycles[:, MTE2].tolist() == [15, 10]
+
+
+def test_a_store_on_one_core_and_a_load_of_it_on_the_other() -> None:
+    # core 0 stores 4 blocks at 16 bytes: 4-12; the flag arrives at 15; core 1 loads: 19-23
+    timing = run([store(4), flag_set(MTE3, 1, MTE2)], [flag_wait(MTE2, 0, MTE3), load(4)])
+    assert (spans(timing, 0)[0], spans(timing, 1)[1]) == ((4, 12), (19, 23))
+
+
+def test_four_queues_of_two_cores_share_the_port() -> None:
+    # 8 bytes each from 4 on, 4 cycles a block: those of 4 blocks end at 20; then 16 each: the 4 blocks that are left take 8 cycles
+    timing = run([load(8), store(4)], [load(4), store(8)])
+    assert (spans(timing, 0), spans(timing, 1)) == ([(4, 28), (4, 20)], [(4, 20), (4, 28)])
+    assert timing.load_store_cycles == 24 + 24
+    assert timing.cycles == program_bound(program(TINY, [load(8), store(4)], [load(4), store(8)]), TINY) + 4
 
 
 def test_a_share_of_a_third_rounds_up_once() -> None:

@@ -19,6 +19,10 @@ _UNITS = (
     ("_cycles", "cycles"),
     ("cycles_per_fractal.float16", "cycles per 16x16x16"),
     ("cycles_per_fractal.float32", "cycles per 16x8x16"),
+    ("passes.float16", "passes of a tile"),
+    ("passes.float32", "passes of a tile"),
+    ("matrix.rows", "cells"),
+    ("matrix.columns", "cells"),
 )
 
 

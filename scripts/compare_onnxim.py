@@ -1,0 +1,60 @@
+"""Matrix products on pipelined weight-stationary arrays, beside what ONNXim says they take.
+
+    python scripts/compare_onnxim.py [--json]
+
+`array` is the closed form of simulator/npu/cycles.py, MMADs alone; `program` also loads the operands and stores the results.  Nothing is
+fitted: sizes, frequencies and bandwidths are those of ONNXim's configurations (8x8: DDR4 at 51 bytes per core cycle; 128x128: HBM2 at
+614), the latency of DDR is the 100 cycles that this project's machines assume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.gemm import ATOM, array_machine, mmads, tile_by_tile  # noqa: E402
+from simulator.npu.machine import SHARE_UNIT  # noqa: E402
+from simulator.timing import simulate  # noqa: E402
+
+# side of the array, bytes of DDR per core cycle, then (m, k, n) -> the cycles that ONNXim reports
+CASES: tuple[tuple[int, int, dict[tuple[int, int, int], int]], ...] = (
+    (8, 51, {(128, 128, 128): 33_052, (256, 128, 256): 131_419, (512, 512, 512): 2_097_507}),
+    (128, 614, {(128, 128, 128): 862, (512, 512, 512): 9_311}),
+)
+
+
+def compare() -> list[dict[str, Any]]:
+    """One row per product: array, m, k, n and the three cycle counts."""
+    rows = []
+    for side, ddr, products in CASES:
+        machine = array_machine(side, side, "weight-stationary", pipelined=True, ddr_bytes_per_cycle=ddr)
+        tile = max(side, ATOM)
+        for (m, k, n), onnxim in products.items():
+            alone = simulate(mmads(machine, m, k, n, (m, tile, tile)), machine, SHARE_UNIT).cycles
+            whole = simulate(tile_by_tile(machine, m, k, n), machine, SHARE_UNIT).cycles
+            rows.append({"array": side, "m": m, "k": k, "n": n, "onnxim": onnxim, "array_cycles": alone, "program_cycles": whole})
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
+    rows = compare()
+    if parser.parse_args().json:
+        print(json.dumps(rows))
+        return 0
+    print("| array | m x k x n | ONNXim | array | off by | program | off by |\n|---|---|---|---|---|---|---|")
+    for r in rows:
+        off = [f"{r[name]:,} | {r[name] / r['onnxim'] - 1:+.2%}" for name in ("array_cycles", "program_cycles")]
+        print(f"| {r['array']} x {r['array']} | {r['m']} x {r['k']} x {r['n']} | {r['onnxim']:,} | {' | '.join(off)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What one instruction costs, worked out on paper, for every kind of matrix unit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.npu.cycles import latency_cycles, price
+from simulator.npu.isa import Op
+from simulator.npu.machine import CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit, load_machine
+from tests.programs import record
+
+TINY, EDGE = load_machine("tiny"), load_machine("edge")
+DDR, L1, L0A, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0C, Memory.UB
+OUTPUT, WEIGHT = "output-stationary", "weight-stationary"
+
+
+def array(rows: int, columns: int, dataflow: str, pipelined: bool, startup: int = 0) -> Machine:
+    values = TINY.matrix.model_dump() | {
+        "kind": "systolic", "rows": rows, "columns": columns, "dataflow": dataflow, "pipelined": pipelined,
+        "passes": {"float16": 1, "float32": 3}, "startup_cycles": startup,
+    }  # fmt: skip
+    del values["cycles_per_fractal"]
+    return Machine.model_validate(TINY.model_dump() | {"matrix": values})
+
+
+def busy(machine: Machine, *row: int, dtype: int = 0) -> int:
+    """Of one MMAD: mpad, k, n1."""
+    code = record(Op.MMAD, Engine.CUBE, *row, 0, dtype=dtype, src=L0A, dst=L0C, d=0, s=(0, 0))
+    return int(price(code[None], machine).busy[0])
+
+
+@pytest.mark.parametrize(
+    ("machine", "row", "cycles"),
+    [
+        # 2 * 3 * 2 fractals, a cycle each behind 8
+        (EDGE, (32, 3, 2), 8 + 12),
+        # M = 32, K = 48, N = 32 on 16 x 8: 2 * 4 tiles of 16 + 8 + 48 - 2
+        (array(16, 8, OUTPUT, False), (32, 3, 2), 8 * 70),
+        (array(16, 8, OUTPUT, False, startup=5), (32, 3, 2), 5 + 8 * 70),
+        # the same tiles back to back: 48 steps, more than the 16 in which sums leave
+        (array(16, 8, OUTPUT, True), (32, 3, 2), 8 * 48),
+        # K = 16 on 64 rows: the 64 cycles in which sums leave count
+        (array(64, 8, OUTPUT, True), (32, 1, 2), 4 * 64),
+        # K / 16 * N / 8 = 3 * 4 tiles of 2 * 16 + 8 + 32 - 2
+        (array(16, 8, WEIGHT, False), (32, 3, 2), 12 * 70),
+        # 12 tiles, 32 rows pass
+        (array(16, 8, WEIGHT, True), (32, 3, 2), 12 * 32),
+        # 128 rows of weights come in while 32 rows pass: one tile of k, 32 channels in four tiles
+        (array(128, 8, WEIGHT, True), (32, 3, 2), 4 * 128),
+        # a part of a tile costs as much as a whole one: K = 48 on 32 rows is two, N = 16 on 128 columns one
+        (array(32, 128, WEIGHT, True), (64, 3, 1), 2 * 64),
+        (array(32, 128, OUTPUT, False), (48, 1, 1), 2 * (32 + 128 + 16 - 2)),
+    ],
+)
+def test_a_matrix_product(machine: Machine, row: tuple[int, int, int], cycles: int) -> None:
+    assert busy(machine, *row) == cycles
+
+
+def test_other_types_take_their_passes() -> None:
+    """C0 is 8 in float32: k = 6 is K = 48."""
+    assert busy(EDGE, 32, 6, 2, dtype=1) == 8 + 2 * 24
+    assert busy(array(16, 8, WEIGHT, True), 32, 6, 2, dtype=1) == 3 * 12 * 32
+    assert busy(array(16, 8, OUTPUT, False), 32, 6, 2, dtype=1) == 3 * 8 * 70
+
+
+def test_only_a_pipelined_array_has_latency() -> None:
+    assert latency_cycles(EDGE) == 0
+    assert latency_cycles(array(16, 8, OUTPUT, False)) == latency_cycles(array(16, 8, WEIGHT, False)) == 0
+    assert latency_cycles(array(16, 8, OUTPUT, True)) == 16 + 8 - 2
+    assert latency_cycles(array(16, 8, WEIGHT, True)) == 2 * 16 + 8 - 2
+
+
+UNITS = st.builds(array, st.integers(1, 200), st.integers(1, 200), st.sampled_from([OUTPUT, WEIGHT]), st.booleans()) | st.just(TINY)
+
+
+@given(UNITS, st.integers(1, 20), st.integers(1, 40), st.integers(1, 20), st.sampled_from([DataType.float16, DataType.float32]))
+def test_no_product_is_faster_than_the_peak(machine: Machine, m16: int, k: int, n1: int, dtype: DataType) -> None:
+    macs = m16 * 16 * k * dtype.lanes * n1 * 16
+    assert busy(machine, m16 * 16, k, n1, dtype=int(dtype)) * machine.macs_per_cycle[dtype.name] >= macs
+
+
+@given(UNITS, st.integers(1, 20), st.integers(2, 40), st.integers(1, 20), st.integers(1, 39))
+def test_a_product_in_two_is_never_cheaper(machine: Machine, m16: int, k: int, n1: int, first: int) -> None:
+    first = min(first, k - 1)
+    assert busy(machine, m16 * 16, first, n1) + busy(machine, m16 * 16, k - first, n1) >= busy(machine, m16 * 16, k, n1)
+
+
+def test_the_peak_is_reached_by_whole_tiles_back_to_back() -> None:
+    machine = array(16, 32, WEIGHT, True)
+    assert machine.macs_per_cycle == {"float16": 512.0, "float32": pytest.approx(512 / 3)}
+    assert busy(machine, 64, 4, 4) * 512 == 64 * 64 * 64
+    assert EDGE.macs_per_cycle == {"float16": 4096.0, "float32": 1024.0}
+
+
+def test_kinds_are_told_apart() -> None:
+    assert isinstance(EDGE.matrix, CubeUnit)
+    assert isinstance(load_machine("tpu-like").matrix, SystolicUnit)
+    assert len({array(16, 8, flow, piped).digest for flow in (OUTPUT, WEIGHT) for piped in (False, True)}) == 4
+
+
+def copy(src: Memory, dst: Memory, length: int, count: int, sstride: int, dstride: int) -> tuple[int, int, int]:
+    """(busy, bus units, useful bytes) on edge."""
+    path = EDGE.path(src, dst)
+    assert path is not None
+    code = record(Op.COPY, Engine[path.engine], length, count, sstride, dstride, 1, 0, 0, src=src, dst=dst, d=0, s=(0,))
+    found = price(code[None], EDGE)
+    return int(found.busy[0]), int(found.bus[0]), int(found.useful[0])
+
+
+def test_a_transfer_costs_bus_bytes_by_the_length_of_its_bursts() -> None:
+    unit = 1 << 16
+    assert copy(DDR, L1, 2, 5, 4, 2) == (0, 320 * unit, 320)  # 64-byte bursts
+    assert copy(DDR, L1, 1, 5, 4, 1) == (0, 2 * 160 * unit, 160)  # lone blocks use half of theirs
+    assert copy(DDR, L1, 1, 5, 1, 3) == (0, 160 * unit, 160)  # runs that touch in DDR are one burst
+    assert copy(UB, DDR, 1, 5, 1, 3) == (0, 2 * 160 * unit, -160)  # and it is the side of DDR that counts
+    assert copy(UB, DDR, 1, 5, 3, 1) == (0, 160 * unit, -160)
+
+
+def test_a_move_on_chip_is_rounded_up_to_granules() -> None:
+    assert copy(L1, UB, 3, 4, 3, 3) == (8 + 3, 0, 0)  # 384 bytes at 128
+    assert copy(L1, UB, 3, 3, 3, 3) == (8 + 3, 0, 0)  # 288
+    paths = [path.model_copy(update={"granule_bytes": 128}) for path in EDGE.paths]
+    code = record(Op.COPY, Engine.MTE1, 3, 4, 3, 3, 1, 0, 0, src=L1, dst=UB, d=0, s=(0,))
+    assert price(code[None], EDGE.model_copy(update={"paths": tuple(paths)})).busy[0] == 8 + 4  # a granule per burst
+
+
+def test_im2col_fixpipe_and_vector() -> None:
+    im2col = record(Op.IM2COL, Engine.MTE1, 8, 8, 8, 64, 1, 1, 1, 1, 1, 1, 0, 0, 8, 0, 64, 64, 0, 2, 16, src=L1, dst=L0A, d=0, s=(0,))
+    fixpipe = record(Op.FIXPIPE, Engine.FIXPIPE, 50, 64, 3, 50, 50, 0, src=L0C, dst=UB, d=0, s=(0,))
+    exp = record(Op.VEXP, Engine.VECTOR, 8, 100, 1, 8, 1, 8, src=UB, dst=UB, d=0, s=(0,))
+    cycles = [int(price(code[None], EDGE).busy[0]) for code in (im2col, fixpipe, exp)]
+    # 64 * 2 blocks at 512 bytes; 50 * 3 * 64 bytes at 256; 100 repeats of 4 behind 6
+    assert cycles == [8 + 8, 8 + math.ceil(50 * 3 * 64 / 256), 6 + 400]
