@@ -14,6 +14,7 @@ Rates are in 1/65536 bus bytes per cycle, rounded down, at least 1: time stays i
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,8 +93,21 @@ class ContentionTrace:
         """From (cycle, share_units) pairs."""
         return cls(tuple(cycle for cycle, _ in steps), tuple(share for _, share in steps))
 
-    def after(self, cycle: int) -> ContentionTrace:
-        """The same load as seen by an inference that starts at `cycle`."""
-        steps = [(max(0, c - cycle), s) for c, s in zip(self.cycles, self.share_units, strict=True)]
-        past = max(i for i, (c, _) in enumerate(steps) if c == 0)
-        return ContentionTrace.of(steps[past:])
+    def share_at(self, cycle: int) -> int:
+        """The share in force in a cycle."""
+        return self.share_units[self._step(cycle)]
+
+    def changes(self, start: int, end: int) -> int:
+        """How many steps begin in (start, end)."""
+        return max(0, bisect_left(self.cycles, end) - self._step(start) - 1)
+
+    def after(self, cycle: int, changes: int | None = None) -> ContentionTrace:
+        """The same load as seen by an inference that starts at `cycle`; only the first `changes` changes where that is given."""
+        i = self._step(cycle)
+        stop = len(self.cycles) if changes is None else i + 1 + changes
+        return ContentionTrace((0, *(c - cycle for c in self.cycles[i + 1 : stop])), self.share_units[i:stop])
+
+    def _step(self, cycle: int) -> int:
+        if cycle < 0:
+            raise BadInputError(f"contention trace: cycle {cycle}; accepted: 0 or more")
+        return bisect_right(self.cycles, cycle) - 1

@@ -43,6 +43,13 @@ class StyleName(StrEnum):
     epcontext = "epcontext"
 
 
+class ControllerName(StrEnum):
+    threshold = "threshold"
+    estimator = "estimator"
+    static = "static"
+    oracle = "oracle"
+
+
 class BackendName(StrEnum):
     ray = "ray"
     serial = "serial"
@@ -226,17 +233,47 @@ def _run(
 @app.command("simulate")
 def _simulate(
     compiled: Compiled,
-    level: Annotated[str | None, typer.Option(metavar="L", help="Contention level; all unless given.")] = None,
+    level: Annotated[
+        str | None, typer.Option(metavar="L", help="Contention level; all unless given. With --controller static: the variant that runs.")
+    ] = None,
     by_segment: Annotated[
         bool, typer.Option("--segments", help="Segment by segment instead: cycles, what limits it, bytes, work.")
     ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Background load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
+    ] = None,
+    controller: Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")] = None,
+    t_min: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant heavier below.")] = None,
+    t_max: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None,
+    slice_cycles: Annotated[
+        int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
+    ] = None,
+    inferences: Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")] = None,
+    switch_cycles: Annotated[
+        int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine."""
-    from tuner.commands.compiled import simulate_file
-    from tuner.commands.profile import segments
+    """Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine; with --trace, inferences under a changing load."""
+    if trace is None:
+        given = {"--controller": controller, "--t-min": t_min, "--t-max": t_max, "--slice": slice_cycles}
+        given |= {"--inferences": inferences, "--switch-cycles": switch_cycles}
+        for name, value in given.items():
+            if value is not None:
+                raise BadInputError(f"{name} goes with --trace")
+        from tuner.commands.compiled import simulate_file
+        from tuner.commands.profile import segments
 
-    (segments if by_segment else simulate_file)(compiled, level, as_json)
+        (segments if by_segment else simulate_file)(compiled, level, as_json)
+        return
+    if by_segment:
+        raise BadInputError("--segments does not go with --trace")
+    from tuner.commands.contended import Contention, simulate_contended
+
+    name = (controller or ControllerName.estimator).value
+    count = 1000 if inferences is None else inferences
+    simulate_contended(compiled, Contention(trace, name, count, level, t_min, t_max, slice_cycles, switch_cycles), as_json)
 
 
 @app.command("trace")

@@ -1,0 +1,91 @@
+"""How the variants of a model answer to a share of the DDR bandwidth: simulated once on a grid, read at run time by interpolation.
+
+A variant's time is, roughly, the larger of what it computes and what it moves at the bandwidth it gets, so cycles are close to
+piecewise linear in the *slowness* 1 / share.  Between two shares of the grid all values are interpolated linearly in the slowness;
+beyond its ends they stay as they are there.
+
+| name     | shape  | meaning                                                          |
+|----------|--------|------------------------------------------------------------------|
+| variants | [V]    | names, in the order of the container                             |
+| grid     | [G]    | shares in 1/65536, from light load (large) to heavy (small)      |
+| cycles   | [V, G] | of an inference                                                  |
+| balance  | [V, G] | rho: cycles with compute / cycles with loads or stores           |
+| pace     | [V, G] | DMA-busy cycles per DDR byte: what a controller can read of the bandwidth |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu.container import Container, program
+from simulator.npu.machine import SHARE_UNIT, Machine
+from simulator.timing import Prepared, prepare, simulate
+
+Floats = NDArray[np.float64]
+GRID_POINTS = 25
+_NO_DDR = 1e9  # rho where nothing is loaded or stored: infinite, but interpolation wants a number
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """See the table above; pace is 0 for a variant that moves nothing."""
+
+    variants: tuple[str, ...]
+    grid: tuple[int, ...]
+    cycles: Floats
+    balance: Floats
+    pace: Floats
+
+    @property
+    def slowness(self) -> Floats:
+        """float64 [G], ascending: 1 / share."""
+        return SHARE_UNIT / np.array(self.grid, np.float64)
+
+    def cycles_at(self, slowness: float) -> tuple[float, ...]:
+        """Predicted cycles of every variant."""
+        at = self.slowness
+        return tuple(float(np.interp(slowness, at, row)) for row in self.cycles)
+
+    def balance_at(self, variant: int, slowness: float) -> float:
+        """rho of a variant."""
+        return float(np.interp(slowness, self.slowness, self.balance[variant]))
+
+    def slowness_of(self, variant: int, pace: float) -> float:
+        """The slowness at which a variant shows this pace."""
+        # never falling, as `interp` wants it: where the caps of the DMAs bind, several shares look the same
+        return float(np.interp(pace, np.maximum.accumulate(self.pace[variant]), self.slowness))
+
+    @property
+    def steadiest(self) -> int:
+        """The variant with the least geometric mean of cycles over the grid: the choice where nothing is known."""
+        return int(np.log(np.maximum(self.cycles, 1)).mean(axis=1).argmin())
+
+
+def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
+    """Shares from 1 to half of the heaviest level's, evenly spaced by ratio, and those of the levels."""
+    levels = [machine.share_units(name) for name in machine.contention]
+    lowest = max(1, min(levels) // 2)
+    return tuple(sorted({*np.geomspace(SHARE_UNIT, lowest, points).round().astype(int).tolist(), *levels}, reverse=True))
+
+
+def measure_response(variants: dict[str, Prepared], grid: Sequence[int]) -> Response:
+    """Simulate every variant at every share of the grid (in 1/65536, any order)."""
+    shares = tuple(sorted(set(grid), reverse=True))
+    runs = [[simulate(p, p.machine, share) for share in shares] for p in variants.values()]
+    size = [p.ddr_read_bytes + p.ddr_write_bytes for p in variants.values()]
+    return Response(
+        tuple(variants),
+        shares,
+        np.array([[run.cycles for run in row] for row in runs], np.float64),
+        np.array([[min(run.balance, _NO_DDR) for run in row] for row in runs], np.float64),
+        np.array([[run.load_store_cycles / max(1, n) for run in row] for row, n in zip(runs, size, strict=True)], np.float64),
+    )
+
+
+def prepared_variants(container: Container) -> dict[str, Prepared]:
+    """The distinct variants of a compiled model by the first level that names them, ready to be timed."""
+    return {level: prepare(program(container, level), container.machine) for level in container.levels if container.same_as(level) is None}

@@ -1,0 +1,148 @@
+"""Many inferences back to back under a background load, with a controller that may switch variants between them.
+
+Every inference begins with empty engines and undefined on-chip memory, as a program does, so it depends on the variant and on the load
+alone.  One whose share does not change is looked up by (variant, share); one that meets a change is simulated with exactly
+the part of the trace that it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.controller import HasVariant, Oracle, Rule, Seen
+from simulator.ddr import ContentionTrace
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from simulator.timing import Prepared, Timing, simulate_trace
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """Inferences of one run, in order.
+
+    start, latency: int64 [n] cycles; the latency includes the cost of the switch before it, so start[i] + latency[i] = start[i + 1].
+    variant: int64 [n], index into `variants`.
+    """
+
+    variants: tuple[str, ...]
+    start: Ints
+    latency: Ints
+    variant: Ints
+
+    @property
+    def inferences(self) -> int:
+        return len(self.latency)
+
+    @property
+    def cycles(self) -> int:
+        """From the start of the first inference to the end of the last one."""
+        return int(self.latency.sum())
+
+    @property
+    def mean_cycles(self) -> float:
+        return self.cycles / self.inferences
+
+    def percentile(self, percent: float) -> int:
+        """Latency that `percent` of the inferences do not exceed (nearest rank)."""
+        return int(np.percentile(self.latency, percent, method="inverted_cdf"))
+
+    @property
+    def switches(self) -> int:
+        return int(np.count_nonzero(np.diff(self.variant)))
+
+    @property
+    def variant_cycles(self) -> dict[str, int]:
+        """Cycles spent in each variant, by name."""
+        spent = np.zeros(len(self.variants), np.int64)
+        np.add.at(spent, self.variant, self.latency)
+        return dict(zip(self.variants, spent.tolist(), strict=True))
+
+    def regret(self, best: Served) -> float:
+        """By what fraction an inference takes longer than in another run, e.g. the oracle's, under the same trace."""
+        return self.mean_cycles / best.mean_cycles - 1
+
+
+class Runtime:
+    """The variants of one compiled model on one machine.
+
+    variants: by name, prepared for `machine`.  switch_cycles: cost of a switch; by default the machine's `issue_cycles`, because a switch
+    is one more instruction of the scalar unit, with another start address: nothing is loaded, addresses and weights are shared.
+    """
+
+    def __init__(self, variants: Mapping[str, Prepared], machine: Machine, switch_cycles: int | None = None) -> None:
+        if not variants:
+            raise BadInputError("runtime: no variants; accepted: at least one")
+        self.switch_cycles = machine.issue_cycles if switch_cycles is None else switch_cycles
+        if self.switch_cycles < 0:
+            raise BadInputError(f"switch of {self.switch_cycles} cycles; accepted: 0 or more")
+        self.names = tuple(variants)
+        self.machine = machine
+        self._prepared = tuple(variants.values())
+        self._steady: dict[tuple[int, int], Timing] = {}
+
+    def steady(self, variant: int, share_units: int) -> Timing:
+        """An inference at a share that does not change."""
+        key = variant, share_units
+        if key not in self._steady:
+            self._steady[key] = simulate_trace(self._prepared[variant], self.machine, ContentionTrace.constant(share_units))
+        return self._steady[key]
+
+    def inference(self, variant: int, trace: ContentionTrace, start: int) -> Timing:
+        """An inference that starts at cycle `start` of a trace."""
+        timing = self.steady(variant, trace.share_at(start))
+        shown = 0
+        # until it ends before the first change that it was not shown
+        while (met := trace.changes(start, start + timing.cycles)) > shown:
+            shown = met
+            timing = simulate_trace(self._prepared[variant], self.machine, trace.after(start, shown))
+        return timing
+
+    def serve(
+        self, rule: Rule[Any] | Oracle, trace: ContentionTrace, *, inferences: int | None = None, until_cycle: int | None = None
+    ) -> Served:
+        """Run inferences back to back: so many, or as many as start before a cycle (then every controller meets the same load).
+
+        Raises `BadInputError` unless exactly one of the two is given, 1 or more.
+        """
+        if (inferences is None) == (until_cycle is None) or (inferences or until_cycle or 0) < 1:
+            raise BadInputError(f"{inferences} inferences, until cycle {until_cycle}; accepted: one of them, 1 or more")
+        state: HasVariant | None = None if isinstance(rule, Oracle) else rule.start()
+        starts: list[int] = []
+        latencies: list[int] = []
+        ran: list[int] = []
+        now = 0
+        while len(starts) < inferences if inferences is not None else now < (until_cycle or 0):
+            before = ran[-1] if ran else None
+            variant = self._foreseen(trace, now, before) if state is None else state.variant
+            begin = now + self._cost(before, variant)
+            timing = self.inference(variant, trace, begin)
+            end = begin + timing.cycles
+            if not isinstance(rule, Oracle):
+                moved = timing.ddr_read_bytes + timing.ddr_write_bytes
+                state = rule.step(state, Seen(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, moved))
+            starts.append(now)
+            latencies.append(end - now)
+            ran.append(variant)
+            if end == now:
+                raise BadInputError(f"variant {self.names[variant]} takes no time; accepted: programs with instructions")
+            now = end
+        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, ran)))
+
+    def _cost(self, before: int | None, variant: int) -> int:
+        return 0 if before in (None, variant) else self.switch_cycles
+
+    def _foreseen(self, trace: ContentionTrace, now: int, before: int | None) -> int:
+        """The variant that is done first; the present one where it is as good, else the first of them."""
+
+        def done(variant: int) -> tuple[int, bool, int]:
+            begin = now + self._cost(before, variant)
+            return begin + self.inference(variant, trace, begin).cycles, variant != before, variant
+
+        return min(range(len(self.names)), key=done)

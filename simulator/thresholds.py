@@ -1,0 +1,175 @@
+"""Thresholds of the balance rule: chosen from the response of the variants, and checked for oscillation.
+
+At a given share, rho of a variant falls with the bandwidth, so it tells where the share lies: variant m is right above the share b*
+at which it and its heavier neighbour take equally long, so T_min[m] = rho_m(b*), and the neighbour is left for m at
+T_max[m+1] = (1 + h) rho_{m+1}(b*).  Each border has its own pair because the variants' own rho differ at the same share: with one pair for
+all, a share exists at which m wants to go heavier and m + 1 lighter, unless T_max / T_min is at least the largest ratio of their rho.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from simulator.controller import ThresholdRule
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import SHARE_UNIT
+from simulator.response import Floats, Response
+
+HYSTERESIS = 0.05
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A variant that the rule does not use, and the one that takes its place."""
+
+    variant: str
+    into: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Border:
+    """Between neighbours of the ladder: the share at which they take equally long, and the thresholds there."""
+
+    lighter: str
+    heavier: str
+    share: float
+    t_min: float
+    t_max: float
+
+
+@dataclass(frozen=True)
+class Oscillation:
+    """A constant share (in 1/65536) at which the rule would go back and forth between two variants, and the rho of each there."""
+
+    share_units: int
+    lighter: str
+    heavier: str
+    balance_lighter: float
+    balance_heavier: float
+
+    def __str__(self) -> str:
+        return (
+            f"oscillates at a share of {self.share_units / SHARE_UNIT:.3f}: {self.lighter} (rho {self.balance_lighter:.3f}) goes heavier, "
+            f"{self.heavier} (rho {self.balance_heavier:.3f}) lighter"
+        )
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """A rule with what it was made from; `oscillations` is empty where it settles at every share of the grid."""
+
+    rule: ThresholdRule
+    borders: tuple[Border, ...]
+    merged: tuple[Merged, ...]
+    oscillations: tuple[Oscillation, ...]
+
+
+def choose_thresholds(response: Response, hysteresis: float = HYSTERESIS, slice_cycles: int = 0) -> Thresholds:
+    """Ladder and thresholds per border, from rho(b) and cycles(b) on the grid.
+
+    Raises `BadInputError` unless hysteresis > 0.
+    """
+    if not 0 < hysteresis < float("inf"):
+        raise BadInputError(f"hysteresis {hysteresis}; accepted: a number above 0")
+    order, merged = _heavier_each(response)
+    parts, dominated = _parts(response, order)
+    merged += dominated
+    ladder = tuple(variant for variant, _, _ in parts)
+    borders = []
+    for (m, _, stop), (n, _, _) in pairwise(parts):
+        x = _crossing(response, m, n, stop)
+        names = response.variants[m], response.variants[n]
+        borders.append(Border(*names, 1 / x, response.balance_at(m, x), (1 + hysteresis) * response.balance_at(n, x)))
+    rule = ThresholdRule(ladder, tuple(b.t_min for b in borders), tuple(b.t_max for b in borders), slice_cycles)
+    return Thresholds(rule, tuple(borders), tuple(merged), oscillations(rule, response))
+
+
+def one_pair(response: Response, shares: Sequence[int], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
+    """The state machine with one pair of thresholds set by hand; shares[v]: what variant v was made for (in 1/65536), lightest load first.
+
+    Raises `BadInputError` unless 0 < t_min < t_max.
+    """
+    if not 0 < t_min < t_max < float("inf"):
+        raise BadInputError(f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max, or a switch is undone at once")
+    ladder = tuple(sorted(range(len(shares)), key=lambda v: -shares[v]))
+    borders = len(ladder) - 1
+    rule = ThresholdRule(ladder, (t_min,) * borders, (t_max,) * borders, slice_cycles)
+    return Thresholds(rule, (), (), oscillations(rule, response))
+
+
+def oscillations(rule: ThresholdRule, response: Response) -> tuple[Oscillation, ...]:
+    """Shares of the grid at which two neighbours send each other back: with moves of one, the only way not to settle."""
+    found = []
+    for k, share in enumerate(response.grid):
+        for position, (m, n) in enumerate(pairwise(rule.ladder)):
+            low, high = float(response.balance[m, k]), float(response.balance[n, k])
+            if rule.direction(position, low) > 0 and rule.direction(position + 1, high) < 0:
+                found.append(Oscillation(share, response.variants[m], response.variants[n], low, high))
+    return tuple(found)
+
+
+def _log_cycles(response: Response) -> Floats:
+    return np.log(np.maximum(response.cycles, 1))
+
+
+def _heavier_each(response: Response) -> tuple[list[int], list[Merged]]:
+    """Variants by rho, each heavier than the one before it at every share; of two that are not, the faster one on the whole stays."""
+    speed = _log_cycles(response).mean(axis=1)
+    kept: list[int] = []
+    merged: list[Merged] = []
+    for v in sorted(range(len(response.variants)), key=lambda v: (float(np.log(response.balance[v] + 1e-9).mean()), v)):
+        while kept and not (response.balance[v] > response.balance[kept[-1]]).all():
+            worse, better = (kept.pop(), v) if speed[v] < speed[kept[-1]] else (v, kept[-1])
+            merged.append(
+                Merged(response.variants[worse], response.variants[better], "not heavier at every share, and slower on the whole")
+            )
+            if better != v:
+                break
+        else:
+            kept.append(v)
+    return kept, merged
+
+
+def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, int]], list[Merged]]:
+    """(variant, start, stop): the grid in consecutive parts, lighter variants at lighter load, with the least mean log cycles.
+
+    A variant without a part is nowhere worth a switch: it is merged.  (Shortest path over [variant, point of the grid].)
+    """
+    cost = _log_cycles(response)[order]
+    ahead = np.zeros((len(order) + 1, cost.shape[1] + 1))
+    ahead[len(order), :-1] = np.inf
+    for v in reversed(range(len(order))):
+        for k in reversed(range(cost.shape[1])):
+            ahead[v, k] = min(cost[v, k] + ahead[v, k + 1], ahead[v + 1, k])
+    parts: list[tuple[int, int, int]] = []
+    unused: list[int] = []
+    k = 0
+    for v, variant in enumerate(order):
+        start = k
+        while k < cost.shape[1] and cost[v, k] + ahead[v, k + 1] <= ahead[v + 1, k]:
+            k += 1
+        if k > start:
+            parts.append((variant, start, k))
+        else:
+            unused.append(variant)
+    merged = []
+    for variant in unused:
+        # the neighbour on the ladder: the last one before it, or the first one
+        before = [part[0] for part in parts if order.index(part[0]) < order.index(variant)]
+        into = before[-1] if before else parts[0][0]
+        merged.append(Merged(response.variants[variant], response.variants[into], "at no share of the grid faster than its neighbours"))
+    return parts, merged
+
+
+def _crossing(response: Response, m: int, n: int, stop: int) -> float:
+    """Slowness between points stop - 1 and stop at which m and n take equally long."""
+    x = response.slowness[stop - 1 : stop + 1]
+    gap = response.cycles[n, stop - 1 : stop + 1] - response.cycles[m, stop - 1 : stop + 1]  # >= 0 where m is right, < 0 where n is
+    if gap[0] <= gap[1]:
+        return float(x[1])
+    return float(x[0] + (x[1] - x[0]) * min(1.0, max(0.0, gap[0] / (gap[0] - gap[1]))))

@@ -1,0 +1,201 @@
+"""`simulate --trace`: many inferences of a compiled file under a background load, with a controller that switches its variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.contention import GENERATORS, Load, generate, read_trace
+from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
+from simulator.ddr import ContentionTrace
+from simulator.npu.container import Container, decode
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import SHARE_UNIT
+from simulator.onnx_container import read_container
+from simulator.response import Response, measure_response, prepared_variants, share_grid
+from simulator.runtime import Runtime, Served
+from simulator.thresholds import Thresholds, choose_thresholds, one_pair
+from tuner.commands.text import print_json, print_table
+
+
+@dataclass(frozen=True)
+class Contention:
+    """Options of the command.
+
+    controller: threshold, estimator, static or oracle.  t_min, t_max: both or neither.  level: for `static`; the best one in hindsight
+    unless given.
+    """
+
+    trace: str
+    controller: str
+    inferences: int
+    level: str | None = None
+    t_min: float | None = None
+    t_max: float | None = None
+    slice_cycles: int | None = None
+    switch_cycles: int | None = None
+
+
+def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
+    """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
+    _check(options)
+    container = decode(read_container(path))
+    if options.level is not None:
+        container.variant(options.level)
+    machine, variants = container.machine, prepared_variants(container)
+    response = measure_response(variants, share_grid(machine))
+    trace = trace_of(options.trace, container, response, options.inferences)
+    runtime = Runtime(variants, machine, options.switch_cycles)
+    thresholds = _thresholds(options, container, response) if options.controller == "threshold" else None
+
+    def serve(rule: Rule[Any] | Oracle) -> Served:
+        return runtime.serve(rule, trace, inferences=options.inferences)
+
+    static = {name: serve(StaticRule(v)) for v, name in enumerate(runtime.names)}
+    oracle = serve(Oracle())
+    best = min(static, key=lambda name: static[name].cycles)
+    chosen = best
+    if options.controller == "static":
+        chosen = best if options.level is None else container.same_as(options.level) or options.level
+        mine = static[chosen]
+    elif options.controller == "oracle":
+        mine = oracle
+    else:
+        mine = serve(thresholds.rule if thresholds else EstimatorRule(response, runtime.switch_cycles))
+
+    def row(served: Served) -> dict[str, Any]:
+        return _row(served, oracle, machine.clock_hz)
+
+    report: dict[str, Any] = {
+        "file": str(path),
+        "machine": machine.name,
+        "clock_hz": machine.clock_hz,
+        "trace": options.trace,
+        "controller": options.controller,
+        "level": chosen if options.controller == "static" else None,
+        "switch_cycles": runtime.switch_cycles,
+        "result": row(mine),
+        "static": {name: row(served) for name, served in static.items()},
+        "best_static": best,
+        "oracle": row(oracle),
+        "thresholds": _threshold_report(thresholds, response) if thresholds else None,
+    }
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, trace, thresholds)
+
+
+def trace_of(text: str, container: Container, response: Response, inferences: int) -> ContentionTrace:
+    """A file, or `kind:seed`: between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
+    kind, colon, seed = text.partition(":")
+    if kind in GENERATORS and not (not colon and Path(text).is_file()):
+        if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
+            raise BadInputError(f"--trace {text}: expected {kind}:SEED with a seed of 0 or more")
+        return generate(kind, int(seed), load_of(container, response, inferences))
+    if not Path(text).is_file():
+        raise BadInputError(
+            f"--trace {text}: no such file; accepted: a CSV or .parquet file, or {', '.join(f'{k}:SEED' for k in GENERATORS)}"
+        )
+    return read_trace(Path(text))
+
+
+def load_of(container: Container, response: Response, inferences: int) -> Load:
+    """The load of a compiled file: its levels' shares; dwells count inferences of its longest variant at the heaviest level."""
+    shares = tuple(variant.share_units for variant in container.variants)
+    return Load(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)
+
+
+def _check(options: Contention) -> None:
+    by_hand = (options.t_min, options.t_max)
+    if options.controller != "threshold" and (*by_hand, options.slice_cycles) != (None, None, None):
+        raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {options.controller}")
+    if (options.t_min is None) != (options.t_max is None):
+        raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
+    if options.level is not None and options.controller != "static":
+        raise BadInputError(f"--level with --trace is for --controller static, not {options.controller}")
+
+
+def _thresholds(options: Contention, container: Container, response: Response) -> Thresholds:
+    slice_cycles = options.slice_cycles or 0
+    if options.t_min is None or options.t_max is None:
+        return choose_thresholds(response, slice_cycles=slice_cycles)
+    return one_pair(
+        response, [container.variant(name).share_units for name in response.variants], options.t_min, options.t_max, slice_cycles
+    )
+
+
+def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
+    return {
+        "inferences": served.inferences,
+        "cycles": served.cycles,
+        "mean_cycles": served.mean_cycles,
+        "p50_cycles": served.percentile(50),
+        "p99_cycles": served.percentile(99),
+        "mean_us": served.mean_cycles / clock_hz * 1e6,
+        "switches": served.switches,
+        "variant_cycles": served.variant_cycles,
+        "regret": served.regret(oracle),
+    }
+
+
+def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, Any]:
+    rule = thresholds.rule
+    return {
+        "ladder": [response.variants[v] for v in rule.ladder],
+        "t_min": list(rule.t_min),
+        "t_max": list(rule.t_max),
+        "border_shares": [border.share for border in thresholds.borders] or None,
+        "slice_cycles": rule.slice_cycles,
+        "merged": [asdict(merged) for merged in thresholds.merged],
+        "oscillations": [asdict(found) for found in thresholds.oscillations],
+    }
+
+
+def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresholds | None) -> None:
+    shares = [share / SHARE_UNIT for share in trace.share_units]
+    print(
+        f"{report['file']}: {report['machine']}; trace {report['trace']}: {len(shares):,} steps, "
+        f"shares {min(shares):.3g} to {max(shares):.3g}; cycles per switch: {report['switch_cycles']}"
+    )
+    name = report["controller"] if report["level"] is None else f"static {report['level']}"
+    rows = {name: report["result"], **{f"static {level}": row for level, row in report["static"].items()}, "oracle": report["oracle"]}
+    columns = ("<controller", "inferences", "mean us", "mean cycles", "p50", "p99", "switches", "over oracle", *report["static"])
+    print_table(
+        columns,
+        [
+            (
+                f"{label} (best)" if label == f"static {report['best_static']}" else label,
+                row["inferences"],
+                f"{row['mean_us']:,.1f}",
+                f"{row['mean_cycles']:,.0f}",
+                row["p50_cycles"],
+                row["p99_cycles"],
+                row["switches"],
+                f"{row['regret']:+.2%}",
+                *(f"{spent / row['cycles']:.1%}" for spent in row["variant_cycles"].values()),
+            )
+            for label, row in rows.items()
+        ],
+    )
+    if thresholds is None:
+        return
+    found = report["thresholds"]
+    print(
+        f"\nthresholds of rho, held for {found['slice_cycles']:,} cycles and one inference at least; ladder {' > '.join(found['ladder'])}"
+    )
+    shares_at = found["border_shares"] or [None] * len(found["t_min"])
+    print_table(
+        ("<border", "share", "heavier below", "lighter from"),
+        [
+            (f"{a} | {b}", None if share is None else f"{share:.3f}", f"{low:.4g}", f"{high:.4g}")
+            for a, b, share, low, high in zip(found["ladder"], found["ladder"][1:], shares_at, found["t_min"], found["t_max"], strict=False)
+        ],
+    )
+    for merged in thresholds.merged:
+        print(f"{merged.variant} is not used, {merged.into} is: {merged.why}")
+    for oscillation in thresholds.oscillations:
+        print(f"warning: {oscillation}")
