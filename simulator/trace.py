@@ -1,8 +1,8 @@
 """A run as Chrome trace events: opens in Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 A process is a core.  Every engine has a lane of work and, below it, a lane of what it waited for; events of a lane never overlap, and the
-work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, so they are asynchronous
-events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
+work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, and so do their blocks:
+both are asynchronous events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
 
 Times are microseconds with three decimals (a nanosecond is Perfetto's grain), rounded where events meet, so that neighbours still meet;
 exact cycles are among the arguments.  Format: "Trace Event Format", Google, 2016.
@@ -25,7 +25,7 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
-from simulator.timeline import Cause, Stalls, Timeline, alone_cycles, stalls
+from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles, stalls
 from simulator.timing_kernel import Ints
 
 Columns = dict[str, Ints]
@@ -46,7 +46,13 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     names = _Names(t, operators)
     waits = stalls(t)
     for core in range(t.cores):
-        for pieces in (_segments(t, names, core), _work(t, names, core), _issue(t, names, core), _waits(t, names, waits, core)):
+        for pieces in (
+            _segments(t, names, core),
+            _blocks(t, names, core),
+            _work(t, names, core),
+            _issue(t, names, core),
+            _waits(t, names, waits, core),
+        ):
             for piece in pieces:
                 yield b",\n" + piece.encode()
         for memory, steps in bytes_in_use(t, core).items():
@@ -77,13 +83,20 @@ class _Names:
         self.t = t
         known = [json.dumps(name)[1:-1] for name in operators]
         numbers = int(t.operator.max(initial=-1)) + 1
+        self.block = t.block
+        self.many = _in_blocks(t)
         self.operators = known + [f"operator {i}" for i in range(len(known), numbers)]
 
     def operator(self, rows: Ints) -> list[str]:
         return [self.operators[i] for i in self.t.operator[rows].tolist()]
 
     def work(self, rows: Ints) -> list[str]:
-        return [f"{a}: {b}" for a, b in zip(self.operator(rows), self.what(rows), strict=True)]
+        return [f"{a}: {b}" for a, b in zip(self.where(rows), self.what(rows), strict=True)]
+
+    def where(self, rows: Ints) -> list[str]:
+        """The operator, and the block where its segment has several."""
+        each = zip(self.operator(rows), self.block[rows].tolist(), self.many[rows].tolist(), strict=True)
+        return [f"{name} block {block}" if many else name for name, block, many in each]
 
     def what(self, rows: Ints) -> list[str]:
         """COPY DDR>L1, MMAD, ..."""
@@ -92,6 +105,15 @@ class _Names:
         some, inverse = np.unique(key, return_inverse=True)
         shown = [_kind(int(k)) for k in some]
         return [shown[i] for i in inverse.tolist()]
+
+
+def _in_blocks(t: Timeline) -> Mask:
+    """Rows of segments with more than one block."""
+    some, inverse = np.unique(t.segment, return_inverse=True)
+    last = np.zeros(len(some), np.int64)
+    np.maximum.at(last, inverse, t.block)
+    found: Mask = last[inverse] > 0
+    return found
 
 
 def _kind(key: int) -> str:
@@ -160,6 +182,7 @@ def _work(t: Timeline, names: _Names, core: int) -> Iterator[str]:
                 texts, numbers = _details(t, Op(int(value)), rows)
                 own = {
                     "segment": t.segment[rows],
+                    "block": names.block[rows],
                     "instruction": rows - t.stream_start[core],
                     "start_cycle": t.start[rows],
                     "cycles": t.end[rows] - t.start[rows],
@@ -212,20 +235,21 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
 
 
 def _issue(t: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """The scalar unit's work: instructions of one operator that it handed out without a break are one event."""
+    """The scalar unit's work: instructions of one operator and block that it handed out without a break are one event."""
     if t.machine.issue_cycles == 0:
         return
     first, stop = int(t.stream_start[core]), int(t.stream_start[core + 1])
     if first == stop:
         return
-    tag, end = t.code[first:stop, isa.TAG], t.dispatch[first:stop]
+    step, end = t.code[first:stop, [isa.TAG, isa.BLOCK]], t.dispatch[first:stop]
     start = end - t.machine.issue_cycles
-    new = np.flatnonzero(np.concatenate(([True], (tag[1:] != tag[:-1]) | (start[1:] != end[:-1]))))
+    new = np.flatnonzero(np.concatenate(([True], (step[1:] != step[:-1]).any(axis=1) | (start[1:] != end[:-1]))))
     last = np.concatenate((new[1:], [len(end)])) - 1
     rows = new + first
-    texts = {"name": [f"{name}: issue" for name in names.operator(rows)]}
+    texts = {"name": [f"{name}: issue" for name in names.where(rows)]}
     numbers = {
         "segment": t.segment[rows],
+        "block": names.block[rows],
         "instruction": new,
         "instructions": last - new + 1,
         "start_cycle": start[new],
@@ -249,6 +273,7 @@ def _waits(t: Timeline, names: _Names, s: Stalls, core: int) -> Iterator[str]:
             texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(at), "operator": names.operator(rows)}
             numbers = {
                 "segment": t.segment[rows],
+                "block": names.block[rows],
                 "instruction": rows - t.stream_start[core],
                 "start_cycle": s.start[at],
                 "cycles": s.end[at] - s.start[at],
@@ -274,22 +299,38 @@ _CAUSES = {
 
 def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:
     """From the start of a segment's first work to the end of its last."""
-    rows = np.flatnonzero(t.work & (t.core == core))
-    if not len(rows):
-        return
-    segment = t.segment[rows]
-    order = np.argsort(segment, kind="stable")
-    numbers, first = np.unique(segment[order], return_index=True)
-    for number, mine in zip(numbers.tolist(), np.split(rows[order], first[1:]), strict=True):
+    for mine in _grouped(np.flatnonzero(t.work & (t.core == core)), t.segment):
+        number = int(t.segment[mine[0]])
         operators = np.unique(t.operator[mine]).tolist()
-        start, end = int(t.start[mine].min()), int(t.end[mine].max())
         inside = names.operators[operators[0]] + (f" .. {names.operators[operators[-1]]}" if len(operators) > 1 else "")
-        args = f'"operators":{len(operators)},"start_cycle":{start},"cycles":{end - start}'
-        name = f"segment {number}: {inside}"
-        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}","pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
-        for phase, cycle in (("b", start), ("e", end)):
-            us, ns = divmod(int(_nanoseconds(t, np.array([cycle]))[0]), 1000)
-            yield f'{{"ph":"{phase}",{head},"ts":{us}.{ns:03d}' + (f',"args":{{{args}}}}}' if phase == "b" else "}")
+        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}"'
+        yield from _asynchronous(t, core, mine, head, f"segment {number}: {inside}", f'"operators":{len(operators)}')
+
+
+def _blocks(t: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """The same of every block, where a segment has several.  Blocks of one number have one name: readers show them in one row."""
+    segment = t.segment
+    for mine in _grouped(np.flatnonzero(t.work & (t.core == core) & names.many), segment << 32 | names.block & 0xFFFFFFFF):
+        number, block = int(segment[mine[0]]), int(names.block[mine[0]])
+        head = f'"cat":"block","id":"0x{core:x}{number & 0xFFFF:04x}{block & 0xFFFFFFFF:08x}"'
+        yield from _asynchronous(t, core, mine, head, f"block {block}", f'"segment":{number},"block":{block}')
+
+
+def _grouped(rows: Ints, key: Ints) -> list[Ints]:
+    """Rows of equal key together, in order of the key."""
+    mine = key[rows]
+    order = np.argsort(mine, kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(mine[order])) + 1) if len(rows) else []
+
+
+def _asynchronous(t: Timeline, core: int, rows: Ints, head: str, name: str, args: str) -> Iterator[str]:
+    """The begin and the end of what some work belongs to.  head: category and id."""
+    start, end = int(t.start[rows].min()), int(t.end[rows].max())
+    where = f'{head},"pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
+    for phase, cycle in (("b", start), ("e", end)):
+        us, ns = divmod(int(_nanoseconds(t, np.array([cycle]))[0]), 1000)
+        rest = f',"args":{{{args},"start_cycle":{start},"cycles":{end - start}}}}}' if phase == "b" else "}"
+        yield f'{{"ph":"{phase}",{where},"ts":{us}.{ns:03d}{rest}'
 
 
 def _counter(t: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:

@@ -83,8 +83,8 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
 
 
 _COLUMNS = (
-    "seg", "<operators", "ops", "blocks", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE", "DDR read B", "DDR write B",
-    "MACs", "MACs/B", "halo", "padding",
+    "seg", "<operators", "ops", "blocks", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE", "DDR read B",
+    "DDR write B", "MACs", "MACs/B", "halo", "padding",
 )  # fmt: skip
 
 
@@ -96,6 +96,7 @@ def _cells(container: Container, row: SegmentTime, cycles: int) -> tuple[object,
         first if first == last else f"{first} .. {last}",
         row.operators,
         row.blocks,
+        "" if row.operators_per_load is None else f"{row.operators_per_load:.1f}",
         row.cycles,
         row.own_cycles,
         f"{row.own_cycles / cycles:.1%}",
@@ -130,6 +131,9 @@ def _json(container: Container, row: SegmentTime) -> dict[str, Any]:
         "alone_cycles": row.alone_cycles,
         "bound": row.bound,
         "utilisation": row.utilisation,
+        "steps": row.steps,
+        "loading_steps": row.loading_steps,
+        "operators_per_load": row.operators_per_load,
         "loads": row.loads,
         "ddr_read_bytes": row.ddr_read_bytes,
         "ddr_write_bytes": row.ddr_write_bytes,
