@@ -4,8 +4,7 @@ A process is a core.  Every engine has a lane of work and, below it, a lane of w
 work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, and so do their blocks:
 both are asynchronous events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
 
-Times are microseconds with three decimals (a nanosecond is Perfetto's grain), rounded where events meet, so that neighbours still meet;
-exact cycles are among the arguments.  Format: "Trace Event Format", Google, 2016.
+Times are rounded where events meet, so that neighbours still meet; exact cycles are among the arguments (`trace_events`).
 
 Text is made by one format string per kind of event, repeated: a hundred thousand events take a fraction of a second.
 """
@@ -13,8 +12,7 @@ Text is made by one format string per kind of event, repeated: a hundred thousan
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -27,6 +25,7 @@ from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles, stalls
 from simulator.timing_kernel import Ints
+from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
 Columns = dict[str, Ints]
 _CHUNK = 1 << 13  # events formatted at a time
@@ -41,7 +40,7 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr_share": t.share_units / 65536} | dict(
         about or {}
     )
-    yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n'.encode()
+    yield opening(about)
     yield ",\n".join(_names(t, str(about.get("level", "")))).encode()
     names = _Names(t, operators)
     waits = stalls(t)
@@ -62,15 +61,7 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     yield from _counter(t, t.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
     yield from _counter(t, t.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
     yield from _counter(t, t.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
-    yield b"\n]}\n"
-
-
-def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Equal input gives equal bytes: no time and no name in the header."""
-    press = zlib.compressobj(6, zlib.DEFLATED, 31)
-    for chunk in chunks:
-        yield press.compress(chunk)
-    yield press.flush()
+    yield CLOSING
 
 
 # --- names -------------------------------------------------------------------------------------------------------
@@ -122,20 +113,17 @@ def _kind(key: int) -> str:
 
 
 def _names(t: Timeline, level: str) -> Iterator[str]:
-    def name(kind: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
-        return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}, separators=(",", ":"))
-
     at = f" at level {level}" if level else ""
     for core in range(t.cores):
-        yield name("process_name", core + 1, 0, {"name": f"core {core}{at}"})
-        yield name("process_sort_index", core + 1, 0, {"sort_index": core + 1})
+        yield meta("process_name", core + 1, 0, {"name": f"core {core}{at}"})
+        yield meta("process_sort_index", core + 1, 0, {"sort_index": core + 1})
         for engine in Engine:
             for waits in (0, 1):
                 tid = _lane(core, engine, waits)
-                yield name("thread_name", core + 1, tid, {"name": f"{engine.name} waits" if waits else engine.name})
-                yield name("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
-    yield name("process_name", t.cores + 1, 0, {"name": "DDR port"})
-    yield name("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
+                yield meta("thread_name", core + 1, tid, {"name": f"{engine.name} waits" if waits else engine.name})
+                yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
+    yield meta("process_name", t.cores + 1, 0, {"name": "DDR port"})
+    yield meta("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
 
 
 def _lane(core: int, engine: int, waits: int) -> int:
@@ -145,21 +133,13 @@ def _lane(core: int, engine: int, waits: int) -> int:
 # --- events ------------------------------------------------------------------------------------------------------
 
 
-def _nanoseconds(t: Timeline, cycle: Ints) -> Ints:
-    """Rounded to the nearest one; in steps, so that no product leaves int64."""
-    whole, rest = np.divmod(cycle, t.machine.clock_hz)
-    if t.machine.clock_hz <= 1 << 33:
-        return np.asarray(whole * 1_000_000_000 + (rest * 1_000_000_000 + t.machine.clock_hz // 2) // t.machine.clock_hz, np.int64)
-    return np.asarray(whole * 1_000_000_000 + np.rint(rest / t.machine.clock_hz * 1e9), np.int64)
-
-
 def _events(
     t: Timeline, head: str, start: Ints, end: Ints, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Ints]
 ) -> Iterator[str]:
     """Complete events, many to a piece.  head: category, process and lane; texts: `name` and arguments that are JSON string contents."""
     if not len(start):
         return
-    begin, stop = _nanoseconds(t, start), _nanoseconds(t, end)
+    begin, stop = nanoseconds(start, t.machine.clock_hz), nanoseconds(end, t.machine.clock_hz)
     arguments = [f'"{key}":"%s"' for key in texts if key != "name"] + [f'"{key}":%d' for key in numbers]
     form = f'{{"ph":"X",{head},"ts":%d.%03d,"dur":%d.%03d,"name":"%s","args":{{{",".join(arguments)}}}}}'
     times = [x for value in (begin, stop - begin) for x in np.divmod(value, 1000)]
@@ -328,7 +308,7 @@ def _asynchronous(t: Timeline, core: int, rows: Ints, head: str, name: str, args
     start, end = int(t.start[rows].min()), int(t.end[rows].max())
     where = f'{head},"pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
     for phase, cycle in (("b", start), ("e", end)):
-        us, ns = divmod(int(_nanoseconds(t, np.array([cycle]))[0]), 1000)
+        us, ns = divmod(int(nanoseconds(np.array([cycle]), t.machine.clock_hz)[0]), 1000)
         rest = f',"args":{{{args},"start_cycle":{start},"cycles":{end - start}}}}}' if phase == "b" else "}"
         yield f'{{"ph":"{phase}",{where},"ts":{us}.{ns:03d}{rest}'
 
@@ -337,7 +317,7 @@ def _counter(t: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: f
     steps = thinned(steps, MOST_POINTS)
     if not len(steps.cycle):
         return
-    us, ns = (column.tolist() for column in np.divmod(_nanoseconds(t, steps.cycle), 1000))
+    us, ns = (column.tolist() for column in np.divmod(nanoseconds(steps.cycle, t.machine.clock_hz), 1000))
     value: NDArray[Any] = steps.value * scale
     digits = "%d" if unit == "bytes" else "%.6g"
     form = f'{{"ph":"C","pid":{pid},"name":{json.dumps(name)},"ts":%d.%03d,"args":{{"{unit}":{digits}}}}}'

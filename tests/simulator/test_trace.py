@@ -22,7 +22,8 @@ from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory,
 from simulator.npu.program import Code, Program
 from simulator.timeline import timeline
 from simulator.timing import simulate
-from simulator.trace import chrome_trace, gzipped
+from simulator.trace import chrome_trace
+from simulator.trace_events import gzipped
 from tests.models import small_model
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 from tuner.build import default_plan
