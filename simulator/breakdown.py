@@ -31,7 +31,8 @@ class SegmentTime:
 
     first, last: numbers of its operators; blocks: of rows, None where the file does not say.  start, end: of its work.
     own_cycles: see above.  alone_cycles: in which it works and no other segment does.  utilisation: resource -> busy share of the own
-    cycles, empty where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.
+    cycles, empty where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.  steps: pairs of an operator and a block
+    that it works on; loading_steps: those with a transfer from DDR.
 
     needed_macs: what the model needs of them.  halo: work per needed work because outputs are handed out twice, or for nothing.
     padding: macs per macs of that work, because channels and pixels are rounded up.  So macs = needed_macs * halo * padding; all three are
@@ -48,6 +49,8 @@ class SegmentTime:
     own_cycles: int
     alone_cycles: int
     utilisation: dict[str, float]
+    steps: int
+    loading_steps: int
     loads: int
     ddr_read_bytes: int
     ddr_write_bytes: int
@@ -59,6 +62,11 @@ class SegmentTime:
     @property
     def cycles(self) -> int:
         return self.end - self.start
+
+    @property
+    def operators_per_load(self) -> float | None:
+        """Steps per step that loads: 1 where all do, more where intermediates and weights stay on chip.  None where none does."""
+        return self.steps / self.loading_steps if self.loading_steps else None
 
     @property
     def bound(self) -> str | None:
@@ -81,6 +89,7 @@ def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence
     before = np.concatenate(([0], reached[:-1])).astype(np.int64)
     used = {name: np.stack([covered(*i, reached) - covered(*i, before) for i in each]).max(axis=0) for name, each in _resources(t).items()}
     alone = _alone(t, rows_of)
+    steps = t.block << 16 | t.operator
     found = []
     for i, (name, rows) in enumerate(zip(names.tolist(), rows_of, strict=True)):
         own = int(reached[i] - before[i])
@@ -88,6 +97,7 @@ def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence
         known = segments[name] if 0 <= name < len(segments) else None
         macs, needed, halo, padding = _products(t, rows, operators)
         useful = t.useful[rows]
+        step = steps[rows]
         found.append(
             SegmentTime(
                 segment=name,
@@ -100,6 +110,8 @@ def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence
                 own_cycles=own,
                 alone_cycles=int(alone[i]),
                 utilisation={resource: float(busy[i]) / own for resource, busy in used.items()} if own else {},
+                steps=len(np.unique(step)),
+                loading_steps=len(np.unique(step[useful > 0])),
                 loads=int((useful > 0).sum()),
                 ddr_read_bytes=int(useful[useful > 0].sum()),
                 ddr_write_bytes=-int(useful[useful < 0].sum()),

@@ -28,13 +28,15 @@ class Served:
     """Inferences of one run, in order.
 
     start, latency: int64 [n] cycles; the latency includes the cost of the switch before it, so start[i] + latency[i] = start[i + 1].
-    variant: int64 [n], index into `variants`.
+    variant: int64 [n], index into `variants`.  compute_cycles, load_store_cycles: int64 [n], as `timing.Timing` counts them.
     """
 
     variants: tuple[str, ...]
     start: Ints
     latency: Ints
     variant: Ints
+    compute_cycles: Ints
+    load_store_cycles: Ints
 
     @property
     def inferences(self) -> int:
@@ -117,6 +119,8 @@ class Runtime:
         starts: list[int] = []
         latencies: list[int] = []
         ran: list[int] = []
+        computes: list[int] = []
+        load_stores: list[int] = []
         now = 0
         while len(starts) < inferences if inferences is not None else now < (until_cycle or 0):
             before = ran[-1] if ran else None
@@ -130,10 +134,12 @@ class Runtime:
             starts.append(now)
             latencies.append(end - now)
             ran.append(variant)
+            computes.append(timing.compute_cycles)
+            load_stores.append(timing.load_store_cycles)
             if end == now:
                 raise BadInputError(f"variant {self.names[variant]} takes no time; accepted: programs with instructions")
             now = end
-        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, ran)))
+        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, ran, computes, load_stores)))
 
     def _cost(self, before: int | None, variant: int) -> int:
         return 0 if before in (None, variant) else self.switch_cycles

@@ -87,6 +87,11 @@ class Timeline:
     def operator(self) -> Ints:
         return self.code[:, isa.TAG].astype(np.int64) & 0xFFFF
 
+    @property
+    def block(self) -> Ints:
+        """Of the segment; images follow one another."""
+        return self.code[:, isa.BLOCK].astype(np.int64)
+
     @cached_property
     def queues(self) -> tuple[Ints, ...]:
         """Rows of every queue, core by core, in queue order."""

@@ -1,11 +1,10 @@
 """A run as Chrome trace events: opens in Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 A process is a core.  Every engine has a lane of work and, below it, a lane of what it waited for; events of a lane never overlap, and the
-work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, so they are asynchronous
-events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
+work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, and so do their blocks:
+both are asynchronous events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
 
-Times are microseconds with three decimals (a nanosecond is Perfetto's grain), rounded where events meet, so that neighbours still meet;
-exact cycles are among the arguments.  Format: "Trace Event Format", Google, 2016.
+Times are rounded where events meet, so that neighbours still meet; exact cycles are among the arguments (`trace_events`).
 
 Text is made by one format string per kind of event, repeated: a hundred thousand events take a fraction of a second.
 """
@@ -13,8 +12,7 @@ Text is made by one format string per kind of event, repeated: a hundred thousan
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -25,8 +23,9 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
-from simulator.timeline import Cause, Stalls, Timeline, alone_cycles, stalls
+from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles, stalls
 from simulator.timing_kernel import Ints
+from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
 Columns = dict[str, Ints]
 _CHUNK = 1 << 13  # events formatted at a time
@@ -41,12 +40,18 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr_share": t.share_units / 65536} | dict(
         about or {}
     )
-    yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n'.encode()
+    yield opening(about)
     yield ",\n".join(_names(t, str(about.get("level", "")))).encode()
     names = _Names(t, operators)
     waits = stalls(t)
     for core in range(t.cores):
-        for pieces in (_segments(t, names, core), _work(t, names, core), _issue(t, names, core), _waits(t, names, waits, core)):
+        for pieces in (
+            _segments(t, names, core),
+            _blocks(t, names, core),
+            _work(t, names, core),
+            _issue(t, names, core),
+            _waits(t, names, waits, core),
+        ):
             for piece in pieces:
                 yield b",\n" + piece.encode()
         for memory, steps in bytes_in_use(t, core).items():
@@ -56,15 +61,7 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     yield from _counter(t, t.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
     yield from _counter(t, t.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
     yield from _counter(t, t.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
-    yield b"\n]}\n"
-
-
-def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Equal input gives equal bytes: no time and no name in the header."""
-    press = zlib.compressobj(6, zlib.DEFLATED, 31)
-    for chunk in chunks:
-        yield press.compress(chunk)
-    yield press.flush()
+    yield CLOSING
 
 
 # --- names -------------------------------------------------------------------------------------------------------
@@ -77,13 +74,20 @@ class _Names:
         self.t = t
         known = [json.dumps(name)[1:-1] for name in operators]
         numbers = int(t.operator.max(initial=-1)) + 1
+        self.block = t.block
+        self.many = _in_blocks(t)
         self.operators = known + [f"operator {i}" for i in range(len(known), numbers)]
 
     def operator(self, rows: Ints) -> list[str]:
         return [self.operators[i] for i in self.t.operator[rows].tolist()]
 
     def work(self, rows: Ints) -> list[str]:
-        return [f"{a}: {b}" for a, b in zip(self.operator(rows), self.what(rows), strict=True)]
+        return [f"{a}: {b}" for a, b in zip(self.where(rows), self.what(rows), strict=True)]
+
+    def where(self, rows: Ints) -> list[str]:
+        """The operator, and the block where its segment has several."""
+        each = zip(self.operator(rows), self.block[rows].tolist(), self.many[rows].tolist(), strict=True)
+        return [f"{name} block {block}" if many else name for name, block, many in each]
 
     def what(self, rows: Ints) -> list[str]:
         """COPY DDR>L1, MMAD, ..."""
@@ -94,26 +98,32 @@ class _Names:
         return [shown[i] for i in inverse.tolist()]
 
 
+def _in_blocks(t: Timeline) -> Mask:
+    """Rows of segments with more than one block."""
+    some, inverse = np.unique(t.segment, return_inverse=True)
+    last = np.zeros(len(some), np.int64)
+    np.maximum.at(last, inverse, t.block)
+    found: Mask = last[inverse] > 0
+    return found
+
+
 def _kind(key: int) -> str:
     op, src, dst = key // 64, key // 8 % 8, key % 8
     return f"COPY {Memory(src).name}>{Memory(dst).name}" if op == Op.COPY else Op(op).name
 
 
 def _names(t: Timeline, level: str) -> Iterator[str]:
-    def name(kind: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
-        return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}, separators=(",", ":"))
-
     at = f" at level {level}" if level else ""
     for core in range(t.cores):
-        yield name("process_name", core + 1, 0, {"name": f"core {core}{at}"})
-        yield name("process_sort_index", core + 1, 0, {"sort_index": core + 1})
+        yield meta("process_name", core + 1, 0, {"name": f"core {core}{at}"})
+        yield meta("process_sort_index", core + 1, 0, {"sort_index": core + 1})
         for engine in Engine:
             for waits in (0, 1):
                 tid = _lane(core, engine, waits)
-                yield name("thread_name", core + 1, tid, {"name": f"{engine.name} waits" if waits else engine.name})
-                yield name("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
-    yield name("process_name", t.cores + 1, 0, {"name": "DDR port"})
-    yield name("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
+                yield meta("thread_name", core + 1, tid, {"name": f"{engine.name} waits" if waits else engine.name})
+                yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
+    yield meta("process_name", t.cores + 1, 0, {"name": "DDR port"})
+    yield meta("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
 
 
 def _lane(core: int, engine: int, waits: int) -> int:
@@ -123,21 +133,13 @@ def _lane(core: int, engine: int, waits: int) -> int:
 # --- events ------------------------------------------------------------------------------------------------------
 
 
-def _nanoseconds(t: Timeline, cycle: Ints) -> Ints:
-    """Rounded to the nearest one; in steps, so that no product leaves int64."""
-    whole, rest = np.divmod(cycle, t.machine.clock_hz)
-    if t.machine.clock_hz <= 1 << 33:
-        return np.asarray(whole * 1_000_000_000 + (rest * 1_000_000_000 + t.machine.clock_hz // 2) // t.machine.clock_hz, np.int64)
-    return np.asarray(whole * 1_000_000_000 + np.rint(rest / t.machine.clock_hz * 1e9), np.int64)
-
-
 def _events(
     t: Timeline, head: str, start: Ints, end: Ints, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Ints]
 ) -> Iterator[str]:
     """Complete events, many to a piece.  head: category, process and lane; texts: `name` and arguments that are JSON string contents."""
     if not len(start):
         return
-    begin, stop = _nanoseconds(t, start), _nanoseconds(t, end)
+    begin, stop = nanoseconds(start, t.machine.clock_hz), nanoseconds(end, t.machine.clock_hz)
     arguments = [f'"{key}":"%s"' for key in texts if key != "name"] + [f'"{key}":%d' for key in numbers]
     form = f'{{"ph":"X",{head},"ts":%d.%03d,"dur":%d.%03d,"name":"%s","args":{{{",".join(arguments)}}}}}'
     times = [x for value in (begin, stop - begin) for x in np.divmod(value, 1000)]
@@ -160,6 +162,7 @@ def _work(t: Timeline, names: _Names, core: int) -> Iterator[str]:
                 texts, numbers = _details(t, Op(int(value)), rows)
                 own = {
                     "segment": t.segment[rows],
+                    "block": names.block[rows],
                     "instruction": rows - t.stream_start[core],
                     "start_cycle": t.start[rows],
                     "cycles": t.end[rows] - t.start[rows],
@@ -212,20 +215,21 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
 
 
 def _issue(t: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """The scalar unit's work: instructions of one operator that it handed out without a break are one event."""
+    """The scalar unit's work: instructions of one operator and block that it handed out without a break are one event."""
     if t.machine.issue_cycles == 0:
         return
     first, stop = int(t.stream_start[core]), int(t.stream_start[core + 1])
     if first == stop:
         return
-    tag, end = t.code[first:stop, isa.TAG], t.dispatch[first:stop]
+    step, end = t.code[first:stop, [isa.TAG, isa.BLOCK]], t.dispatch[first:stop]
     start = end - t.machine.issue_cycles
-    new = np.flatnonzero(np.concatenate(([True], (tag[1:] != tag[:-1]) | (start[1:] != end[:-1]))))
+    new = np.flatnonzero(np.concatenate(([True], (step[1:] != step[:-1]).any(axis=1) | (start[1:] != end[:-1]))))
     last = np.concatenate((new[1:], [len(end)])) - 1
     rows = new + first
-    texts = {"name": [f"{name}: issue" for name in names.operator(rows)]}
+    texts = {"name": [f"{name}: issue" for name in names.where(rows)]}
     numbers = {
         "segment": t.segment[rows],
+        "block": names.block[rows],
         "instruction": new,
         "instructions": last - new + 1,
         "start_cycle": start[new],
@@ -249,6 +253,7 @@ def _waits(t: Timeline, names: _Names, s: Stalls, core: int) -> Iterator[str]:
             texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(at), "operator": names.operator(rows)}
             numbers = {
                 "segment": t.segment[rows],
+                "block": names.block[rows],
                 "instruction": rows - t.stream_start[core],
                 "start_cycle": s.start[at],
                 "cycles": s.end[at] - s.start[at],
@@ -274,29 +279,45 @@ _CAUSES = {
 
 def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:
     """From the start of a segment's first work to the end of its last."""
-    rows = np.flatnonzero(t.work & (t.core == core))
-    if not len(rows):
-        return
-    segment = t.segment[rows]
-    order = np.argsort(segment, kind="stable")
-    numbers, first = np.unique(segment[order], return_index=True)
-    for number, mine in zip(numbers.tolist(), np.split(rows[order], first[1:]), strict=True):
+    for mine in _grouped(np.flatnonzero(t.work & (t.core == core)), t.segment):
+        number = int(t.segment[mine[0]])
         operators = np.unique(t.operator[mine]).tolist()
-        start, end = int(t.start[mine].min()), int(t.end[mine].max())
         inside = names.operators[operators[0]] + (f" .. {names.operators[operators[-1]]}" if len(operators) > 1 else "")
-        args = f'"operators":{len(operators)},"start_cycle":{start},"cycles":{end - start}'
-        name = f"segment {number}: {inside}"
-        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}","pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
-        for phase, cycle in (("b", start), ("e", end)):
-            us, ns = divmod(int(_nanoseconds(t, np.array([cycle]))[0]), 1000)
-            yield f'{{"ph":"{phase}",{head},"ts":{us}.{ns:03d}' + (f',"args":{{{args}}}}}' if phase == "b" else "}")
+        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}"'
+        yield from _asynchronous(t, core, mine, head, f"segment {number}: {inside}", f'"operators":{len(operators)}')
+
+
+def _blocks(t: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """The same of every block, where a segment has several.  Blocks of one number have one name: readers show them in one row."""
+    segment = t.segment
+    for mine in _grouped(np.flatnonzero(t.work & (t.core == core) & names.many), segment << 32 | names.block & 0xFFFFFFFF):
+        number, block = int(segment[mine[0]]), int(names.block[mine[0]])
+        head = f'"cat":"block","id":"0x{core:x}{number & 0xFFFF:04x}{block & 0xFFFFFFFF:08x}"'
+        yield from _asynchronous(t, core, mine, head, f"block {block}", f'"segment":{number},"block":{block}')
+
+
+def _grouped(rows: Ints, key: Ints) -> list[Ints]:
+    """Rows of equal key together, in order of the key."""
+    mine = key[rows]
+    order = np.argsort(mine, kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(mine[order])) + 1) if len(rows) else []
+
+
+def _asynchronous(t: Timeline, core: int, rows: Ints, head: str, name: str, args: str) -> Iterator[str]:
+    """The begin and the end of what some work belongs to.  head: category and id."""
+    start, end = int(t.start[rows].min()), int(t.end[rows].max())
+    where = f'{head},"pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
+    for phase, cycle in (("b", start), ("e", end)):
+        us, ns = divmod(int(nanoseconds(np.array([cycle]), t.machine.clock_hz)[0]), 1000)
+        rest = f',"args":{{{args},"start_cycle":{start},"cycles":{end - start}}}}}' if phase == "b" else "}"
+        yield f'{{"ph":"{phase}",{where},"ts":{us}.{ns:03d}{rest}'
 
 
 def _counter(t: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:
     steps = thinned(steps, MOST_POINTS)
     if not len(steps.cycle):
         return
-    us, ns = (column.tolist() for column in np.divmod(_nanoseconds(t, steps.cycle), 1000))
+    us, ns = (column.tolist() for column in np.divmod(nanoseconds(steps.cycle, t.machine.clock_hz), 1000))
     value: NDArray[Any] = steps.value * scale
     digits = "%d" if unit == "bytes" else "%.6g"
     form = f'{{"ph":"C","pid":{pid},"name":{json.dumps(name)},"ts":%d.%03d,"args":{{"{unit}":{digits}}}}}'

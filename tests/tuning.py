@@ -72,6 +72,11 @@ def assert_equal_runs(a: Path, b: Path) -> None:
         assert one[key] == two[key], key
 
 
+def take_interrupts() -> None:
+    """In a child: SIGINT means something again where the tests themselves run in the background, whose children ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Driver:
     """`tilefarm tune` in a process of its own."""
 
@@ -80,7 +85,9 @@ class Driver:
         command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", machine, "--out", str(out), "--backend", "serial"]
         command += ["--candidates", str(candidates), *settings, *(["--resume"] if resume else [])]
         self.out = out
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=take_interrupts
+        )
 
     def wait_for_parts(self, count: int, timeout_s: float = 120.0) -> None:
         """Until the log has so many parts, or the driver is done."""

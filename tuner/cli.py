@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -69,6 +69,12 @@ RandomWeights = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
+Load = Annotated[
+    str | None,
+    typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
+]
+Controller = Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")]
+Inferences = Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
 Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
@@ -239,17 +245,14 @@ def _simulate(
     by_segment: Annotated[
         bool, typer.Option("--segments", help="Segment by segment instead: cycles, what limits it, bytes, work.")
     ] = False,
-    trace: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="Background load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
-    ] = None,
-    controller: Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")] = None,
+    trace: Load = None,
+    controller: Controller = None,
     t_min: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant heavier below.")] = None,
     t_max: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None,
     slice_cycles: Annotated[
         int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
     ] = None,
-    inferences: Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")] = None,
+    inferences: Inferences = None,
     switch_cycles: Annotated[
         int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")
     ] = None,
@@ -259,9 +262,7 @@ def _simulate(
     if trace is None:
         given = {"--controller": controller, "--t-min": t_min, "--t-max": t_max, "--slice": slice_cycles}
         given |= {"--inferences": inferences, "--switch-cycles": switch_cycles}
-        for name, value in given.items():
-            if value is not None:
-                raise BadInputError(f"{name} goes with --trace")
+        _only_with_trace(given)
         from tuner.commands.compiled import simulate_file
         from tuner.commands.profile import segments
 
@@ -280,12 +281,29 @@ def _simulate(
 def _trace(
     compiled: Compiled,
     out: Annotated[Path, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
-    level: OneLevel = None,
+    level: Annotated[
+        str | None, typer.Option(metavar="L", help="Contention level; the first one unless given. With --controller static: what runs.")
+    ] = None,
+    load: Load = None,
+    controller: Controller = None,
+    inferences: Inferences = None,
 ) -> None:
-    """Every instruction of a variant on a time line: engines, what they wait for, memory in use, DDR bandwidth."""
-    from tuner.commands.profile import trace
+    """Every instruction of a variant on a time line: engines, waits, memory, bandwidth; with --trace, inferences under a changing load."""
+    if load is None:
+        _only_with_trace({"--controller": controller, "--inferences": inferences})
+        from tuner.commands.profile import trace
 
-    trace(compiled, level, out)
+        trace(compiled, level, out)
+        return
+    from tuner.commands.contended import Contention, trace_contended
+
+    trace_contended(compiled, Contention(load, (controller or ControllerName.estimator).value, inferences or 1000, level), out)
+
+
+def _only_with_trace(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise BadInputError(f"{name} goes with --trace")
 
 
 @app.command("disasm")

@@ -18,7 +18,7 @@ from compiler.ir.graph import Conv
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import TO_L1, named, place, way_out
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
-from simulator.npu.isa import WORDS, Activation, float_bits
+from simulator.npu.isa import BLOCK, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
@@ -27,7 +27,7 @@ _WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so tha
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """Records (TAG holds the kernel's index) and the most that each buffer held, in bytes."""
+    """Records (TAG holds the kernel's index, BLOCK the iteration) and the most that each buffer held, in bytes."""
 
     code: Code
     peak_bytes: dict[str, int]
@@ -74,7 +74,7 @@ def _emit(e: _Emitter) -> bool:
     for image in range(images):
         for t in range(blocks.count):
             slot = {s: iteration % (e.plan.window if staged.produced else e.plan.prefetch) for s, staged in blocks.staged.items()}
-            step = 0
+            step, begin = 0, e.at
             for k in range(blocks.stop - blocks.start):
                 while step < len(blocks.loads) and blocks.loads[step].step <= k:
                     _emit_load(e, step, t, image, slot)
@@ -93,8 +93,11 @@ def _emit(e: _Emitter) -> bool:
                     return False
                 if blocks.inside[k] and blocks.own[k][t].size:
                     _emit_store(e, spec, k, t, image, slot)
+            if e.at < 0:
+                return False
+            e.out[begin : e.at, BLOCK] = iteration  # image * blocks + block of the image
             iteration += 1
-    return e.at >= 0
+    return True
 
 
 def _first_use(blocks: Blocks, k: int) -> int:

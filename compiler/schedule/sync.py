@@ -41,7 +41,7 @@ _MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, coarse where a slot is the unit
 _SHIFT = np.array([6, 4, 6, 6, 5, 3], np.int64)
-OP, ENGINE, TAG, FLAG_CORE, FLAG_ENGINE = isa.OP, isa.ENGINE, isa.TAG, isa.FLAG_CORE, isa.FLAG_ENGINE
+OP, ENGINE, TAG, BLOCK, FLAG_CORE, FLAG_ENGINE = isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK, isa.FLAG_CORE, isa.FLAG_ENGINE
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 _FAR = np.iinfo(np.int64).max
 _LAST_EPOCH = 1 << 30
@@ -384,13 +384,14 @@ def _write(code, first, tag, core, place, engine, edge_from, edge_count, set_hea
         at = place[i]
         out[at] = code[j]
         out[at, TAG] |= tag
-        me, name = out[at, ENGINE], out[at, TAG]
+        me, name, block = out[at, ENGINE], out[at, TAG], out[at, BLOCK]
         for k in range(edge_count[i]):
             row = at - edge_count[i] + k
             out[row, :] = 0
             out[row, OP] = _WAIT
             out[row, ENGINE] = me
             out[row, TAG] = name
+            out[row, BLOCK] = block
             out[row, FLAG_CORE] = core
             out[row, FLAG_ENGINE] = engine[edge_from[i, k]]
         edge = set_head[i]
@@ -400,6 +401,7 @@ def _write(code, first, tag, core, place, engine, edge_from, edge_count, set_hea
             out[at, OP] = _SET
             out[at, ENGINE] = me
             out[at, TAG] = name
+            out[at, BLOCK] = block
             out[at, FLAG_CORE] = core
             out[at, FLAG_ENGINE] = engine[edge // ENGINES]
             edge = set_next[edge]

@@ -1,14 +1,15 @@
 """Text form of a stream: one line per instruction, printed and parsed without loss.
 
-    VECTOR  VADD        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8  f16 @3.12
+    VECTOR  VADD        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8  f16 @3.12.1
     MTE1    COPY        L0B[0] L1[640]  length=32 count=1 count2=1  f16
     CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 acc=1  f16 @3.12
     FIXPIPE SET         core=0 engine=MTE3 id=2
 
 Engine, opcode, operands (destination first; `-` where an optional one is absent), parameters by the names of `isa.OPS` (zero
-where left out), data type (f16, f32, i8), and @segment.operator where the tag is not zero.  An immediate is printed as a number
-where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as word<index>=value, so that every
-record with a known opcode makes the round trip.  `#` starts a comment; numbers in front of `:` are labels for the reader.
+where left out), data type (f16, f32, i8), and @segment.operator.block where they are not all zero (a block of zero is left out).  An
+immediate is printed as a number where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as
+word<index>=value, so that every record with a known opcode makes the round trip.  `#` starts a comment; numbers in front of `:` are
+labels for the reader.
 """
 
 from __future__ import annotations
@@ -86,9 +87,10 @@ def print_record(words: NDArray[np.int32]) -> str:
     if 0 <= record[isa.DTYPE] < len(DataType) and (record[isa.DTYPE] or op not in _FLAGS):
         parts.append(_TYPES[DataType(record[isa.DTYPE])])
         shown[isa.DTYPE] = record[isa.DTYPE]
-    if record[isa.TAG]:
-        parts.append(f"@{record[isa.TAG] >> 16}.{record[isa.TAG] & 0xFFFF}")
-        shown[isa.TAG] = record[isa.TAG]
+    if record[isa.TAG] or record[isa.BLOCK]:
+        block = f".{record[isa.BLOCK]}" if record[isa.BLOCK] else ""
+        parts.append(f"@{record[isa.TAG] >> 16}.{record[isa.TAG] & 0xFFFF}{block}")
+        shown[isa.TAG], shown[isa.BLOCK] = record[isa.TAG], record[isa.BLOCK]
     parts += [f"word{i}={word}" for i, (word, printed) in enumerate(zip(record, shown, strict=True)) if word != printed]
     return " ".join(parts).rstrip()
 
@@ -183,13 +185,14 @@ class _Line:
             record[isa.DTYPE] = _TYPE_NUMBERS[token]
             return
         if token.startswith("@"):
-            segment, dot, operator = token[1:].partition(".")
-            if not dot:
-                raise self.error(token, "@segment.operator")
-            high, low = self.integer(token, segment), self.integer(token, operator)
+            numbers = [self.integer(token, number) for number in token[1:].split(".")]
+            if len(numbers) not in (2, 3):
+                raise self.error(token, "@segment.operator or @segment.operator.block")
+            high, low = numbers[:2]
             if not (-(1 << 15) <= high < 1 << 15 and 0 <= low < 1 << 16):
                 raise self.error(token, "@segment.operator with a segment of 16 bits and an operator in 0..65535")
             record[isa.TAG] = high << 16 | low
+            record[isa.BLOCK] = numbers[2] if len(numbers) == 3 else 0
             return
         match = _NAMED.match(token)
         if match is None:

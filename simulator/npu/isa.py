@@ -11,7 +11,8 @@ A stream is an int32 array of shape [n, WORDS].  Columns:
 | 4    | SRC    | `Memory` of src0 (and src1, src2 unless the opcode says otherwise)   |
 | 5    | DST    | `Memory` of dst                                                      |
 | 6..9 | D, S0, S1, S2 | addresses in blocks of 32 bytes; -1 where an optional one is absent |
-| 10.. | P0..P21 | parameters, named per opcode below                                  |
+| 10.. | P0..P20 | parameters, named per opcode below                                  |
+| 31   | BLOCK  | free for the compiler: block of the segment; changes no behaviour    |
 
 All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the number of elements in a block (16 float16,
 8 float32).  Layouts:
@@ -38,11 +39,13 @@ WORDS = 32
 
 OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2 = range(10)
 P = 10  # first parameter word
+BLOCK = WORDS - 1
 REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
 
 RECORD = np.dtype(
-    [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")] + [("p", "<i4", (WORDS - P,))]
+    [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")]
+    + [("p", "<i4", (BLOCK - P,)), ("block", "<i4")]
 )
 """The same bytes as one row of int32[WORDS], with names."""
 

@@ -10,6 +10,7 @@ from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise, realise
 from compiler.derive.plan import Infeasible, Plan
 from compiler.pipeline import Compiler
 from simulator.npu import isa
+from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, load_machine
 from simulator.npu.program import Program
 from simulator.sanitizer import check
@@ -110,6 +111,20 @@ def test_tags_name_segment_and_operator(case: Case) -> None:
     segments, kernels = code[:, isa.TAG] >> 16, code[:, isa.TAG] & 0xFFFF
     assert (segments == kernels).all()  # one operator each
     assert set(segments.tolist()) == set(range(len(plan.segments)))
+
+
+def test_flags_have_the_block_of_what_they_belong_to(case: Case) -> None:
+    fused = realise(case.unit, Gene(0, len(case.unit.kernels), 4))
+    assert fused is not None
+    code = compiled(case, plan_of(case.unit, [fused])).streams[0]
+    assert set(code[:, isa.BLOCK].tolist()) == set(range(fused.blocks))
+    assert fused.blocks > 1
+    for engine in set(code[:, isa.ENGINE].tolist()):
+        queue = code[code[:, isa.ENGINE] == engine]
+        for at, row in enumerate(queue):
+            near = {Op.SET: at - 1, Op.WAIT: at + 1}.get(row[isa.OP])  # another flag of the same record, or the record
+            if near is not None:
+                assert (queue[near, [isa.TAG, isa.BLOCK]] == row[[isa.TAG, isa.BLOCK]]).all()
 
 
 def test_fusion_moves_fewer_bytes(case: Case) -> None:

@@ -1,5 +1,5 @@
 # Every opcode, as the printer writes it.
-MTE2    COPY        L1[128] DDR[4096]  length=56 count=8 sstride=56 dstride=64 count2=2 sstride2=3136 dstride2=512  f16 @3.12
+MTE2    COPY        L1[128] DDR[4096]  length=56 count=8 sstride=56 dstride=64 count2=2 sstride2=3136 dstride2=512  f16 @3.12.1
 MTE2    SET         core=0 engine=MTE1 id=1
 MTE1    WAIT        core=0 engine=MTE2 id=1
 MTE1    IM2COL      L0A[0] L1[128]  h=56 w=56 pitch=64 plane=512 kh=3 kw=3 sh=1 sw=1 dh=1 dw=1 pt=1 pl=1 ow=56 moff=112 m=120 mpad=128 k=8 lanes=16  f16 @3.12

@@ -71,6 +71,20 @@ def test_ddr_is_the_union_of_reads_and_writes() -> None:
     assert (one.ddr_read_bytes, one.ddr_write_bytes, one.loads, one.macs, one.halo) == (320, 64, 1, 0, None)
 
 
+def test_operators_per_load() -> None:
+    # operator 0 loads in both blocks, twice in the second; operator 1 works in both and loads in one; operator 2 works in one
+    rows = [
+        *of(0, 0, *(copy(TINY, DDR, L1, 8) for _ in range(3))),
+        *of(0, 1, vector(1), copy(TINY, DDR, L1, 8), vector(1)),
+        *of(0, 2, vector(1)),
+    ]
+    for row, block in zip(rows, (0, 1, 1, 0, 1, 1, 1), strict=True):
+        row[isa.BLOCK] = block
+    one, other = breakdown(run(*rows, *of(1, 3, copy(TINY, UB, DDR, 1, to=100))))
+    assert (one.steps, one.loading_steps, one.loads, one.operators_per_load) == (5, 3, 4, 5 / 3)
+    assert (other.steps, other.loading_steps, other.operators_per_load) == (1, 0, None)
+
+
 def test_halo_and_padding() -> None:
     t = run(*of(0, 0, mmad(2), fixpipe(), mmad(2), fixpipe()))
     macs = 2 * 16 * 32 * 16
@@ -101,7 +115,7 @@ def test_what_adds_up_in_any_run(seed: int) -> None:
 def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
     unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
     compiler, table = Compiler(unit), operators(unit)
-    more = 0
+    more = reused = 0
     plans = [default_plan(unit), *(random_plan(unit, np.random.default_rng(seed)) for seed in range(16))]
     for plan in plans:
         compiled = None if plan is None else compiler.compile(plan)
@@ -111,6 +125,9 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         found = breakdown(t, tuple(Segment(len(s.operators), s.blocks) for s in plan.segments), table)
         assert [s.operators for s in found] == [len(s.operators) for s in plan.segments]
         assert [s.blocks for s in found] == [s.blocks for s in plan.segments]
+        assert all(s.loading_steps <= s.steps <= s.operators * s.blocks for s in found)
+        assert all(s.operators_per_load == 1 for s in found if s.operators == 1 and s.blocks == 1)
+        reused += any((s.operators_per_load or 0) >= 1.5 for s in found)
         first = 0
         for s in found:
             blocks = cut(unit, first, first + s.operators, s.blocks or 1)
@@ -130,3 +147,4 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
                 assert s.macs == pytest.approx(s.needed_macs * s.halo * s.padding)
                 more += s.halo > 1.01
     assert more >= 3
+    assert reused

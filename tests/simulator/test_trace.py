@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.derive.gene import Gene, plan_of, realise
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
@@ -21,7 +22,8 @@ from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory,
 from simulator.npu.program import Code, Program
 from simulator.timeline import timeline
 from simulator.timing import simulate
-from simulator.trace import chrome_trace, gzipped
+from simulator.trace import chrome_trace
+from simulator.trace_events import gzipped
 from tests.models import small_model
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 from tuner.build import default_plan
@@ -45,8 +47,8 @@ def read(p: Program, machine: Machine, share: int = SHARE_UNIT, operators: tuple
     return value
 
 
-def tagged(tag: int, row: Code) -> Code:
-    row[isa.TAG] = tag
+def tagged(tag: int, row: Code, block: int = 0) -> Code:
+    row[isa.TAG], row[isa.BLOCK] = tag, block
     return row
 
 
@@ -170,6 +172,49 @@ def test_what_an_event_says() -> None:
     segments = {e["name"]: (e["ts"], e["args"]["cycles"]) for e in value["traceEvents"] if e["ph"] == "b" and e["pid"] == 1}
     # 8 blocks loaded by 16, 1 cycle of relu, latency 4, 16 cycles of store; MMAD 3 cycles, FIXPIPE 16 pixels of 16 float32 at 64 bytes
     assert segments == {"segment 0: relu": (4, 33), "segment 1: conv": (0, 19)}
+
+
+def test_what_an_event_says_of_its_block() -> None:
+    def load(segment: int, block: int) -> Code:
+        return tagged(segment << 16, copy(TINY, DDR, L1, 8), block)
+
+    rows = [load(0, 0), load(1, 0), load(1, 1), tagged(1 << 16, flag_set(MTE2, 0, MTE1), 1), tagged(1 << 16, flag_wait(MTE1, 0, MTE2), 1)]
+    value = read(program(TINY, rows), TINY.model_copy(update={"issue_cycles": 1}), operators=("conv",))
+    found = lanes(value)
+    name = "COPY DDR>L1"
+    assert [e["name"] for e in found[0, "MTE2"]] == [f"conv: {name}", f"conv block 0: {name}", f"conv block 1: {name}"]
+    assert [e["args"]["block"] for e in found[0, "MTE2"]] == [0, 0, 1]
+    assert [(e["name"], e["args"]["instructions"]) for e in found[0, "SCALAR"]] == [
+        ("conv: issue", 1),
+        ("conv block 0: issue", 1),
+        ("conv block 1: issue", 3),
+    ]
+    assert {(e["args"]["block"], e["args"].get("set_after")) for e in found[0, "MTE1 waits"]} == {(1, f"conv block 1: {name}"), (1, None)}
+    blocks = [e for e in value["traceEvents"] if e.get("cat") == "block"]
+    # one block has no event of its own; 8 cycles each after a latency of 4 and an issue of 1
+    assert [(e["ph"], e["name"], e["ts"]) for e in blocks] == [
+        ("b", "block 0", 13), ("e", "block 0", 21), ("b", "block 1", 21), ("e", "block 1", 29),
+    ]  # fmt: skip
+    assert blocks[0]["args"] == {"segment": 1, "block": 0, "start_cycle": 13, "cycles": 8}
+
+
+def test_blocks_of_a_compiled_program() -> None:
+    unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
+    first, last = realise(unit, Gene(0, 3, 4)), realise(unit, Gene(3, len(unit.kernels), 1))
+    assert first is not None
+    assert last is not None
+    found = Compiler(unit).compile(plan_of(unit, [first, last]))
+    assert not isinstance(found, Infeasible)
+    value = read(found, EDGE, EDGE.share_units("severe"))
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in value["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] not in ("SCALAR", "stall") and event["args"]["segment"] == 0:
+            spans[event["args"]["block"]].append((event["args"]["start_cycle"], event["args"]["start_cycle"] + event["args"]["cycles"]))
+    begins = [e for e in value["traceEvents"] if e["ph"] == "b" and e["cat"] == "block"]
+    shown = {e["args"]["block"]: (e["args"]["start_cycle"], e["args"]["start_cycle"] + e["args"]["cycles"]) for e in begins}
+    assert shown == {block: (min(a for a, _ in each), max(b for _, b in each)) for block, each in spans.items()}
+    assert len(shown) == len(begins) == first.blocks == 4
+    assert len({e["id"] for e in begins}) == 4
 
 
 def test_names_that_the_file_does_not_have() -> None:

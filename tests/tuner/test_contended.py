@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,50 @@ def test_bad_options_are_one_line(compiled: Path, capsys: pytest.CaptureFixture[
     assert (code, out) == (2, "")
     assert found in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("controller", ["estimator", "threshold", "static", "oracle"])
+def test_a_trace_of_the_inferences(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], controller: str) -> None:
+    words = ("--trace", "bursty:7", "--controller", controller, "--inferences", "150")
+    result = report(capsys, compiled, *words)["result"]
+    plain, packed = tmp_path / "t.json", tmp_path / "t.json.gz"
+    for out in (plain, packed):
+        assert main(["trace", str(compiled), *words, "--out", str(out)]) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    value = json.loads(plain.read_text())
+    printed = capsys.readouterr().out
+    assert f"150 inferences, {result['cycles']:,} cycles, {result['switches']:,} switches, {len(value['traceEvents']):,} events" in printed
+    inferences = [e for e in value["traceEvents"] if e["ph"] == "X"]
+    assert len(inferences) == 150
+    spent = {name: sum(e["args"]["cycles"] for e in inferences if e["name"] == name) for name in ("none", "severe")}
+    assert spent == result["variant_cycles"]
+    assert sum(e["ph"] == "i" for e in value["traceEvents"]) == result["switches"]
+    assert (controller == "static") == (value["otherData"]["level"] is not None)
+    # rho is that of the variant at a share: more bandwidth, more of it
+    container = decode(read_container(compiled))
+    runtime = Runtime(prepared_variants(container), EDGE)
+    for event in inferences[:3]:
+        whole = runtime.steady(runtime.names.index(event["name"]), SHARE_UNIT).balance
+        assert 0 < event["args"]["rho"] <= whole
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--controller", "oracle"), "--controller goes with --trace"),
+        (("--inferences", "3"), "--inferences goes with --trace"),
+        (("--trace", "step:1", "--level", "none"), "--level with --trace is for --controller static"),
+        (("--trace", "step"), "--trace step: expected step:SEED"),
+    ],
+)
+def test_a_trace_says_what_is_wrong(
+    compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], found: str
+) -> None:
+    assert main(["trace", str(compiled), *words, "--out", str(tmp_path / "t.json")]) == 2
+    assert found in capsys.readouterr().err
+    assert main(["trace", str(compiled), "--trace", "step:1", "--out", str(tmp_path / "t.txt")]) == 2
+    assert ".json.gz" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_bad_trace_file_is_named(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

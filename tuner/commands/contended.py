@@ -1,10 +1,11 @@
-"""`simulate --trace`: many inferences of a compiled file under a background load, with a controller that switches its variants."""
+"""`simulate --trace` and `trace --trace`: many inferences under a background load, with a controller that switches variants."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from simulator.npu.machine import SHARE_UNIT
 from simulator.onnx_container import read_container
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
+from simulator.served_trace import served_trace
 from simulator.thresholds import Thresholds, choose_thresholds, one_pair
 from tuner.commands.text import print_json, print_table
+from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
 
 
 @dataclass(frozen=True)
@@ -41,33 +44,11 @@ class Contention:
 
 def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
     """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
-    _check(options)
-    container = decode(read_container(path))
-    if options.level is not None:
-        container.variant(options.level)
-    machine, variants = container.machine, prepared_variants(container)
-    response = measure_response(variants, share_grid(machine))
-    trace = trace_of(options.trace, container, response, options.inferences)
-    runtime = Runtime(variants, machine, options.switch_cycles)
-    thresholds = _thresholds(options, container, response) if options.controller == "threshold" else None
-
-    def serve(rule: Rule[Any] | Oracle) -> Served:
-        return runtime.serve(rule, trace, inferences=options.inferences)
-
-    static = {name: serve(StaticRule(v)) for v, name in enumerate(runtime.names)}
-    oracle = serve(Oracle())
-    best = min(static, key=lambda name: static[name].cycles)
-    chosen = best
-    if options.controller == "static":
-        chosen = best if options.level is None else container.same_as(options.level) or options.level
-        mine = static[chosen]
-    elif options.controller == "oracle":
-        mine = oracle
-    else:
-        mine = serve(thresholds.rule if thresholds else EstimatorRule(response, runtime.switch_cycles))
+    runs = _Runs(path, options)
+    machine, thresholds = runs.container.machine, runs.thresholds
 
     def row(served: Served) -> dict[str, Any]:
-        return _row(served, oracle, machine.clock_hz)
+        return _row(served, runs.oracle, machine.clock_hz)
 
     report: dict[str, Any] = {
         "file": str(path),
@@ -75,18 +56,87 @@ def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
         "clock_hz": machine.clock_hz,
         "trace": options.trace,
         "controller": options.controller,
-        "level": chosen if options.controller == "static" else None,
-        "switch_cycles": runtime.switch_cycles,
-        "result": row(mine),
-        "static": {name: row(served) for name, served in static.items()},
-        "best_static": best,
-        "oracle": row(oracle),
-        "thresholds": _threshold_report(thresholds, response) if thresholds else None,
+        "level": runs.level,
+        "switch_cycles": runs.runtime.switch_cycles,
+        "result": row(runs.chosen()),
+        "static": {name: row(served) for name, served in runs.static.items()},
+        "best_static": runs.best,
+        "oracle": row(runs.oracle),
+        "thresholds": _threshold_report(thresholds, runs.response) if thresholds else None,
     }
     if as_json:
         print_json(report)
     else:
-        _print(report, trace, thresholds)
+        _print(report, runs.trace, thresholds)
+
+
+def trace_contended(path: Path, options: Contention, out: Path) -> None:
+    """Serve the inferences with the controller, and write which variant ran when."""
+    check_trace_out(out)
+    runs = _Runs(path, options)
+    served = runs.chosen()
+    about = {
+        "file": path.name,
+        "model": runs.container.model_digest,
+        "trace": options.trace,
+        "controller": options.controller,
+        "level": runs.level,
+        "switch_cycles": runs.runtime.switch_cycles,
+    }
+    events = write_trace_file(out, served_trace(served, runs.trace, runs.container.machine, about))
+    who = options.controller if runs.level is None else f"static {runs.level}"
+    print(
+        f"{out}: {who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches, "
+        f"{events:,} events, {out.stat().st_size:,} bytes"
+    )
+    print(OPEN_IT)
+
+
+class _Runs:
+    """The compiled file, the load and the controller that the options name, and what was served; nothing is run before it is asked for."""
+
+    def __init__(self, path: Path, options: Contention) -> None:
+        _check(options)
+        self.options = options
+        self.container = decode(read_container(path))
+        if options.level is not None:
+            self.container.variant(options.level)
+        variants = prepared_variants(self.container)
+        self.response = measure_response(variants, share_grid(self.container.machine))
+        self.trace = trace_of(options.trace, self.container, self.response, options.inferences)
+        self.runtime = Runtime(variants, self.container.machine, options.switch_cycles)
+        self.thresholds = _thresholds(options, self.container, self.response) if options.controller == "threshold" else None
+
+    def serve(self, rule: Rule[Any] | Oracle) -> Served:
+        return self.runtime.serve(rule, self.trace, inferences=self.options.inferences)
+
+    @cached_property
+    def static(self) -> dict[str, Served]:
+        return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names)}
+
+    @cached_property
+    def oracle(self) -> Served:
+        return self.serve(Oracle())
+
+    @cached_property
+    def best(self) -> str:
+        """The static variant that is done first."""
+        return min(self.static, key=lambda name: self.static[name].cycles)
+
+    @property
+    def level(self) -> str | None:
+        """Which variant the static controller runs."""
+        if self.options.controller != "static":
+            return None
+        return self.best if self.options.level is None else self.container.same_as(self.options.level) or self.options.level
+
+    def chosen(self) -> Served:
+        """By the controller of the options."""
+        if self.level is not None:
+            return self.static[self.level]
+        if self.options.controller == "oracle":
+            return self.oracle
+        return self.serve(self.thresholds.rule if self.thresholds else EstimatorRule(self.response, self.runtime.switch_cycles))
 
 
 def trace_of(text: str, container: Container, response: Response, inferences: int) -> ContentionTrace:

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import SegmentTime, breakdown
 from simulator.npu.container import Container, decode, program
-from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
 from simulator.onnx_container import read_container
 from simulator.timeline import Timeline, timeline
-from simulator.trace import chrome_trace, gzipped
-from tuner.build import check_out
+from simulator.trace import chrome_trace
 from tuner.commands.compiled import check_cycles
 from tuner.commands.text import print_json, print_table
+from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
 
 
 def trace(path: Path, level: str | None, out: Path) -> None:
     """`tilefarm trace`."""
-    if not out.name.endswith((".json", ".json.gz")):
-        raise BadInputError(f"--out {out}: a trace is called .json, or .json.gz to have it compressed")
-    check_out(out)
+    check_trace_out(out)
     container = decode(read_container(path))
     level = level if level is not None else container.levels[0]
     t = _run(container, level)
     about = {"file": path.name, "level": level, "plan": container.variant(level).plan_digest, "model": container.model_digest}
-    events = _Counted(chrome_trace(t, [operator.name for operator in container.operators], about))
-    atomic_write(out, gzipped(events) if out.name.endswith(".gz") else events)
+    events = write_trace_file(out, chrome_trace(t, [operator.name for operator in container.operators], about))
     size = out.stat().st_size
-    print(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events.lines:,} events, {size:,} bytes")
-    print("open it in https://ui.perfetto.dev or chrome://tracing")
-
-
-class _Counted:
-    """Pieces of a trace, and how many events they hold: every event is a line of its own, with a comma before it but for the first."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = pieces
-        self.lines = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            self.lines += piece.count(b",\n{")
-            yield piece
-        self.lines += 1
+    print(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events:,} events, {size:,} bytes")
+    print(OPEN_IT)
 
 
 def _run(container: Container, level: str) -> Timeline:
@@ -83,8 +63,8 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
 
 
 _COLUMNS = (
-    "seg", "<operators", "ops", "blocks", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE", "DDR read B", "DDR write B",
-    "MACs", "MACs/B", "halo", "padding",
+    "seg", "<operators", "ops", "blocks", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE", "DDR read B",
+    "DDR write B", "MACs", "MACs/B", "halo", "padding",
 )  # fmt: skip
 
 
@@ -96,6 +76,7 @@ def _cells(container: Container, row: SegmentTime, cycles: int) -> tuple[object,
         first if first == last else f"{first} .. {last}",
         row.operators,
         row.blocks,
+        "" if row.operators_per_load is None else f"{row.operators_per_load:.1f}",
         row.cycles,
         row.own_cycles,
         f"{row.own_cycles / cycles:.1%}",
@@ -130,6 +111,9 @@ def _json(container: Container, row: SegmentTime) -> dict[str, Any]:
         "alone_cycles": row.alone_cycles,
         "bound": row.bound,
         "utilisation": row.utilisation,
+        "steps": row.steps,
+        "loading_steps": row.loading_steps,
+        "operators_per_load": row.operators_per_load,
         "loads": row.loads,
         "ddr_read_bytes": row.ddr_read_bytes,
         "ddr_write_bytes": row.ddr_write_bytes,

@@ -69,6 +69,20 @@ def test_blocks_load_resident_weights_once(product: Unit) -> None:
     assert counted(streamed) == (4, 4, 4, 4, 8)
 
 
+@pytest.mark.parametrize("images", [1, 2])
+def test_records_say_their_block(images: int) -> None:
+    u = unit(EDGE, (images, 64, 8, 8), conv("y", "x", (64, 32), 1))
+    part = lowered(u, tiling(tile_m=16, tile_n1=2), blocks=4)
+    assert isinstance(part, Lowered)
+    block = part.code[:, isa.BLOCK]
+    assert (np.diff(block) >= 0).all()
+    # a product and a tile of x each; the weights come with the first one
+    every = list(range(4 * images))
+    assert block[part.code[:, isa.OP] == Op.MMAD].tolist() == every
+    loads = part.code[(part.code[:, isa.OP] == Op.COPY) & (part.code[:, isa.DST] == Memory.L1)]
+    assert loads[:, isa.BLOCK].tolist() == [0, *every]
+
+
 def test_accumulation_starts_once(product: Unit) -> None:
     part = lowered(product, tiling(tile_k1=1))
     assert isinstance(part, Lowered)

@@ -29,6 +29,7 @@ def legal_looking(draw):
     record[isa.ENGINE] = draw(st.sampled_from(spec.engines or tuple(Engine)))
     record[isa.DTYPE] = draw(st.sampled_from(DataType))
     record[isa.TAG] = draw(WORD)
+    record[isa.BLOCK] = draw(WORD)
     record[isa.D + 1 + spec.sources : isa.S2 + 1] = -1
     if spec.moves:
         record[isa.SRC], record[isa.DST] = draw(st.sampled_from(spec.moves))
@@ -65,6 +66,12 @@ def test_every_word_shows(op, word, change):
     assert first != second
 
 
+def test_the_block_has_a_word_of_its_own():
+    assert all(isa.P + len(spec.params) <= isa.BLOCK for spec in OPS.values())
+    assert isa.RECORD.fields["block"][1] == 4 * isa.BLOCK
+    assert isa.RECORD.itemsize == 4 * WORDS
+
+
 def test_golden():
     """The golden has every opcode, prints as it stands and reads back."""
     text = GOLDEN.read_text()
@@ -75,10 +82,11 @@ def test_golden():
 
 def test_a_line_means_what_it_says():
     code = parse(
-        "CUBE MMAD L0C[2] L0A[3] L0B[64] mpad=128 k=8 n1=8 acc=1 f32 @3.12  # a comment\n\n 7: VECTOR VADDS UB[1] UB[2] imm=-0.5\n"
+        "CUBE MMAD L0C[2] L0A[3] L0B[64] mpad=128 k=8 n1=8 acc=1 f32 @3.12.5  # a comment\n\n 7: VECTOR VADDS UB[1] UB[2] imm=-0.5\n"
     )
     expected = np.zeros((2, WORDS), np.int32)
     expected[0, : isa.P + 4] = [Op.MMAD, Engine.CUBE, 1, 3 << 16 | 12, Memory.L0A, Memory.L0C, 2, 3, 64, -1, 128, 8, 8, 1]
+    expected[0, isa.BLOCK] = 5
     expected[1, : isa.P] = [Op.VADDS, Engine.VECTOR, 0, 0, Memory.UB, Memory.UB, 1, 2, -1, -1]
     expected[1, isa.V_IMM] = isa.float_bits(-0.5)
     np.testing.assert_array_equal(code, expected)
@@ -101,6 +109,7 @@ def test_a_line_means_what_it_says():
         ("CUBE MMAD L0C[0] L0A[0] L0B[0] f16 f32", "f32", "'type' once"),
         ("CUBE MMAD L0C[0] L0A[0] L0B[0] f64", "f64", "a data type (f16, f32, i8)"),
         ("CUBE MMAD L0C[0] L0A[0] L0B[0] @7", "@7", "@segment.operator"),
+        ("CUBE MMAD L0C[0] L0A[0] L0B[0] @7.1.2.3", "@7.1.2.3", "@segment.operator.block"),
         ("VECTOR VADDS UB[0] UB[0] imm=0xFFFFFFFFF", "imm=0xFFFFFFFFF", "bits of a float32"),
         ("FIXPIPE SET core=0 engine=DMA id=0", "engine=DMA", "an engine: MTE2"),
         ("VECTOR VFILL UB[0] word99=1", "word99=1", "a parameter of VFILL"),
