@@ -4,8 +4,11 @@
 
 The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs,
 FIXPIPE, stores.  `simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown
-beside it.  ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio says how long a sweep
-takes, not that the models are equally detailed.
+beside it.  The last line is a whole network: ResNet-50 (weights drawn from a seed) as it is compiled layer by layer for `edge` in
+float16, the mean of the machine's levels.
+
+ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio says how long a sweep takes, not
+that the models are equally detailed.
 """
 
 from __future__ import annotations
@@ -14,16 +17,24 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulator.npu import isa
-from simulator.npu.isa import WORDS, Op
-from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine
-from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
-from simulator.timing import prepare, simulate
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from compiler.frontend.zoo import resolve  # noqa: E402
+from simulator.npu import isa  # noqa: E402
+from simulator.npu.isa import WORDS, Op  # noqa: E402
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine  # noqa: E402
+from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program  # noqa: E402
+from simulator.timing import prepare, simulate  # noqa: E402
+from tuner.build import compile_plan, default_plan, open_source  # noqa: E402
+from tuner.source import Source  # noqa: E402
 
 # cycles per second that ONNXim (IEEE CAL 2024) reached on this class of host at 4 cores
 ONNXIM_CYCLES_PER_SECOND = (31_000, 66_000)
@@ -116,6 +127,31 @@ def measure(machine: Machine, instructions: int, repeats: int) -> dict[str, Any]
     }
 
 
+def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, Any]:
+    """A network, layer by layer: the best of `repeats` preparations, and the mean over the levels of the best simulation at each."""
+    path, seed = resolve(Path(f"light:{network}"), None)
+    opened = open_source(Source(path, machine, DataType.float16, random_weights=seed))
+    program = compile_plan(opened.compiler, default_plan(opened.unit))
+    prepare_s, cycles = [], {}
+    run_s: dict[str, list[float]] = {level: [] for level in machine.contention}
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        prepared = prepare(program, machine)
+        prepare_s.append(time.perf_counter() - begin)
+        for level, seconds in run_s.items():
+            begin = time.perf_counter()
+            cycles[level] = simulate(prepared, machine, machine.share_units(level)).cycles
+            seconds.append(time.perf_counter() - begin)
+    return {
+        "network": network,
+        "machine": machine.name,
+        "instructions": program.instructions,
+        "cycles": cycles,
+        "prepare_s": min(prepare_s),
+        "simulate_s": sum(map(min, run_s.values())) / len(run_s),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -127,14 +163,17 @@ def main() -> None:
     sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= options.max_instructions]
     cases = [(1, size) for size in sizes] + [(cores, min(1_000_000, options.max_instructions)) for cores in (2, 4, 8)]
     rows = [measure(edge.model_copy(update={"cores": cores}), size, options.repeats) for cores, size in cases]
+    network = measure_network("resnet50", edge, options.repeats)
     if options.json:
-        print(json.dumps({"host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "rows": rows}))
+        print(json.dumps({"host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "rows": rows, "network": network}))
         return
     print("cores instructions   M instr/s  (with prepare)   M cycles/s   times ONNXim (31-66 thousand cycles/s)")
     for r in rows:
         alone, both, cycles = (r[key] / 1e6 for key in ("instructions_per_s", "instructions_per_s_with_prepare", "cycles_per_s"))
         low, high = r["times_onnxim"]
         print(f"{r['cores']:5d} {r['instructions']:12,d} {alone:11.1f} {both:15.1f} {cycles:12.1f}   {low:,.0f}-{high:,.0f}")
+    alone, both = 1e3 * network["simulate_s"], 1e3 * (network["simulate_s"] + network["prepare_s"])
+    print(f"resnet50: {network['instructions']:,} instructions, {alone:.1f} ms per simulation at one level, {both:.1f} ms with preparation")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 import pyarrow as pa
@@ -92,7 +93,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, object, object]]:
     with pq.ParquetFile(path) as file:
         schema = file.schema_arrow
         if sorted(schema.names) != _COLUMNS:
-            raise BadInputError(f"{path}: columns {', '.join(schema.names)}; accepted: cycle (integer) and share (number)")
+            raise BadInputError(f"{path}: columns {shorten(', '.join(schema.names), 200)}; accepted: cycle (integer) and share (number)")
         if not pa.types.is_integer(schema.field("cycle").type):
             raise BadInputError(f"{path}: column cycle is {schema.field('cycle').type}; accepted: an integer type")
         if file.metadata.num_rows > _MAX_ROWS:

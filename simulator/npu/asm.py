@@ -30,6 +30,7 @@ _TYPES = {DataType.float16: "f16", DataType.float32: "f32", DataType.int8: "i8"}
 _TYPE_NUMBERS = {name: int(dtype) for dtype, name in _TYPES.items()}
 _OPERAND = re.compile(r"(-|[A-Za-z0-9]+\[-?\d+\])\Z")
 _NAMED = re.compile(r"([a-z]\w*)=(\S+)\Z")
+_WORD = re.compile(r"word[0-9]{1,2}\Z")
 _LABEL = re.compile(r"\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
 
@@ -199,7 +200,7 @@ class _Line:
         name, value = match.groups()
         if name in spec.params:
             record[P + spec.params.index(name)] = self.value(op, name, token, value)
-        elif name[:4] == "word" and name[4:].isdigit() and int(name[4:]) < WORDS:
+        elif _WORD.match(name) and int(name[4:]) < WORDS:
             record[int(name[4:])] = self.integer(token, value)
         else:
             raise self.error(token, f"a parameter of {op.name}: {', '.join(spec.params)}")

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from simulator.npu.errors import BadInputError
 
 BLOCK_BYTES = 32
+_LONG = 400  # characters of one complaint
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 
 
@@ -272,7 +273,9 @@ def read_yaml(path: FilePath) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2020-99-99 is a date to YAML
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        # 2020-99-99 is a date to YAML (ValueError), and a tag on what it does not fit, as `!!timestamp x` or `!!bool x`, fails in PyYAML's
+        # own conversion
         raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except BadInputError as error:
         raise BadInputError(f"{path}: {error}") from None
@@ -286,7 +289,10 @@ def validation_line(error: ValidationError, most: int = 8) -> str:
         where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic")) or "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
-        parts.append(" ".join(f"{where}: {item['msg']}".split()) + shown)
+        text = " ".join(f"{where}: {item['msg']}".split())
+        if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
+            text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
+        parts.append(text + shown)
     rest = error.error_count() - len(parts)
     return "; ".join(parts) + (f"; and {rest} more" if rest else "")
 

@@ -6,6 +6,7 @@ The tables of docs/accuracy.md are what the scripts print.
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from itertools import product
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scripts.compare_onnxim import compare
-from scripts.gemm import array_machine, mmads, tile_by_tile
+from scripts.gemm import ATOM, array_machine, mmads, tile_by_tile
 from simulator.npu.machine import SHARE_UNIT, Machine
 from simulator.timing import simulate
 
@@ -122,6 +123,21 @@ def test_onnxim() -> None:
 def test_the_table_in_the_docs_is_what_the_script_prints() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / "compare_onnxim.py"], capture_output=True, text=True, check=True)
     assert done.stdout in (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+
+
+def test_the_closed_forms_in_the_docs_are_what_a_program_takes() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| (\d+) x (\d+) \| (\w+-stationary) \| (\d+) x (\d+) x (\d+) \| ([\d,]+) \| ([\d,]+) \|", page)
+    assert len(rows) == 12
+    for *sizes, closed, here in ((int(r), int(c), flow, int(m), int(k), int(n), *rest) for r, c, flow, m, k, n, *rest in rows):
+        r, c, dataflow, m, k, n = sizes
+        output = dataflow == "output-stationary"
+        form = (
+            (r + c + k - 2) * math.ceil(m / r) * math.ceil(n / c) if output else (2 * r + c + m - 2) * math.ceil(k / r) * math.ceil(n / c)
+        )
+        a, b = max(r, ATOM), max(c, ATOM)
+        found = cycles(array_machine(r, c, dataflow, pipelined=False), m, k, n, (a, k, b) if output else (m, a, b))
+        assert (closed, here) == (f"{form:,}", f"{found:,}")
 
 
 @pytest.mark.slow

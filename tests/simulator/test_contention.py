@@ -114,6 +114,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"cycle": [0], "share": ["x"]}, "row 1: share 'x'"),
         ({"cycle": [0.0], "share": [1.0]}, "column cycle is double; accepted: an integer type"),
         ({"time": [0], "share": [1.0]}, "columns time, share; accepted: cycle (integer) and share (number)"),
+        ({"cycle": [0], "sh\nare": [1.0]}, "columns cycle, sh are; accepted"),
         ({"cycle": pa.array([], pa.int64()), "share": pa.array([], pa.float64())}, "no rows"),
     ],
 )

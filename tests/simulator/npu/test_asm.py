@@ -113,6 +113,7 @@ def test_a_line_means_what_it_says():
         ("VECTOR VADDS UB[0] UB[0] imm=0xFFFFFFFFF", "imm=0xFFFFFFFFF", "bits of a float32"),
         ("FIXPIPE SET core=0 engine=DMA id=0", "engine=DMA", "an engine: MTE2"),
         ("VECTOR VFILL UB[0] word99=1", "word99=1", "a parameter of VFILL"),
+        ("VECTOR VFILL UB[0] word\u00b2=1", "word\u00b2=1", "a parameter of VFILL"),
     ],
 )
 def test_errors_say_line_token_and_what_is_accepted(line, token, accepted):

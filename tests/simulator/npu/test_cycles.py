@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.npu.cycles import latency_cycles, price
@@ -78,9 +78,12 @@ UNITS = st.builds(array, st.integers(1, 200), st.integers(1, 200), st.sampled_fr
 
 
 @given(UNITS, st.integers(1, 20), st.integers(1, 40), st.integers(1, 20), st.sampled_from([DataType.float16, DataType.float32]))
+@example(array(7, 7, WEIGHT, True), 5, 7, 7, DataType.float32)
 def test_no_product_is_faster_than_the_peak(machine: Machine, m16: int, k: int, n1: int, dtype: DataType) -> None:
     macs = m16 * 16 * k * dtype.lanes * n1 * 16
-    assert busy(machine, m16 * 16, k, n1, dtype=int(dtype)) * machine.macs_per_cycle[dtype.name] >= macs
+    assert busy(machine, m16 * 16, k, n1, dtype=int(dtype)) * machine.macs_per_cycle[dtype.name] >= macs * (
+        1 - 1e-12
+    )  # a peak may be a third
 
 
 @given(UNITS, st.integers(1, 20), st.integers(2, 40), st.integers(1, 20), st.integers(1, 39))

@@ -120,6 +120,13 @@ def test_many_and_long_complaints_stay_one_short_line(tmp_path, tiny):
     assert len(str(caught.value)) < 1500
 
 
+def test_a_long_value_leaves_room_for_what_is_accepted(tmp_path, tiny):
+    tiny["matrix"]["kind"] = "long" * 1000
+    with pytest.raises(BadInputError, match=r"matrix: Input tag 'long.*'cube', 'systolic'") as caught:
+        load(tmp_path, tiny)
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -130,6 +137,9 @@ def test_many_and_long_complaints_stay_one_short_line(tmp_path, tiny):
         ("", r"expected a mapping of machine keys, found NoneType"),
         ("? [1, 2]\n: 3\n", r"line 1: a key is a name or a number, found \[1, 2\]"),
         ("name: 2020-99-99\n", r"not YAML: month"),
+        ("name: !!timestamp x\n", r"not YAML"),
+        ("cores: !!bool x\n", r"not YAML"),
+        ("cores: !!int ''\n", r"not YAML"),
         pytest.param("[" * 5000, r"not YAML", id="deep"),
         ("a: !!python/object/apply:os.getcwd []\n", r"not YAML"),
     ],
