@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from compiler.emit.records import DDR, L0B, L1, MTE1, MTE2, MTE3, UB, Code, copy, fixpipe, im2col, mmad
 from compiler.schedule.memory import TO_DDR, TO_L1
+
+Ints = NDArray[np.int64]
 
 
 class ConvJob(NamedTuple):
@@ -79,7 +83,7 @@ A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, PARITIES = range(7)
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, parity) -> int:  # type: ignore[no-untyped-def]
+def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short."""
     pixels = j.out_rows * j.out_w
     tiles_m = -(-pixels // j.tile_m)
@@ -148,7 +152,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity) -> int:  # type: ignore[no
 
 
 @njit(cache=True)
-def _way_out(out, at, j, parity, c, m_start, m, mpad, n_out, n):  # type: ignore[no-untyped-def]
+def _way_out(out: Code, at: int, j: ConvJob, parity: Ints, c: int, m_start: int, m: int, mpad: int, n_out: int, n: int) -> int:
     """Residual in, FIXPIPE, and the copy to where the result belongs."""
     plane = n_out * j.planes_per_n1
     planes = n * j.planes_per_n1

@@ -20,7 +20,24 @@ D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
 
 
 @njit(cache=True, inline="always")
-def copy(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, dstride, count2, sstride2, dstride2):  # type: ignore[no-untyped-def]
+def copy(
+    out: Code,
+    at: int,
+    dtype: int,
+    tag: int,
+    engine: int,
+    src: int,
+    dst: int,
+    s: int,
+    d: int,
+    length: int,
+    count: int,
+    sstride: int,
+    dstride: int,
+    count2: int,
+    sstride2: int,
+    dstride2: int,
+) -> int:
     """COPY: count2 x count runs of `length` blocks.  Touching runs are joined, so that a burst is as long as it really is."""
     if count > 1 and sstride == length and dstride == length:
         length *= count
@@ -54,7 +71,7 @@ def copy(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, ds
 
 
 @njit(cache=True, inline="always")
-def mmad(out, at, dtype, tag, a, b, c, mpad, k, n1, acc):  # type: ignore[no-untyped-def]
+def mmad(out: Code, at: int, dtype: int, tag: int, a: int, b: int, c: int, mpad: int, k: int, n1: int, acc: int) -> int:
     row = out[at]
     row[:] = 0
     row[OP] = _MMAD
@@ -75,7 +92,24 @@ def mmad(out, at, dtype, tag, a, b, c, mpad, k, n1, acc):  # type: ignore[no-unt
 
 
 @njit(cache=True, inline="always")
-def fixpipe(out, at, dtype, tag, engine, dst, s, d, bias, residual, m, mpad, n1, dplane, rplane, act):  # type: ignore[no-untyped-def]
+def fixpipe(
+    out: Code,
+    at: int,
+    dtype: int,
+    tag: int,
+    engine: int,
+    dst: int,
+    s: int,
+    d: int,
+    bias: int,
+    residual: int,
+    m: int,
+    mpad: int,
+    n1: int,
+    dplane: int,
+    rplane: int,
+    act: int,
+) -> int:
     row = out[at]
     row[:] = 0
     row[OP] = _FIXPIPE
@@ -98,7 +132,33 @@ def fixpipe(out, at, dtype, tag, engine, dst, s, d, bias, residual, m, mpad, n1,
 
 
 @njit(cache=True, inline="always")
-def im2col(out, at, dtype, tag, base, d, h, w, pitch, plane, kh, kw, sh, sw, dh, dw, pt, pl, ow, moff, m, mpad, koff, k, lanes):  # type: ignore[no-untyped-def]
+def im2col(
+    out: Code,
+    at: int,
+    dtype: int,
+    tag: int,
+    base: int,
+    d: int,
+    h: int,
+    w: int,
+    pitch: int,
+    plane: int,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    dh: int,
+    dw: int,
+    pt: int,
+    pl: int,
+    ow: int,
+    moff: int,
+    m: int,
+    mpad: int,
+    koff: int,
+    k: int,
+    lanes: int,
+) -> int:
     row = out[at]
     row[:] = 0
     row[OP] = _IM2COL
@@ -134,7 +194,28 @@ def im2col(out, at, dtype, tag, base, d, h, w, pitch, plane, kh, kw, sh, sw, dh,
 
 
 @njit(cache=True, inline="always")
-def vector(out, at, op, dtype, tag, d, s0, s1, s2, blocks, repeats, dbs, drs, s0bs, s0rs, s1bs, s1rs, s2bs, s2rs, imm):  # type: ignore[no-untyped-def]
+def vector(
+    out: Code,
+    at: int,
+    op: int,
+    dtype: int,
+    tag: int,
+    d: int,
+    s0: int,
+    s1: int,
+    s2: int,
+    blocks: int,
+    repeats: int,
+    dbs: int,
+    drs: int,
+    s0bs: int,
+    s0rs: int,
+    s1bs: int,
+    s1rs: int,
+    s2bs: int,
+    s2rs: int,
+    imm: int,
+) -> int:
     row = out[at]
     row[:] = 0
     row[OP] = op
@@ -162,7 +243,9 @@ def vector(out, at, op, dtype, tag, d, s0, s1, s2, blocks, repeats, dbs, drs, s0
 
 
 @njit(cache=True)
-def flat(out, at, op, dtype, tag, d, s0, s1, s2, step1, step2, blocks, imm):  # type: ignore[no-untyped-def]
+def flat(
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int, imm: int
+) -> int:
     """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
     done = 0
     while done < blocks:
@@ -183,7 +266,25 @@ def flat(out, at, op, dtype, tag, d, s0, s1, s2, step1, step2, blocks, imm):  # 
 
 
 @njit(cache=True)
-def strided(out, at, op, dtype, tag, d, s0, s1, columns, rows, dcol, drow, scol, srow, s1col, s1row, imm):  # type: ignore[no-untyped-def]
+def strided(
+    out: Code,
+    at: int,
+    op: int,
+    dtype: int,
+    tag: int,
+    d: int,
+    s0: int,
+    s1: int,
+    columns: int,
+    rows: int,
+    dcol: int,
+    drow: int,
+    scol: int,
+    srow: int,
+    s1col: int,
+    s1row: int,
+    imm: int,
+) -> int:
     """A VECTOR operation over a grid of columns x rows blocks with strides; repeats run over rows, 8 columns at a time."""
     c = 0
     while c < columns:

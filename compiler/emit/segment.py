@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
 from compiler.emit.conv import PARITIES, ConvJob, emit_conv
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, copy
 from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
-from compiler.ir.graph import Conv
+from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import TO_L1, named, place, way_out
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.isa import BLOCK, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
+
+Ints = NDArray[np.int64]
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 _WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
@@ -130,7 +133,7 @@ def _source(e: _Emitter, spec: AnySpec, i: int, row: int, t: int, image: int, sl
     return _in_ddr(e, piece.storage, piece.plane, row, image)
 
 
-def _covers(e: _Emitter, piece) -> bool:  # type: ignore[no-untyped-def]
+def _covers(e: _Emitter, piece: Piece) -> bool:
     staged = e.blocks.staged[piece.storage]
     return staged.plane <= piece.plane and piece.plane + piece.planes <= staged.plane + staged.planes
 
@@ -157,7 +160,21 @@ def _emit_store(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: di
 
 
 @njit(cache=True)
-def _copies(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride, dstride):  # type: ignore[no-untyped-def]
+def _copies(
+    out: Code,
+    at: int,
+    dtype: int,
+    tag: int,
+    engine: int,
+    src: int,
+    dst: int,
+    s: int,
+    d: int,
+    length: int,
+    count: int,
+    sstride: int,
+    dstride: int,
+) -> int:
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
     step = max(1, 1024 // length)
     for i in range(0, count, step):
@@ -169,7 +186,7 @@ def _copies(out, at, dtype, tag, engine, src, dst, s, d, length, count, sstride,
 
 
 @njit(cache=True)
-def _fetch(out, at, dtype, tag, memory, source, target, blocks, piece):  # type: ignore[no-untyped-def]
+def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, target: int, blocks: int, piece: int) -> int:
     """Contiguous constants from DDR, in pieces."""
     for i in range(0, blocks, piece):
         if at >= out.shape[0]:
@@ -185,7 +202,7 @@ def _target(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[i
     return _in_ddr(e, spec.y.storage, spec.y.plane, row, image)
 
 
-def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity) -> None:  # type: ignore[no-untyped-def]
+def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity: Ints) -> None:
     conv, tiling, unit = spec.kernel, e.plan.tilings[k], e.unit
     assert isinstance(conv, Conv)
     assert isinstance(tiling, ConvTiling)
@@ -292,7 +309,7 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
     )
 
 
-def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity) -> None:  # type: ignore[no-untyped-def]
+def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity: Ints) -> None:
     tiling, dtype = e.plan.tilings[k], int(e.unit.dtype)
     assert isinstance(tiling, VectorTiling)
     rows = e.blocks.computed[k][t]
@@ -327,8 +344,21 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
     e.at = emit_vector(e.out, e.at, vector, sources, target, spec.steps, parity)
 
 
-def _pool(e, spec, k, t, image, slot, tiling, slots, consts, target, parity) -> int:  # type: ignore[no-untyped-def]
+def _pool(
+    e: _Emitter,
+    spec: PoolSpec,
+    k: int,
+    t: int,
+    image: int,
+    slot: dict[int, int],
+    tiling: VectorTiling,
+    slots: dict[str, int],
+    consts: int,
+    target: Place,
+    parity: Ints,
+) -> int:
     pool, rows = spec.kernel, e.blocks.computed[k][t]
+    assert isinstance(pool, Pool)
     first_in = max(0, rows.start * pool.stride[0] - pool.pads[0])
     first_in = min(first_in, spec.in_h - 1)
     source = _source(e, spec, 0, first_in, t, image, slot)

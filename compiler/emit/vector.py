@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from compiler.emit.records import DDR, L1, MTE1, MTE2, MTE3, UB, Code, copy, flat, strided, vector
 from simulator.npu.isa import Op
+
+Ints = NDArray[np.int64]
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
 _VSUB, _VEXP, _VDIV, _LANE_MAX, _LANE_SUM = (int(o) for o in (Op.VSUB, Op.VEXP, Op.VDIV, Op.VLANE_MAX, Op.VLANE_SUM))
@@ -47,7 +51,9 @@ class VectorJob(NamedTuple):
 
 
 @njit(cache=True)
-def load_tile(out, at, dtype, tag, place, plane, row, width, planes, rows, target):  # type: ignore[no-untyped-def]
+def load_tile(
+    out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, width: int, planes: int, rows: int, target: int
+) -> int:
     """One tile into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
     source = place.base + plane * place.plane + row * width
@@ -56,7 +62,9 @@ def load_tile(out, at, dtype, tag, place, plane, row, width, planes, rows, targe
 
 
 @njit(cache=True)
-def store_tile(out, at, dtype, tag, place, plane, row, width, planes, rows, source):  # type: ignore[no-untyped-def]
+def store_tile(
+    out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, width: int, planes: int, rows: int, source: int
+) -> int:
     """One tile out of UB, to DDR or to L1."""
     target = place.base + plane * place.plane + row * width
     size = rows * width
@@ -64,7 +72,7 @@ def store_tile(out, at, dtype, tag, place, plane, row, width, planes, rows, sour
 
 
 @njit(cache=True)
-def emit_vector(out: Code, at: int, j: VectorJob, sources, target, steps, parity) -> int:  # type: ignore[no-untyped-def]
+def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
     """`sources`: int64 [inputs, 3] of Place fields; `steps`: int64 [s, 5] (see VectorSpec).  Returns the next row or -1."""
     inputs = sources.shape[0]
     tile_blocks = j.tile_planes * j.tile_rows * j.width
@@ -132,7 +140,7 @@ class PoolJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_pool(out: Code, at: int, j: PoolJob, source, target, parity) -> int:  # type: ignore[no-untyped-def]
+def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
     """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing."""
     in_rows_max = (j.tile_rows - 1) * j.sh + j.kh
     in_blocks = j.tile_planes * in_rows_max * j.in_w
@@ -206,7 +214,7 @@ class SoftmaxJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_softmax(out: Code, at: int, j: SoftmaxJob, source, target, gaps, parity) -> int:  # type: ignore[no-untyped-def]
+def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
     """exp(x - max) / sum, the maximum and the sum first over planes, then over the lanes of a block."""
     for r in range(0, j.rows, j.tile_rows):
         rows = min(j.tile_rows, j.rows - r)
