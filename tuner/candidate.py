@@ -29,7 +29,6 @@ FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "program"]
 Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
-TASK_KINDS: tuple[str, ...] = get_args(TaskKind)
 STATUSES: tuple[str, ...] = get_args(Status)
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -30,7 +30,6 @@ from tuner.candidate import (
     Measurement,
     TaskKind,
     TaskRecord,
-    feature_sets_of,
     log_schema,
     row_id,
     task_schema,
@@ -226,12 +225,6 @@ class RunLog:
         with self._lock:
             return len(self._row_ids) - self._rows.pending
 
-    @property
-    def known_tasks(self) -> frozenset[str]:
-        """Digests of every task this run knows, published or pending."""
-        with self._lock:
-            return frozenset(self._known_tasks)
-
     def add_task(self, record: TaskRecord) -> bool:
         """Remember a task; False when it is known already."""
         with self._lock:
@@ -311,12 +304,6 @@ def read_log(folder: Path | str) -> pd.DataFrame:
 def read_tasks(folder: Path | str) -> pd.DataFrame:
     """All rows of `RUN/tasks` (give the run folder or the dataset)."""
     return _read(Path(folder), "tasks")
-
-
-def task_feature_sets(folder: Path | str) -> Mapping[str, tuple[str, ...]]:
-    """Names of the features of every feature set that a run's tasks carry."""
-    path = Path(folder)
-    return feature_sets_of(dataset_schema(path / "tasks" if (path / "tasks").is_dir() else path))
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:

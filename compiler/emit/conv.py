@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from compiler.emit.records import DDR, L0B, L1, MTE1, MTE2, MTE3, UB, Code, copy, fixpipe, im2col, mmad
+from compiler.emit.records import DDR, L0B, L1, MTE1, MTE2, MTE3, UB, Code, Ints, copy, fixpipe, im2col, mmad
 from compiler.schedule.memory import TO_DDR, TO_L1
-
-Ints = NDArray[np.int64]
 
 
 class ConvJob(NamedTuple):

@@ -11,6 +11,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Memory
 
 Code = NDArray[np.int32]
+Ints = NDArray[np.int64]
 
 DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])

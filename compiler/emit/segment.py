@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
 from compiler.emit.conv import PARITIES, ConvJob, emit_conv
-from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, copy
+from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, copy
 from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
@@ -21,8 +20,6 @@ from compiler.schedule.memory import TO_L1, named, place, way_out
 from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.isa import BLOCK, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
-
-Ints = NDArray[np.int64]
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 _WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from compiler.emit.records import DDR, L1, MTE1, MTE2, MTE3, UB, Code, copy, flat, strided, vector
+from compiler.emit.records import DDR, MTE1, MTE2, MTE3, UB, Code, Ints, copy, flat, strided
 from simulator.npu.isa import Op
-
-Ints = NDArray[np.int64]
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
 _VSUB, _VEXP, _VDIV, _LANE_MAX, _LANE_SUM = (int(o) for o in (Op.VSUB, Op.VEXP, Op.VDIV, Op.VLANE_MAX, Op.VLANE_SUM))
@@ -243,6 +239,3 @@ def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place
         at = strided(out, at, _VDIV, j.dtype, j.tag, x, x, total, size, j.planes, 1, size, 1, size, 1, 0, 0)
         at = store_tile(out, at, j.dtype, j.tag, target, 0, r, j.width, j.planes, rows, x)
     return at
-
-
-__all__ = ["L1", "Place", "PoolJob", "SoftmaxJob", "VectorJob", "emit_pool", "emit_softmax", "emit_vector", "vector"]

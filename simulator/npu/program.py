@@ -14,7 +14,7 @@ from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory
+from simulator.npu.machine import DataType, Engine, Machine, Memory
 
 Code = NDArray[np.int32]
 BufferKind = Literal["constant", "input", "output", "scratch"]
@@ -265,8 +265,3 @@ def _count_flags(code: Code, core: int, machine: Machine, balance: dict[tuple[in
         else:
             key, sign = (other_core, other_engine, core, engine, flag), -1
         balance[key] = balance.get(key, 0) + sign * count
-
-
-def bytes_of(blocks: int) -> int:
-    """Size in bytes of a number of blocks."""
-    return blocks * BLOCK_BYTES
