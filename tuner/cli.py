@@ -306,6 +306,58 @@ def _only_with_trace(given: Mapping[str, object]) -> None:
             raise BadInputError(f"{name} goes with --trace")
 
 
+@app.command("ls")
+def _ls(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it or below.")],
+    as_json: Json = False,
+) -> None:
+    """The runs below a folder: model, machine, state, gain per level."""
+    from tuner.commands.runs import list_runs
+
+    list_runs(folder, as_json)
+
+
+@app.command("best")
+def _best(run: RunFolder, as_json: Json = False) -> None:
+    """The champions of a finished run."""
+    from tuner.commands.runs import best
+
+    best(run, as_json)
+
+
+@app.command("status")
+def _status(run: RunFolder, as_json: Json = False) -> None:
+    """How far a run is, also while it goes on: programs, failures, best so far."""
+    from tuner.commands.runs import status
+
+    status(run, as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
+    force: Annotated[bool, typer.Option("--force", help="Also where model, machine or simulator differ.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Two runs after the same number of measured programs, level by level."""
+    from tuner.commands.runs import compare_runs
+
+    compare_runs(first, second, force, as_json)
+
+
+@app.command("report")
+def _report(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: RUN/report.html)")] = None,
+    as_json: Json = False,
+) -> None:
+    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model, failures, settings."""
+    from tuner.commands.report import report
+
+    report(run, out, as_json)
+
+
 @app.command("disasm")
 def _disasm(
     compiled: Compiled,
