@@ -55,7 +55,7 @@ class BackendName(StrEnum):
     serial = "serial"
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, or light:NAME of one that the onnx package ships.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
 MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
@@ -64,7 +64,7 @@ Shape = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, e.g. x=1,3,224,224; repeatable.")
 ]
 RandomWeights = Annotated[
-    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:NAME: 0)")
+    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
@@ -170,7 +170,7 @@ def _study(
 
     named = [_named(model, random_weights) for model in models]
     if len({seed for _, seed in named}) > 1:
-        raise BadInputError("light:NAME beside other files: give --random-weights, one seed for all")
+        raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     models, random_weights = [path for path, _ in named], named[0][1]
     request = StudyRequest(
         models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
@@ -461,7 +461,7 @@ def _named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
 
     path, seed = resolve(model, random_weights)
     if seed != random_weights:
-        sys.stderr.write(f"{model}: its file has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
+        sys.stderr.write(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
     return path, seed
 
 
