@@ -52,6 +52,15 @@ class Segments(_Section):
     epsilon: Rate
 
 
+class Placement(_Section):
+    every: PositiveInt
+    descent: Count
+    stages: PositiveInt
+    group_clusters: PositiveInt
+    groups: PositiveInt
+    states: PositiveInt
+
+
 class Model(_Section):
     proposals: PositiveInt
     min_rows: Annotated[int, Field(ge=10)]
@@ -72,6 +81,7 @@ class Use(_Section):
     islands: bool
     window: bool
     block_fusion: bool
+    placement: bool
 
 
 class Budget(_Section):
@@ -123,6 +133,7 @@ class TuneConfig(_Section):
 
     search: Search
     segments: Segments
+    placement: Placement
     model: Model
     use: Use
     level_weights: dict[str, Positive]

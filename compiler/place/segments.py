@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.derive.gene import Genome
-from compiler.place.dag import Dag
 from compiler.place.listing import Widths
 from compiler.tile.spec import Unit
 
@@ -20,20 +19,6 @@ def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
     segment = [i for i, gene in enumerate(genome) for _ in range(gene.start, gene.stop)]
     pairs = {(segment[source], segment[k]) for k, sources in unit.producers.items() for source in sources}
     return sorted((a, b) for a, b in pairs if a != b)
-
-
-def replayed(dag: Dag, placed: Sequence[Cores], delay: int = 0) -> int:
-    """Cycles until every node is done, nodes by number on the cores that they were given: as a program's streams run.
-
-    delay: cycles of a flag between cores.  What cores lose to each other on the DDR port is not in it.
-    """
-    free: dict[int, int] = {}
-    finish: list[int] = []
-    for node, cores in enumerate(placed):
-        ready = max((finish[p] + (delay if placed[p] != cores or len(cores) > 1 else 0) for p in dag.predecessors[node]), default=0)
-        finish.append(max(ready, max(free.get(core, 0) for core in cores)) + dag.times[node])
-        free |= dict.fromkeys(cores, finish[-1])
-    return max(finish, default=0)
 
 
 def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:

@@ -1,19 +1,14 @@
-"""Segments as a graph, replays of fixed placements, and cores for a stage's groups."""
+"""Segments as a graph, and cores for a stage's groups."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from compiler.derive.gene import Gene, single_operators
 from compiler.derive.plan import Infeasible
-from compiler.place.dag import Dag
-from compiler.place.listing import list_schedule
-from compiler.place.segments import replayed, segment_edges, share_out
+from compiler.place.segments import segment_edges, share_out
 from compiler.tile.spec import make_unit
 from simulator.npu.machine import DataType, load_machine
-from tests.graphs_of_work import cell, dags
 from tests.models import small_graph
 
 
@@ -29,20 +24,6 @@ def test_edges_are_producers_and_consumers() -> None:
     assert set(segment_edges(unit, merged)) <= expected
     assert (1, 2) in segment_edges(unit, merged)
     assert segment_edges(unit, (Gene(0, last),)) == []
-
-
-@given(dags(), st.integers(1, 4), st.integers(0, 5))
-def test_a_schedule_by_number_is_replayed_as_it_was_made(dag: Dag, cores: int, delay: int) -> None:
-    listed = list_schedule(dag, [{1: time} for time in dag.times], cores, delay, in_order=True)
-    assert replayed(dag, listed.cores, delay) == listed.cycles
-
-
-def test_replays_by_hand() -> None:
-    dag = cell()
-    assert replayed(dag, [(0,)] * 10) == dag.work
-    assert replayed(dag, [(0, 1)] * 10) == dag.work
-    assert replayed(dag, [(0, 1)] * 10, delay=2) == dag.work + 6 * 2  # 1, 2, 3, 5, 8 and 9 read what was just written, by two cores
-    assert replayed(dag, [(0,)] * 4 + [(1,)] * 5 + [(0,)]) == 10 + 21 + 10
 
 
 def test_groups_beside_each_other() -> None:
