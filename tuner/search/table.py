@@ -88,7 +88,7 @@ class SegmentTable:
         """The cheapest known cover of all operators, and the cost of covering the first j, float64 [operators + 1].
 
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
-        width: of segments that run on so many cores only.  None where some operator has no known segment.
+        width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
         """
         best = self._best[level]
         cost = np.full(self.operators + 1, np.inf)
@@ -97,6 +97,8 @@ class SegmentTable:
         factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
         for at, (i, j, structure) in enumerate(self._pairs):
             found = best.get((structure, width))
+            if found is None and j - i == 1:
+                found = best.get((structure, None))
             if found is None or j - i > longest:
                 continue
             price = max(found[0] - border, 0.5 * found[0])
