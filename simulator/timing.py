@@ -34,7 +34,7 @@ from simulator.npu.cycles import cap_units, cost_tables, latency_cycles, port_un
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine
-from simulator.npu.program import Code, Program, ProgramError
+from simulator.npu.program import Code, DeadlockError, Program, ProgramError
 from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
 Flags = NDArray[np.int32]
@@ -44,10 +44,6 @@ _FLAG_CORE, _FLAG_ENGINE, _FLAG_ID = isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
 _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
-
-
-class DeadlockError(ProgramError):
-    """A program that cannot run to its end: names what every stuck queue waits for."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, SystolicUnit, load_machine
-from simulator.npu.program import Code, Program, ProgramError
-from simulator.timing import DeadlockError, Timing, prepare, program_bound, simulate, simulate_level, simulate_levels, simulate_trace
+from simulator.npu.program import Code, DeadlockError, Program, ProgramError
+from simulator.timing import Timing, prepare, program_bound, simulate, simulate_level, simulate_levels, simulate_trace
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
 TINY = load_machine("tiny")
