@@ -335,11 +335,6 @@ def simulate(
     return _run(p, kernel.new_state(p.instructions, p.flag_slots, p.cores, record), rates[None], _ALWAYS, record)
 
 
-def simulate_level(program: Program | Prepared, machine: Machine, level: str) -> Timing:
-    """Run a program at a contention level of the machine."""
-    return simulate_levels(program, machine, (level,))[level]
-
-
 def simulate_levels(program: Program | Prepared, machine: Machine, levels: Sequence[str] | None = None) -> dict[str, Timing]:
     """Run a program at several contention levels (default: all of the machine's); prepared once."""
     names = tuple(machine.contention) if levels is None else tuple(levels)
