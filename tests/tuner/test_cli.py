@@ -18,8 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.derive.plan import Plan, parse_plan
-from compiler.tile.primitives import parse
 from compiler.frontend import lower
+from compiler.tile.primitives import parse as parse_schedule
 from compiler.tile.spec import make_unit
 from simulator.npu import isa
 from simulator.npu.asm import parse
@@ -342,13 +342,13 @@ def test_plan_show_primitives(cli, run_folder, model, tmp_path, plans):
     parts = out.split("# segment ")[1:]
     assert parts[0].splitlines()[0].endswith(", the largest of 2 blocks")
     operators = [(name, t) for segment in plans[1].segments for name, t in zip(segment.operators, segment.tilings, strict=True)]
-    assert [parse("# " + part) for part in parts] == [t for _, t in operators]
+    assert [parse_schedule("# " + part) for part in parts] == [t for _, t in operators]
     copy = tmp_path / "copy.json"
     copy.write_text(plans[1].to_json())
     assert cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge") == (0, out, "")
     raw = json.loads(cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge", "--json")[1])
     assert [row["operator"] for row in raw] == [name for name, _ in operators]
-    assert parse("\n".join(raw[0]["primitives"])) == operators[0][1]
+    assert parse_schedule("\n".join(raw[0]["primitives"])) == operators[0][1]
     code, _, err = cli("plan", "show", copy, "--primitives")
     assert (code, "lies in no run folder, so give --model and --machine" in err) == (2, True)
     code, _, err = cli("plan", "show", copy, "--primitives", "--model", model)

@@ -67,9 +67,9 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]
         rows = max(1, max(r.size for r in blocks.computed[k]))
-        kept = frozenset(
-            i for i, piece in enumerate(spec.reads) if piece.storage in blocks.staged and blocks.staged[piece.storage].produced
-        )
+        fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
+        staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(spec.reads) if piece.storage in blocks.staged]
+        kept = frozenset(i for i, tensor in staged if tensor.produced or i >= fed)
         out.append((spec.name, to_text(unit.machine, nest_of(unit, spec, rows, kept, blocks.inside[k]), tiling)))
     return out
 
