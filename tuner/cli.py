@@ -383,11 +383,46 @@ def _machines(
 
 
 @plan_app.command("show")
-def _plan_show(plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")], as_json: Json = False) -> None:
-    """Segments, blocks and tilings of a plan, and its digest."""
+def _plan_show(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")],
+    primitives: Annotated[
+        bool, typer.Option("--primitives", help="Every operator's schedule: cache_read, cache_write, split, reorder, compute_at ...")
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="With --primitives: what the plan is for, unless it lies in its run folder.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(metavar="M", help="With --model.")] = None,
+    shape: Shape = None,
+    random_weights: RandomWeights = None,
+    as_json: Json = False,
+) -> None:
+    """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
+    if primitives:
+        from tuner.commands.plans import show_primitives
+
+        if model is not None:
+            model, random_weights = _named(model, random_weights)
+        show_primitives(plan, model, machine, shape or (), random_weights, as_json)
+        return
+    for name, value in (("--model", model), ("--machine", machine), ("--shape", shape), ("--random-weights", random_weights)):
+        if value is not None:
+            raise BadInputError(f"{name} goes with --primitives")
     from tuner.commands.inspect import show_plan
 
     show_plan(plan, as_json)
+
+
+@plan_app.command("diff")
+def _plan_diff(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A plan file.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one.")],
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 where they differ, as git diff --exit-code does.")] = False,
+    as_json: Json = False,
+) -> int:
+    """What differs between two plans, segment by segment; nothing where they are the same."""
+    from tuner.commands.plans import diff_plans
+
+    return diff_plans(a, b, exit_code, as_json)
 
 
 @log_app.command("verify")

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
-from compiler.frontend.to_graph import Handler, Translator, View
+from compiler.frontend.to_graph import Handler, Translator
+from compiler.frontend.views import View, constant_as
 from compiler.ir.graph import Floats, Step, Vector
 
 Values = dict[str, Any]
 
 
 def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, others: tuple[str, ...] = ()) -> None:
-    state.finish(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.shape)
+    state.finish_as(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.axes)
 
 
 def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
@@ -31,7 +32,7 @@ def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
     if factor.shape != (state.shapes[x][1],):
         raise state.refuse(node, f"statistics of shape {list(factor.shape)} for {state.shapes[x][1]} channels")
     step = Step("scale_shift", scale=factor.astype(np.float32), shift=(shift - mean * factor).astype(np.float32))
-    _chain(state, node, (step,), state.view(node))
+    state.finish(node, Vector(state.name(node), (x,), node.output[0], (step,)), state.view(node).shape)
 
 
 def activation(state: Translator, node: NodeProto, values: Values) -> None:
@@ -81,12 +82,10 @@ def _per_channel(state: Translator, node: NodeProto, view: View, array: NDArray[
     """A constant operand as one value, or as one per channel of the view's tensor."""
     if array.size == 1 and array.ndim <= len(view.shape):
         return float(array.reshape(-1)[0])
-    c = state.shapes[view.tensor][1]
-    padded = (1,) * (len(view.shape) - array.ndim) + array.shape
-    is_channel = len(padded) == len(view.shape) and len(view.shape) > 1 and all(d == 1 for i, d in enumerate(padded) if i != 1)
-    if not is_channel or view.shape[1] != c or padded[1] != c:
+    values = constant_as(view, state.shapes[view.tensor], array)
+    if values is None or values.size != values.shape[1] or values.size == 1:
         raise state.refuse(node, f"constant of shape {list(array.shape)} on {list(view.shape)}; one value or one per channel is supported")
-    return np.ascontiguousarray(array.reshape(-1), dtype=np.float32)
+    return values.reshape(-1)
 
 
 def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tuple[Step, ...]:
@@ -137,9 +136,14 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
         _chain(state, node, _with_constant(node.op_type, value, constants[0] == 0), view)
         return
     views = [state.view(node, i) for i in tensors]
+    if any(other.axes != view.axes for other in views):
+        views = [state.in_order(other) for other in views]
+        view = views[0]
     for other in views[1:]:
-        if other.shape != view.shape or state.shapes[other.tensor] != state.shapes[view.tensor]:
+        if other.shape != view.shape:
             raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; tensors of one shape are supported")
+        if other.axes != view.axes or state.shapes[other.tensor] != state.shapes[view.tensor]:
+            raise state.refuse(node, f"its inputs of shape {list(view.shape)} lie in different orders; one would have to be transposed")
     if len(views) == 1:
         state.views[node.output[0]] = view
         return

@@ -129,11 +129,24 @@ Kernel = Conv | Pool | Vector | Softmax  # those that become instructions
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it."""
+    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it.
+
+    order: the permutation of (n, c, h, w) in which ONNX has the values, row-major.
+    """
 
     tensor: str
     onnx_name: str
     onnx_shape: tuple[int, ...]
+    order: tuple[int, int, int, int] = (0, 1, 2, 3)
+
+    def from_onnx(self, array: NDArray[np.float32], shape: Shape) -> Floats:
+        """The model's values as (n, c, h, w)."""
+        inverse = np.argsort(self.order)
+        return array.reshape([shape[axis] for axis in self.order]).transpose(inverse)
+
+    def to_onnx(self, values: Floats) -> Floats:
+        """(n, c, h, w) as the model's values."""
+        return values.transpose(self.order).reshape(self.onnx_shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,12 @@ def evaluate(graph: Graph, feeds: Mapping[str, Floats], keep: bool = False) -> d
     """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
     values: dict[str, Floats] = {}
     for port in graph.inputs:
-        values[port.tensor] = np.asarray(feeds[port.onnx_name], np.float32).reshape(graph.shapes[port.tensor])
+        values[port.tensor] = port.from_onnx(np.asarray(feeds[port.onnx_name], np.float32), graph.shapes[port.tensor])
     for op in graph.operators:
         values[op.y] = apply(op, [values[name] for name in op.inputs])
     if keep:
         return values
-    return {port.onnx_name: values[port.tensor].reshape(port.onnx_shape) for port in graph.outputs}
+    return {port.onnx_name: port.to_onnx(values[port.tensor]) for port in graph.outputs}
 
 
 def apply(op: Operator, inputs: list[Floats]) -> Floats:

@@ -325,7 +325,7 @@ def _place_storages(layout: Layout, address: int, dtype: DataType) -> tuple[tupl
             lanes = tuple(p.plane * dtype.lanes + lane for lane in p.lanes)
             shape = layout.graph.shapes[port.tensor]
             buffers.append(
-                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes)  # type: ignore[arg-type]
+                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order)  # type: ignore[arg-type]
             )
         address = -(-(address + size) // _ALIGN_BLOCKS) * _ALIGN_BLOCKS
     return tuple(storages), buffers, address
