@@ -24,6 +24,10 @@ class ProgramError(BadInputError):
     """An instruction that this machine cannot take: which one, why, and what would be legal."""
 
 
+class DeadlockError(ProgramError):
+    """A program that cannot run to its end: which queues stand, and what each of them waits for."""
+
+
 @dataclass(frozen=True)
 class DdrBuffer:
     """A named range of DDR.  For inputs and outputs also how the host lays values into it.
