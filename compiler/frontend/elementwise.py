@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import View, constant_as
 from compiler.ir.graph import Floats, Step, Vector
@@ -34,40 +35,26 @@ def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Vector(state.name(node), (x,), node.output[0], (step,)), state.view(node).shape)
 
 
-UNARY: dict[str, tuple[Step, ...]] = {
-    "Relu": (Step("relu"),),
-    "Exp": (Step("exp"),),
-    "Log": (Step("ln"),),
-    "Sqrt": (Step("sqrt"),),
-    "Reciprocal": (Step("reciprocal"),),
-    "Neg": (Step("muls", -1.0),),
-    "Sigmoid": (Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("reciprocal")),
-}
+def activation(state: Translator, node: NodeProto, values: Values) -> None:
+    _chain(state, node, ACTIVATIONS[node.op_type](values), state.view(node))
 
 
-def unary(state: Translator, node: NodeProto, values: Values) -> None:
-    _chain(state, node, UNARY[node.op_type], state.view(node))
-
-
-def hard_sigmoid(state: Translator, node: NodeProto, values: Values) -> None:
-    """min(max(alpha * x + beta, 0), 1), and x times that (HardSwish)."""
-    swish = node.op_type == "HardSwish"
-    alpha, beta = (1 / 6, 0.5) if swish else (float(values.get("alpha", 0.2)), float(values.get("beta", 0.5)))
-    steps = (Step("muls", alpha), Step("adds", beta), Step("relu"), Step("mins", 1.0))
+def prelu(state: Translator, node: NodeProto, values: Values) -> None:
+    """max(x, 0) + slope * min(x, 0) with a slope per channel; a leaky ReLU where there is one."""
     view = state.view(node)
-    if swish:
-        _chain(state, node, (*steps, Step("mul", operand=1)), view, (view.tensor,))
-    else:
-        _chain(state, node, steps, view)
+    slope = _per_channel(state, node, view, state.constant(node, 1, "the slope"))
+    if isinstance(slope, float):
+        _chain(state, node, ACTIVATIONS["LeakyRelu"]({"alpha": slope}), view)
+        return
+    below = Step("scale_shift", scale=slope, shift=np.zeros_like(slope))
+    _chain(state, node, (KEEP_X, Step("mins", 0.0), below, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=KEEP_Y.kept)), view)
 
 
-def leaky_relu(state: Translator, node: NodeProto, values: Values) -> None:
-    """max(x, alpha * x), for alpha <= 1."""
-    alpha = float(values.get("alpha", 0.01))
-    if alpha > 1:
-        raise state.refuse(node, f"alpha {alpha}; at most 1 is supported")
-    view = state.view(node)
-    _chain(state, node, (Step("muls", alpha), Step("max", operand=1)), view, (view.tensor,))
+def pow_(state: Translator, node: NodeProto, values: Values) -> None:
+    exponent = state.constant(node, 1, "the exponent")
+    if exponent.size != 1:
+        raise state.refuse(node, f"exponents of shape {list(exponent.shape)}; one number is supported")
+    _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node))
 
 
 def clip(state: Translator, node: NodeProto, values: Values) -> None:
@@ -103,27 +90,31 @@ def _per_channel(state: Translator, node: NodeProto, view: View, array: NDArray[
 
 def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tuple[Step, ...]:
     """Steps of v op constant, or of constant op v."""
+    one, zero = (np.full_like(value, fill, dtype=np.float32) for fill in (1, 0))
+    if op in ("Max", "Min"):
+        if isinstance(value, float):
+            return (Step("maxs" if op == "Max" else "mins", value),)
+        # max(v, c) = relu(v - c) + c; min(v, c) = c - relu(c - v)
+        sign = one if op == "Max" else -one
+        return (Step("scale_shift", scale=sign, shift=-value * sign), Step("relu"), Step("scale_shift", scale=sign, shift=value))
     lead: tuple[Step, ...] = ()
     if op == "Sub":
         if constant_first:
             lead = (Step("muls", -1.0),)
         else:
             value = -value
-        op = "Add"
-    if op == "Div":
+    elif op == "Div":
         if constant_first:
             lead = (Step("reciprocal"),)
         else:
             value = np.float32(1) / value if not isinstance(value, float) else 1.0 / value
-        op = "Mul"
+    adds = op in ("Add", "Sum", "Sub")
     if isinstance(value, float):
-        return (*lead, Step("adds" if op == "Add" else "muls", value))
-    if op == "Add":
-        return (*lead, Step("scale_shift", scale=np.ones_like(value), shift=value))
-    return (*lead, Step("scale_shift", scale=value, shift=np.zeros_like(value)))
+        return (*lead, Step("adds" if adds else "muls", value))
+    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
 
 
-BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min"}
+BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}
 
 
 def binary(state: Translator, node: NodeProto, values: Values) -> None:
@@ -134,7 +125,7 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
     tensors = [i for i in range(len(node.input)) if i not in constants]
     if not tensors:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
-    if constants and (len(node.input) > 2 or node.op_type in ("Max", "Min")):
+    if constants and len(node.input) > 2:
         raise state.refuse(node, "a constant among several inputs; tensor with constant, or tensors only, is supported")
     view = state.view(node, tensors[0])
     if constants:
@@ -158,15 +149,16 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
         return
     step = BINARY[node.op_type]
     steps = tuple(Step(step, operand=i) for i in range(1, len(views)))  # type: ignore[arg-type]
+    if node.op_type == "Mean":
+        steps = (*steps, Step("muls", 1 / len(views)))
     _chain(state, node, steps, view, tuple(v.tensor for v in views[1:]))
 
 
 ELEMENTWISE: dict[str, Handler] = {
     "BatchNormalization": batch_norm,
-    "LeakyRelu": leaky_relu,
-    "HardSigmoid": hard_sigmoid,
-    "HardSwish": hard_sigmoid,
     "Clip": clip,
-    **dict.fromkeys(UNARY, unary),
+    "PRelu": prelu,
+    "Pow": pow_,
+    **dict.fromkeys(ACTIVATIONS, activation),
     **dict.fromkeys(BINARY, binary),
 }

@@ -57,7 +57,7 @@ class Pool:
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
-    "add", "sub", "mul", "div", "max", "min",
+    "add", "sub", "mul", "div", "max", "min", "rsub", "rdiv", "keep", "take",
 ]  # fmt: skip
 
 
@@ -65,12 +65,14 @@ StepOp = Literal[
 class Step:
     """One step of an element-wise chain on the running value v.
 
-    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op inputs[operand].
+    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
+    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
     """
 
     op: StepOp
     value: float = 0.0
     operand: int = -1
+    kept: int = -1
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
 

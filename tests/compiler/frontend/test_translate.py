@@ -184,7 +184,7 @@ def test_several_outputs_and_an_input_that_is_one() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
-    "unknown": (lambda b: b.node("Erf", ["x"]), "Erf 't1': not supported; supported are Add,"),
+    "unknown": (lambda b: b.node("Erf", ["x"]), "Erf 't1': not supported; supported are Abs, Add,"),
     "softmax of rows": (lambda b: b.softmax("x", axis=3), "axis 3"),
     "concat of rows": (lambda b: b.node("Concat", ["x", "x"], axis=2), "axis 2"),
     "transpose": (
@@ -201,7 +201,7 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "dilated pool": (lambda b: b.max_pool("x", 2, 1, dilations=[2, 2]), "dilations [2, 2]"),
     "gemm transposed": (lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1), "transA"),
     "division by zero": (lambda b: b.node("Div", ["x", b.constant(np.array(0, np.float32))]), "zero"),
-    "steep leaky relu": (lambda b: b.node("LeakyRelu", ["x"], alpha=2.0), "alpha"),
+    "exponents": (lambda b: b.node("Pow", ["x", b.normal((6, 1, 1))]), "exponents of shape [6, 1, 1]; one number"),
 }
 
 
