@@ -96,7 +96,8 @@ def test_stores_are_waited_for_by_loads_and_nearly_every_such_flag_is_needed() -
 
 def test_an_answer_comes_where_the_count_is_full() -> None:
     """MTE2 -> MTE3 is what keeps a count within its limit, and nothing else."""
-    wide, narrow = (crossing(compiled(case := case_of("residual_block", machine(2, limit)), split(case, range(2), 4))) for limit in (255, 1))
+    cases = [case_of("residual_block", machine(2, limit)) for limit in (255, 1)]
+    wide, narrow = (crossing(compiled(case, split(case, range(2), 4))) for case in cases)
     assert all(key[1] == MTE3 for key in wide)
     answers = {key: len(sets) for key, (sets, _) in narrow.items() if key[1] == MTE2}
     assert answers
