@@ -39,8 +39,9 @@ ENGINES = 6  # all but SCALAR
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
 _MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
-# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, coarse where a slot is the unit
-_SHIFT = np.array([6, 4, 6, 6, 5, 3], np.int64)
+# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
+# are written and rows that are still read lie side by side; coarse where a slot is the unit
+_SHIFT = np.array([6, 0, 6, 6, 5, 3], np.int64)
 OP, ENGINE, TAG, BLOCK, FLAG_CORE, FLAG_ENGINE = isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK, isa.FLAG_CORE, isa.FLAG_ENGINE
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 _FAR = np.iinfo(np.int64).max
