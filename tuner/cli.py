@@ -55,7 +55,7 @@ class BackendName(StrEnum):
     serial = "serial"
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, or light:NAME of one that the onnx package ships.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
 MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
@@ -64,7 +64,7 @@ Shape = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, e.g. x=1,3,224,224; repeatable.")
 ]
 RandomWeights = Annotated[
-    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:NAME: 0)")
+    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
@@ -170,7 +170,7 @@ def _study(
 
     named = [_named(model, random_weights) for model in models]
     if len({seed for _, seed in named}) > 1:
-        raise BadInputError("light:NAME beside other files: give --random-weights, one seed for all")
+        raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     models, random_weights = [path for path, _ in named], named[0][1]
     request = StudyRequest(
         models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
@@ -306,6 +306,58 @@ def _only_with_trace(given: Mapping[str, object]) -> None:
             raise BadInputError(f"{name} goes with --trace")
 
 
+@app.command("ls")
+def _ls(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it or below.")],
+    as_json: Json = False,
+) -> None:
+    """The runs below a folder: model, machine, state, gain per level."""
+    from tuner.commands.runs import list_runs
+
+    list_runs(folder, as_json)
+
+
+@app.command("best")
+def _best(run: RunFolder, as_json: Json = False) -> None:
+    """The champions of a finished run."""
+    from tuner.commands.runs import best
+
+    best(run, as_json)
+
+
+@app.command("status")
+def _status(run: RunFolder, as_json: Json = False) -> None:
+    """How far a run is, also while it goes on: programs, failures, best so far."""
+    from tuner.commands.runs import status
+
+    status(run, as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
+    force: Annotated[bool, typer.Option("--force", help="Also where model, machine or simulator differ.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Two runs after the same number of measured programs, level by level."""
+    from tuner.commands.runs import compare_runs
+
+    compare_runs(first, second, force, as_json)
+
+
+@app.command("report")
+def _report(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: RUN/report.html)")] = None,
+    as_json: Json = False,
+) -> None:
+    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model, failures, settings."""
+    from tuner.commands.report import report
+
+    report(run, out, as_json)
+
+
 @app.command("disasm")
 def _disasm(
     compiled: Compiled,
@@ -331,11 +383,46 @@ def _machines(
 
 
 @plan_app.command("show")
-def _plan_show(plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")], as_json: Json = False) -> None:
-    """Segments, blocks and tilings of a plan, and its digest."""
+def _plan_show(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")],
+    primitives: Annotated[
+        bool, typer.Option("--primitives", help="Every operator's schedule: cache_read, cache_write, split, reorder, compute_at ...")
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="With --primitives: what the plan is for, unless it lies in its run folder.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(metavar="M", help="With --model.")] = None,
+    shape: Shape = None,
+    random_weights: RandomWeights = None,
+    as_json: Json = False,
+) -> None:
+    """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
+    if primitives:
+        from tuner.commands.plans import show_primitives
+
+        if model is not None:
+            model, random_weights = _named(model, random_weights)
+        show_primitives(plan, model, machine, shape or (), random_weights, as_json)
+        return
+    for name, value in (("--model", model), ("--machine", machine), ("--shape", shape), ("--random-weights", random_weights)):
+        if value is not None:
+            raise BadInputError(f"{name} goes with --primitives")
     from tuner.commands.inspect import show_plan
 
     show_plan(plan, as_json)
+
+
+@plan_app.command("diff")
+def _plan_diff(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A plan file.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one.")],
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 where they differ, as git diff --exit-code does.")] = False,
+    as_json: Json = False,
+) -> int:
+    """What differs between two plans, segment by segment; nothing where they are the same."""
+    from tuner.commands.plans import diff_plans
+
+    return diff_plans(a, b, exit_code, as_json)
 
 
 @log_app.command("verify")
@@ -409,7 +496,7 @@ def _named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
 
     path, seed = resolve(model, random_weights)
     if seed != random_weights:
-        sys.stderr.write(f"{model}: its file has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
+        sys.stderr.write(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
     return path, seed
 
 

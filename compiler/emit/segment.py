@@ -18,11 +18,11 @@ from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import TO_L1, named, place, way_out
 from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.stages import LOAD_PIECE_BLOCKS, WEIGHT_PIECE_BLOCKS
 from simulator.npu.isa import BLOCK, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
-_WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place
     done = 0
     while done < length:
         run = before_wrap(target, done, before_wrap(source, done, length - done))
-        step = max(1, 1024 // run)
+        step = max(1, LOAD_PIECE_BLOCKS // run)
         for p in range(0, planes, step):
             if at >= out.shape[0]:
                 return -1
@@ -209,7 +209,7 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.bias_at, e.ub[f"b{k}"], spec.bias_blocks, 1 << 30)
         if tiling.weights == "resident" and e.at >= 0:
             w0 = e.l1[f"w{k}.0"]
-            e.at = _fetch(e.out, e.at, dtype, spec.index, L1, spec.weights_at, w0, spec.weight_blocks, _WEIGHT_PIECE_BLOCKS)
+            e.at = _fetch(e.out, e.at, dtype, spec.index, L1, spec.weights_at, w0, spec.weight_blocks, WEIGHT_PIECE_BLOCKS)
         if e.at < 0:
             return
     rows = e.blocks.computed[k][t]

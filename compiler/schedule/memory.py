@@ -17,6 +17,7 @@ from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Ve
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Wish, fit
+from compiler.schedule.shortage import shortage
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
@@ -54,7 +55,7 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
         have = unit.machine.buffer_blocks(memory)
         at, need = fit(wishes, have, 1)
         if need > have:
-            return Infeasible(where, f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {have * BLOCK_BYTES:,}")
+            return Infeasible(where, shortage(unit, blocks, memory, wishes, need, have))
         if flip:
             at = {wish.name: (have - at[wish.name] - wish.size) // align * align for wish in wishes}
         found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
@@ -78,9 +79,11 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
         if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
             continue
         a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
-        for name, need, have in (("L0A", a, half[Memory.L0A]), ("L0B", b, half[Memory.L0B]), ("L0C", c, half[Memory.L0C])):
-            if need > have:
-                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {name}, half of it is {have * BLOCK_BYTES:,}"
+        for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
+            if need > half[memory]:
+                size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
+                have = half[memory] * BLOCK_BYTES
+                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
         if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
             pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
             places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
