@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling
 from compiler.ir.region import has_halo
@@ -32,8 +33,9 @@ class Gene(NamedTuple):
 
     prefetch, window: slots of loaded tensors and of intermediates.  chunk: the largest chunk of streamed weights that may be used
     (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed again may stay.
-    choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.  cached: bit k is set where operator
-    start + k caches its halo; -1 where all of them do.
+    choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
+    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     """
 
     start: int
@@ -44,17 +46,39 @@ class Gene(NamedTuple):
     chunk: int = 0
     resident: bool = True
     choices: tuple[int, ...] = ()
+    cores: tuple[int, ...] = (0,)
     cached: int = 0
 
 
 Genome = tuple[Gene, ...]
-Tail = tuple[int, Literal[1, 2], Literal[1, 2], int, bool, tuple[int, ...], int]  # a gene without its place
+Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
 Key = tuple[str, Tail]
 
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of a kernel a gene can name."""
     return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(_SLOTS)
+
+
+def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
+    """The cores of a gene that get an iteration."""
+    return gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def widths(unit: Unit) -> list[int]:
+    """Numbers of cores worth trying: powers of two, and all of the machine's."""
+    cores = unit.machine.cores
+    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+
+
+def gene_json(gene: Sequence[Any]) -> list[Any]:
+    """JSON form of a gene, or of the end of one."""
+    return [list(value) if isinstance(value, tuple) else value for value in gene]
+
+
+def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The values that `gene_json` made a row of."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 
 def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
@@ -84,7 +108,7 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
-    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene))
+    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), len(working_cores(unit, gene)))
     fitting = _Fitting(unit, gene, layout)
     sizes = {k: spec.weight_blocks for k, spec in enumerate(unit.kernels[gene.start : gene.stop]) if isinstance(spec, ConvSpec)}
     by_size = sorted(sizes, key=lambda k: (sizes[k], k))
@@ -139,6 +163,7 @@ class _Fitting:
             window=gene.window,
             tilings=tilings,
             halo=halo if "cache" in halo else (),
+            cores=working_cores(self.unit, gene),
         )
 
     def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
@@ -213,7 +238,8 @@ class Structures:
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
 
     def key(self, gene: Gene) -> Key:
-        """Equal keys cost the same: the structure, and everything of the gene but its place."""
+        """Equal keys cost the same: the structure, and everything of the gene but its place (of its cores: how many there are)."""
+        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
         if gene.blocks == 1 and self.unit.storages[0].n == 1:
             gene = gene._replace(prefetch=2, window=1, resident=True, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):

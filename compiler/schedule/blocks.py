@@ -14,6 +14,8 @@ from functools import lru_cache
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.tile.spec import ConvSpec, Piece, Unit
 
+Share = tuple[int, int]  # (i, m): part i of m
+
 
 @dataclass(frozen=True)
 class Load:
@@ -73,17 +75,29 @@ class Blocks:
     loads: tuple[Load, ...]
 
 
+def dealt(iterations: int, share: Share) -> range:
+    """Part i of m nearly equal runs of a segment's iterations (every block of every image)."""
+    i, m = share
+    return range(iterations * i // m, iterations * (i + 1) // m)
+
+
+def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
+    """Blocks with which some core begins: they find nothing cached."""
+    return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
+
+
 def share(height: int, block: int, blocks: int) -> Rows:
     """The rows of a block when `height` rows are cut into `blocks` nearly equal parts."""
     return Rows(height * block // blocks, height * (block + 1) // blocks)
 
 
 @lru_cache(maxsize=4096)
-def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, runs: tuple[int, ...] = (0,)) -> Blocks:
+def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1) -> Blocks:
     """Rows and residences of kernels [start, stop) in `count` blocks.
 
-    halo: bit k is set where kernel start + k caches the halo of what it reads.  runs: blocks that find nothing cached (ascending, from 0).
+    halo: bit k is set where kernel start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
     """
+    begin = runs(count, unit.storages[unit.kernels[start].y.storage].n, cores)
     ring = _ring_storages(unit, start, stop, halo) if count > 1 else frozenset()
     kernels = unit.kernels[start:stop]
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
@@ -102,10 +116,10 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, runs: tupl
                 rows = rows.hull(_wanted(reads, main[c][t], computed[c][t]))
             computed[k][t] = rows
         if readers[k] and spec.y.storage in ring:
-            computed[k] = _fresh(computed[k], runs)
+            computed[k] = _fresh(computed[k], begin)
         main[k] = [demand(spec.kernel, rows, spec.in_h) for rows in computed[k]]
     inside = tuple(bool(r) for r in readers)
-    staged, loads = _residence(unit, start, stop, count, computed, main, inside, ring, runs)
+    staged, loads = _residence(unit, start, stop, count, computed, main, inside, ring, begin)
     carried = tuple(inside[k] and staged[spec.y.storage].cached for k, spec in enumerate(kernels))
     return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, carried, staged, loads)
 
@@ -116,10 +130,10 @@ def _ring_storages(unit: Unit, start: int, stop: int, halo: int) -> frozenset[in
     return frozenset(piece.storage for spec in readers for piece in spec.reads)
 
 
-def _fresh(wanted: Sequence[Rows], runs: tuple[int, ...]) -> list[Rows]:
-    """What every block has to make when all that its run still wants is kept: nothing twice in a run."""
+def _fresh(wanted: Sequence[Rows], begin: tuple[int, ...]) -> list[Rows]:
+    """What every block has to make when all that its run still wants is kept: nothing twice in a run.  begin: first blocks of runs."""
     out: list[Rows] = []
-    for first, last in zip(runs, (*runs[1:], len(wanted)), strict=True):
+    for first, last in zip(begin, (*begin[1:], len(wanted)), strict=True):
         lowest, low = [0] * (last - first), _NEVER
         for t in range(last - 1, first - 1, -1):
             if wanted[t].size:
@@ -184,7 +198,7 @@ def _residence(
     main: list[list[Rows]],
     inside: tuple[bool, ...],
     ring: frozenset[int],
-    runs: tuple[int, ...],
+    begin: tuple[int, ...],
 ) -> tuple[dict[int, Staged], tuple[Load, ...]]:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only)."""
     kernels = unit.kernels[start:stop]
@@ -221,7 +235,7 @@ def _residence(
         loads += new
         birth = min([k for k, _ in made] + [load.step for load in new])
         death = max(k for k, _ in used)
-        fresh = tuple(_fresh(rows, runs)) if cached else rows
+        fresh = tuple(_fresh(rows, begin)) if cached else rows
         staged[storage] = Staged(storage, plane, planes, birth, death, bool(made), rows, fresh, cached)
     return staged, tuple(sorted(loads, key=lambda load: (load.step, load.storage, load.plane)))
 

@@ -154,7 +154,7 @@ def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
     if isinstance(spec, SoftmaxSpec):
         return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
     assert isinstance(spec, VectorSpec)
-    return (len(spec.reads) + spec.keeps_input) * tiling.tile_planes * tiling.tile_rows * spec.out_w
+    return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
 
 
 def way_out(unit: Unit, blocks: Blocks, k: int) -> int:

@@ -32,7 +32,7 @@ _AT = {name: i for i, name in enumerate(FEATURES)}
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
     t = tables(unit.machine)
     images = unit.storages[0].n
     out = [0.0] * len(FEATURES)

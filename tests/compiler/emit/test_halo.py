@@ -56,19 +56,20 @@ def windows(seed: int) -> ModelProto:
 
 
 def cached_plan(u: Unit, rng: np.random.Generator) -> Plan | None:
-    """The whole network one segment, in a random number of blocks, with most halos cached."""
+    """The whole network one segment, in a random number of blocks on some cores, with most halos cached."""
     count = int(rng.integers(2, 1 + max(spec.out_h for spec in u.kernels)))
     halo = tuple("cache" if rng.random() < 0.8 else "recompute" for _ in u.kernels)
-    layout = cut(u, 0, len(u.kernels), count, sum(1 << k for k, h in enumerate(halo) if h == "cache"))
+    cores = tuple(range(1 + int(rng.integers(u.machine.cores))))
+    layout = cut(u, 0, len(u.kernels), count, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
     tilings = [random_tiling(u, layout, k, rng) for k in range(len(u.kernels))]
     if any(tiling is None for tiling in tilings):
         return None
     names = tuple(spec.name for spec in u.kernels)
-    slots = {"prefetch": int(rng.integers(1, 3)), "window": int(rng.integers(1, 3))}
+    slots = {"prefetch": int(rng.integers(1, 3)), "window": int(rng.integers(1, 3)), "cores": cores}
     return plan_of(u, [SegmentPlan.model_validate({"operators": names, "blocks": count, "tilings": tilings, "halo": halo, **slots})])
 
 
-def wrapped(u: Unit, code: np.ndarray) -> int:
+def wrapped(code: np.ndarray) -> int:
     """Windows that lie partly behind their ring's end."""
     rows = np.zeros((MAX_RANGES, 8), np.int64)
     return sum(accesses(code, int(i), rows) == 3 for i in np.flatnonzero(code[:, isa.OP] == Op.IM2COL))
@@ -87,8 +88,8 @@ def hold(seeds: range) -> None:
                 continue
             check_program(case, program)
             fitted += 1
-            rings += bool((program.streams[0][:, isa.I_RING][program.streams[0][:, isa.OP] == Op.IM2COL] > 0).any())
-            across += wrapped(case.unit, program.streams[0])
+            rings += any((code[code[:, isa.OP] == Op.IM2COL, isa.I_RING] > 0).any() for code in program.streams)
+            across += sum(wrapped(code) for code in program.streams)
     assert fitted >= len(seeds)
     assert rings >= len(seeds) // 2
     assert across >= len(seeds)
@@ -152,7 +153,7 @@ def test_a_ring_is_no_higher_than_the_rows_that_are_alive() -> None:
 def test_the_first_block_of_a_run_finds_nothing_cached() -> None:
     """Blocks dealt to several cores: each core makes its first block's halo itself."""
     u, _ = chain()
-    one, two = cut(u, 0, 3, 8, -1), cut(u, 0, 3, 8, -1, (0, 4))
+    one, two = cut(u, 0, 3, 8, -1), cut(u, 0, 3, 8, -1, 2)
     assert one.computed[1][4] == (17, 21)
     assert two.computed[1][4] == (15, 21)
     assert [two.computed[1][t] == one.computed[1][t] for t in range(8)] == [True] * 4 + [False] + [True] * 3
