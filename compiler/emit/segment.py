@@ -15,7 +15,7 @@ from compiler.emit.conv import PARITIES, ConvJob, emit_conv
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, copy
 from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
 from compiler.ir.graph import Conv, Pool
-from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import TO_L1, named, place, way_out
 from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stages import LOAD_PIECE_BLOCKS, WEIGHT_PIECE_BLOCKS
@@ -45,19 +45,24 @@ class _Emitter:
     out: Code
     at: int = 0
     jobs: dict[int, ConvJob] = field(default_factory=dict)  # per convolution, what is the same in all of its blocks
+    begun: set[int] = field(default_factory=set)  # kernels that have had rows, and so have their constants
 
 
-def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None) -> Lowered | Infeasible:
-    """Lower the segment whose first kernel is `start`.
+def lower_segment(
+    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, share: Share = (0, 1)
+) -> Lowered | Infeasible:
+    """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image); each loads the weights for itself.
     """
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):
         return places
     emitter = _Emitter(unit, plan, blocks, places.l1, places.ub, scratch if scratch is not None else new_scratch())
-    if not _emit(emitter):
+    images = unit.storages[unit.kernels[start].y.storage].n
+    if not _emit(emitter, dealt(images * plan.blocks, share)):
         return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
     return Lowered(emitter.out[: emitter.at].copy(), places.peak_bytes)
 
@@ -66,13 +71,16 @@ def new_scratch() -> Code:
     return np.empty((CAPACITY, WORDS), np.int32)
 
 
-def _emit(e: _Emitter) -> bool:
+def _emit(e: _Emitter, iterations: range) -> bool:
+    """iterations: image * blocks + block of the image."""
     unit, blocks = e.unit, e.blocks
     conv_parity, vector_parity = np.zeros(PARITIES, np.int64), np.zeros(1, np.int64)
     images = unit.storages[unit.kernels[blocks.start].y.storage].n
-    iteration = 0
     for image in range(images):
         for t in range(blocks.count):
+            iteration = image * blocks.count + t
+            if iteration not in iterations:
+                continue
             slot = {s: iteration % (e.plan.window if staged.produced else e.plan.prefetch) for s, staged in blocks.staged.items()}
             step, begin = 0, e.at
             for k in range(blocks.stop - blocks.start):
@@ -84,7 +92,8 @@ def _emit(e: _Emitter) -> bool:
                 spec = unit.kernels[blocks.start + k]
                 if not blocks.computed[k][t].size:
                     continue
-                first = iteration == _first_use(blocks, k)
+                first = k not in e.begun
+                e.begun.add(k)
                 if isinstance(spec, ConvSpec):
                     _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
                 else:
@@ -95,14 +104,8 @@ def _emit(e: _Emitter) -> bool:
                     _emit_store(e, spec, k, t, image, slot)
             if e.at < 0:
                 return False
-            e.out[begin : e.at, BLOCK] = iteration  # image * blocks + block of the image
-            iteration += 1
+            e.out[begin : e.at, BLOCK] = iteration
     return True
-
-
-def _first_use(blocks: Blocks, k: int) -> int:
-    """The first iteration in which a kernel has rows (later images repeat the blocks)."""
-    return next(t for t in range(blocks.count) if blocks.computed[k][t].size)
 
 
 def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
