@@ -81,7 +81,7 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                 at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
             for s in range(steps.shape[0]):
                 op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
-                if operand >= 0 and operand < inputs and sources[operand, 3]:
+                if operand >= 0 and operand < inputs and sources[operand, 5]:
                     for plane in range(planes):
                         begin, pixel = v + plane * size, slot + operand * tile_blocks + plane
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
