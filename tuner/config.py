@@ -81,6 +81,7 @@ class Use(_Section):
     islands: bool
     window: bool
     block_fusion: bool
+    halo_cache: bool
     placement: bool
 
 
