@@ -55,6 +55,7 @@ class Segments(_Section):
 class Placement(_Section):
     every: PositiveInt
     descent: Count
+    longest: PositiveInt
     stages: PositiveInt
     group_clusters: PositiveInt
     groups: PositiveInt

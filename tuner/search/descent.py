@@ -18,7 +18,7 @@ from tuner.search.table import SegmentTable
 
 
 class Descent:
-    """At one level.  border: cycles that a segment saves by overlapping another.  port: bytes per cycle.  delay: cycles of a flag between cores.
+    """At one level.  border: cycles that a segment saves by overlapping another.  port: bytes per cycle.  delay: cycles of a flag.
 
     noise: every segment's cycles times exp(N(0, noise)), so that the same start leads elsewhere.
     """

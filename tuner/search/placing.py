@@ -98,7 +98,7 @@ class Placer:
         self._known: dict[object, NDArray[np.int64] | None] = {}
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float64 [levels] of a program.  cycles: float64 [segments, levels], of each alone.  border: what overlapping saves one of them."""
+        """float64 [levels] of a program.  cycles: float64 [segments, levels], each alone.  border: what overlapping saves one of them."""
         edges, moved = segment_edges(self.unit, genome), [self.table.moved(gene) for gene in genome]
         placed = [gene.cores for gene in genome]
         prices = np.maximum(cycles - border, 0.5 * cycles)
@@ -132,7 +132,8 @@ class Placer:
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
         covers = [self.table.cover(level, border, width=self.cores), self.table.cover(level, border)]
-        covers += [self.table.cover(level, border, noise, rng, longest, width=1) for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4), (0.0, 2))]
+        for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4), (0.0, 2)):
+            covers.append(self.table.cover(level, border, noise, rng, longest, width=1))
         wide, *others = [None if cover is None else cover[0] for cover in covers]
         cuts = [cut_of(genome) for genome in (*others, *good) if genome is not None]
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
