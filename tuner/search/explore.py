@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, block_counts
-from compiler.derive.moves import MOVES, Move
+from compiler.derive.gene import Gene, Genome, block_counts, widths
+from compiler.derive.moves import MOVES, Move, on_random_cores
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
-_OWN = ("change_blocks", "change_window", "change_prefetch", "change_weights", "change_tiling")
+_OWN = ("change_blocks", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores")
 
 
 def first_genes(unit: Unit, table: SegmentTable) -> list[Gene]:
-    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with."""
-    genes = [Gene(k, k + 1, blocks) for k in range(len(unit.kernels)) for blocks in block_counts(unit, k, k + 1)[:12]]
-    for length in (2, 3):
+    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
+
+    On several cores: the same in the first block counts that give each of them work.
+    """
+    genes = []
+    for length in (1, 2, 3):
         for start in range(len(unit.kernels) - length + 1):
             counts = block_counts(unit, start, start + length)
-            genes += [Gene(start, start + length, blocks) for blocks in sorted({1, *counts[3:8:4]})]
+            genes += [Gene(start, start + length, blocks) for blocks in (counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}))]
+            for width in widths(unit)[1:]:
+                enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
+                some = enough[:4] if length == 1 else enough[:3:2]
+                genes += [Gene(start, start + length, blocks, cores=tuple(range(width))) for blocks in some]
     return unknown(table, genes)
 
 
@@ -52,7 +59,7 @@ def _random(unit: Unit, rng: np.random.Generator) -> Gene:
     start = int(rng.integers(len(unit.kernels)))
     stop = min(len(unit.kernels), start + int(rng.geometric(0.3)))
     counts = block_counts(unit, start, stop)
-    return Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    return on_random_cores(unit, Gene(start, stop, counts[int(rng.integers(len(counts)))]), rng)
 
 
 def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:
