@@ -73,6 +73,7 @@ class Use(_Section):
     window: bool
     block_fusion: bool
     cores: bool
+    halo_cache: bool
 
 
 class Budget(_Section):
