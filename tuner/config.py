@@ -82,6 +82,7 @@ class Use(_Section):
     islands: bool
     window: bool
     block_fusion: bool
+    cores: bool
     halo_cache: bool
     placement: bool
 
