@@ -81,8 +81,7 @@ class Search:
         moves = (("change_window", use.window), ("toggle_halo", use.halo_cache), ("change_cores", several))
         off = {name for name, on in moves if not on}
         self.moves = allowed(off)
-        placed = unit.machine.cores > 1 and config.use.cores and config.use.placement
-        self.placer = Placer(self.table, levels, config.placement) if placed else None
+        self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
         self._staged: list[Genome] = []  # what stages led to in this generation
 
     # one generation

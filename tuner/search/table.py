@@ -28,8 +28,7 @@ class SegmentTable:
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
-        machine = structures.unit.machine
-        self._port_bytes = machine.ddr.bytes_per_cycle
+        self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
 
