@@ -21,6 +21,8 @@ MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number wi
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
 
 
+MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
+Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
 
 
@@ -69,13 +71,18 @@ Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
-    """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor; window: slots per intermediate."""
+    """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor.
+
+    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
+    and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
+    """
 
     operators: tuple[str, ...]
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
-    prefetch: Literal[1, 2] = 2
-    window: Literal[1, 2] = 1
+    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
+    window: Window = 1
     tilings: tuple[Tiling, ...]
+    sliding: bool = False
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:

@@ -58,7 +58,7 @@ def individual_json(m: Individual) -> list[Any]:
 
 
 def genome_from(rows: Sequence[Sequence[Any]]) -> Genome:
-    return tuple(Gene._make((*row[:-1], tuple(row[-1]))) for row in rows)
+    return tuple(Gene._make(tuple(value) if isinstance(value, list) else value for value in row) for row in rows)
 
 
 def individual_from(row: Sequence[Any]) -> Individual:

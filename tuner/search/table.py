@@ -128,9 +128,9 @@ class SegmentTable:
 def key_json(key: Key) -> list[Any]:
     """JSON form of a key: structure, tail."""
     structure, tail = key
-    return [structure, [*tail[:-1], list(tail[-1])]]
+    return [structure, [list(value) if isinstance(value, tuple) else value for value in tail]]
 
 
 def key_from(raw: Sequence[Any]) -> Key:
-    structure, (blocks, prefetch, window, chunk, resident, choices) = raw
-    return str(structure), (int(blocks), 2 if prefetch == 2 else 1, 2 if window == 2 else 1, int(chunk), bool(resident), tuple(choices))
+    structure, tail = raw
+    return str(structure), tuple(tuple(value) if isinstance(value, list) else value for value in tail)
