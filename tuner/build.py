@@ -18,6 +18,7 @@ from onnx import ModelProto
 from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Infeasible, Plan, parse_plan
 from compiler.frontend import load_model, lower
+from compiler.frontend.zoo import title
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
@@ -45,8 +46,8 @@ class Opened:
 
     @property
     def name(self) -> str:
-        """What the model is called in logs and summaries: its file's name."""
-        return self.source.model.stem
+        """What the model is called in logs and summaries: see `title`."""
+        return title(self.source.model)
 
 
 def open_source(source: Source) -> Opened:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.npu.errors import BadInputError, TilefarmError
+
+if TYPE_CHECKING:
+    from tuner.commands.contended import Contention
 
 INTERRUPTED = 130
 BAD_INPUT = 2
@@ -55,7 +58,7 @@ class BackendName(StrEnum):
     serial = "serial"
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, or light:NAME of one that the onnx package ships.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
 MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
@@ -64,7 +67,7 @@ Shape = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, e.g. x=1,3,224,224; repeatable.")
 ]
 RandomWeights = Annotated[
-    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:NAME: 0)")
+    int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
@@ -74,7 +77,13 @@ Load = Annotated[
     typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
 ]
 Controller = Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")]
+TMin = Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")]
+TMax = Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")]
+Slice = Annotated[
+    int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
+]
 Inferences = Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")]
+SwitchCycles = Annotated[int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
 Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
@@ -170,7 +179,7 @@ def _study(
 
     named = [_named(model, random_weights) for model in models]
     if len({seed for _, seed in named}) > 1:
-        raise BadInputError("light:NAME beside other files: give --random-weights, one seed for all")
+        raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     models, random_weights = [path for path, _ in named], named[0][1]
     request = StudyRequest(
         models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
@@ -247,22 +256,16 @@ def _simulate(
     ] = False,
     trace: Load = None,
     controller: Controller = None,
-    t_min: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant heavier below.")] = None,
-    t_max: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None,
-    slice_cycles: Annotated[
-        int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
-    ] = None,
+    t_min: TMin = None,
+    t_max: TMax = None,
+    slice_cycles: Slice = None,
     inferences: Inferences = None,
-    switch_cycles: Annotated[
-        int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")
-    ] = None,
+    switch_cycles: SwitchCycles = None,
     as_json: Json = False,
 ) -> None:
     """Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine; with --trace, inferences under a changing load."""
-    if trace is None:
-        given = {"--controller": controller, "--t-min": t_min, "--t-max": t_max, "--slice": slice_cycles}
-        given |= {"--inferences": inferences, "--switch-cycles": switch_cycles}
-        _only_with_trace(given)
+    contention = _contention(trace, level, controller, t_min, t_max, slice_cycles, inferences, switch_cycles)
+    if contention is None:
         from tuner.commands.compiled import simulate_file
         from tuner.commands.profile import segments
 
@@ -270,11 +273,9 @@ def _simulate(
         return
     if by_segment:
         raise BadInputError("--segments does not go with --trace")
-    from tuner.commands.contended import Contention, simulate_contended
+    from tuner.commands.contended import simulate_contended
 
-    name = (controller or ControllerName.estimator).value
-    count = 1000 if inferences is None else inferences
-    simulate_contended(compiled, Contention(trace, name, count, level, t_min, t_max, slice_cycles, switch_cycles), as_json)
+    simulate_contended(compiled, contention, as_json)
 
 
 @app.command("trace")
@@ -286,24 +287,98 @@ def _trace(
     ] = None,
     load: Load = None,
     controller: Controller = None,
+    t_min: TMin = None,
+    t_max: TMax = None,
+    slice_cycles: Slice = None,
     inferences: Inferences = None,
+    switch_cycles: SwitchCycles = None,
 ) -> None:
     """Every instruction of a variant on a time line: engines, waits, memory, bandwidth; with --trace, inferences under a changing load."""
-    if load is None:
-        _only_with_trace({"--controller": controller, "--inferences": inferences})
+    contention = _contention(load, level, controller, t_min, t_max, slice_cycles, inferences, switch_cycles)
+    if contention is None:
         from tuner.commands.profile import trace
 
         trace(compiled, level, out)
         return
-    from tuner.commands.contended import Contention, trace_contended
+    from tuner.commands.contended import trace_contended
 
-    trace_contended(compiled, Contention(load, (controller or ControllerName.estimator).value, inferences or 1000, level), out)
+    trace_contended(compiled, contention, out)
 
 
-def _only_with_trace(given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise BadInputError(f"{name} goes with --trace")
+def _contention(
+    load: str | None,
+    level: str | None,
+    controller: ControllerName | None,
+    t_min: float | None,
+    t_max: float | None,
+    slice_cycles: int | None,
+    inferences: int | None,
+    switch_cycles: int | None,
+) -> Contention | None:
+    """What `simulate` and `trace` share; None without --trace, with which all but the level go."""
+    if load is None:
+        given = {"--controller": controller, "--t-min": t_min, "--t-max": t_max, "--slice": slice_cycles}
+        given |= {"--inferences": inferences, "--switch-cycles": switch_cycles}
+        for name, value in given.items():
+            if value is not None:
+                raise BadInputError(f"{name} goes with --trace")
+        return None
+    from tuner.commands.contended import Contention
+
+    count = 1000 if inferences is None else inferences
+    return Contention(load, (controller or ControllerName.estimator).value, count, level, t_min, t_max, slice_cycles, switch_cycles)
+
+
+@app.command("ls")
+def _ls(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it or below.")],
+    as_json: Json = False,
+) -> None:
+    """The runs below a folder: model, machine, state, gain per level."""
+    from tuner.commands.runs import list_runs
+
+    list_runs(folder, as_json)
+
+
+@app.command("best")
+def _best(run: RunFolder, as_json: Json = False) -> None:
+    """The champions of a finished run."""
+    from tuner.commands.runs import best
+
+    best(run, as_json)
+
+
+@app.command("status")
+def _status(run: RunFolder, as_json: Json = False) -> None:
+    """How far a run is, also while it goes on: programs, failures, best so far."""
+    from tuner.commands.runs import status
+
+    status(run, as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
+    force: Annotated[bool, typer.Option("--force", help="Also where model, machine or simulator differ.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Two runs after the same number of measured programs, level by level."""
+    from tuner.commands.runs import compare_runs
+
+    compare_runs(first, second, force, as_json)
+
+
+@app.command("report")
+def _report(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: RUN/report.html)")] = None,
+    as_json: Json = False,
+) -> None:
+    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model, failures, settings."""
+    from tuner.commands.report import report
+
+    report(run, out, as_json)
 
 
 @app.command("disasm")
@@ -331,11 +406,46 @@ def _machines(
 
 
 @plan_app.command("show")
-def _plan_show(plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")], as_json: Json = False) -> None:
-    """Segments, blocks and tilings of a plan, and its digest."""
+def _plan_show(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")],
+    primitives: Annotated[
+        bool, typer.Option("--primitives", help="Every operator's schedule: cache_read, cache_write, split, reorder, compute_at ...")
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="With --primitives: what the plan is for, unless it lies in its run folder.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(metavar="M", help="With --model.")] = None,
+    shape: Shape = None,
+    random_weights: RandomWeights = None,
+    as_json: Json = False,
+) -> None:
+    """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
+    if primitives:
+        from tuner.commands.plans import show_primitives
+
+        if model is not None:
+            model, random_weights = _named(model, random_weights)
+        show_primitives(plan, model, machine, shape or (), random_weights, as_json)
+        return
+    for name, value in (("--model", model), ("--machine", machine), ("--shape", shape), ("--random-weights", random_weights)):
+        if value is not None:
+            raise BadInputError(f"{name} goes with --primitives")
     from tuner.commands.inspect import show_plan
 
     show_plan(plan, as_json)
+
+
+@plan_app.command("diff")
+def _plan_diff(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A plan file.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one.")],
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 where they differ, as git diff --exit-code does.")] = False,
+    as_json: Json = False,
+) -> int:
+    """What differs between two plans, segment by segment; nothing where they are the same."""
+    from tuner.commands.plans import diff_plans
+
+    return diff_plans(a, b, exit_code, as_json)
 
 
 @log_app.command("verify")
@@ -409,7 +519,7 @@ def _named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
 
     path, seed = resolve(model, random_weights)
     if seed != random_weights:
-        sys.stderr.write(f"{model}: its file has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
+        sys.stderr.write(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
     return path, seed
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from compiler.derive.plan import Plan
+from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.build import Opened, open_source, read_plan
@@ -21,7 +22,7 @@ DIGEST_DIGITS = 32
 def open_run(run: Path) -> tuple[Opened, SavedSource]:
     """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
     saved = read_source(run)
-    if not saved.source.model.is_file():
+    if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
     opened = open_source(saved.source)
     found = opened.unit.graph.digest

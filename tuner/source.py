@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, validation_line
 from tuner.runfolder import read_json, write_json
@@ -56,7 +57,7 @@ class SavedSource:
 def write_source(run: Path, source: Source, model_digest: str, style: Literal["function", "epcontext"] = "function") -> None:
     """Keep in `run` what its plans were made for."""
     saved = _Saved(
-        model=str(source.model.resolve()),
+        model=str(source.model if is_made(source.model) else source.model.resolve()),
         model_digest=model_digest,
         machine=source.machine,
         dtype=source.dtype.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -34,7 +35,8 @@ class Gene(NamedTuple):
 
     prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
     weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed
-    again may stay.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.  sliding: as in a plan.
+    again may stay.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.  sliding: as in a plan.
     """
 
     start: int
@@ -45,17 +47,39 @@ class Gene(NamedTuple):
     chunk: int = 0
     resident: bool = True
     choices: tuple[int, ...] = ()
+    cores: tuple[int, ...] = (0,)
     sliding: bool = False
 
 
 Genome = tuple[Gene, ...]
-Tail = tuple[Any, ...]  # a gene without its place
+Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
 Key = tuple[str, Tail]
 
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of a kernel a gene can name."""
     return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(_SLOTS)
+
+
+def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
+    """The cores of a gene that get an iteration."""
+    return gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def widths(unit: Unit) -> list[int]:
+    """Numbers of cores worth trying: powers of two, and all of the machine's."""
+    cores = unit.machine.cores
+    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+
+
+def gene_json(gene: Sequence[Any]) -> list[Any]:
+    """JSON form of a gene, or of the end of one."""
+    return [list(value) if isinstance(value, tuple) else value for value in gene]
+
+
+def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The values that `gene_json` made a row of."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 
 def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
@@ -132,7 +156,13 @@ class _Fitting:
         names = tuple(spec.name for spec in self.unit.kernels[gene.start : gene.stop])
         tilings = tuple(self.tilings[k] for k in range(len(names)))
         return SegmentPlan.model_construct(
-            operators=names, blocks=gene.blocks, prefetch=gene.prefetch, window=self.window, tilings=tilings, sliding=gene.sliding
+            operators=names,
+            blocks=gene.blocks,
+            prefetch=gene.prefetch,
+            window=self.window,
+            tilings=tilings,
+            cores=working_cores(self.unit, gene),
+            sliding=gene.sliding,
         )
 
     def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
@@ -197,7 +227,8 @@ class Structures:
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
 
     def key(self, gene: Gene) -> Key:
-        """Equal keys cost the same: the structure, and everything of the gene but its place."""
+        """Equal keys cost the same: the structure, and everything of the gene but its place (of its cores: how many there are)."""
+        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
         if gene.blocks == 1 and self.unit.storages[0].n == 1:

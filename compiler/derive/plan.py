@@ -19,11 +19,12 @@ from simulator.npu.machine import validation_line
 PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
-
+MAX_CORES = 64  # of any machine
 
 MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
 Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
+CoreNumber = Annotated[int, Field(ge=0, lt=MAX_CORES)]
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class SegmentPlan(_Gene):
 
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
+    cores: where its iterations (every block of every image) run, dealt in nearly equal runs to one after the other.
     """
 
     operators: tuple[str, ...]
@@ -83,6 +85,7 @@ class SegmentPlan(_Gene):
     window: Window = 1
     tilings: tuple[Tiling, ...]
     sliding: bool = False
+    cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -90,10 +93,16 @@ class SegmentPlan(_Gene):
             raise ValueError(f"{len(self.operators)} operators need as many tilings, found {len(self.tilings)}")
         return self
 
+    @model_validator(mode="after")
+    def _cores_once(self) -> Self:
+        if len(set(self.cores)) < len(self.cores):
+            raise ValueError(f"cores: {list(self.cores)} names a core twice")
+        return self
+
     @property
     def key(self) -> str:
-        """Canonical JSON: what the segment's code depends on."""
-        return self.model_dump_json()
+        """Canonical JSON: what the code of a share of the segment depends on."""
+        return self.model_dump_json(exclude={"cores"})
 
 
 class Plan(_Gene):

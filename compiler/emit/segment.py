@@ -15,15 +15,15 @@ from compiler.emit.conv import PARITIES, ConvJob, emit_conv
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, copy
 from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
 from compiler.ir.graph import Conv, Pool
-from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import TO_L1, named, place, slot_counts, way_out
 from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
 from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.stages import LOAD_PIECE_BLOCKS, WEIGHT_PIECE_BLOCKS
 from simulator.npu.isa import BLOCK, ENGINE, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
-_WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +47,27 @@ class _Emitter:
     at: int = 0
     rows: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # per node written, rows behind its loads and behind its last
     jobs: dict[int, ConvJob] = field(default_factory=dict)  # per convolution, what is the same in all of its blocks
+    begun: set[int] = field(default_factory=set)  # kernels that have had rows, and so have their constants
 
 
-def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None) -> Lowered | Infeasible:
-    """Lower the segment whose first kernel is `start`.
+def lower_segment(
+    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, share: Share = (0, 1)
+) -> Lowered | Infeasible:
+    """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image); each loads the weights for itself.
     """
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):
         return places
     emitter = _Emitter(unit, plan, blocks, places.l1, places.ub, scratch if scratch is not None else new_scratch())
-    iterations = range(blocks.count * unit.storages[unit.kernels[start].y.storage].n)
+    images = unit.storages[unit.kernels[start].y.storage].n
+    iterations = dealt(images * plan.blocks, share)
     if not _emit(emitter, sequence(blocks.stop - start, iterations)):
         return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
-    code = _slid(emitter, iterations) if plan.sliding else emitter.out[: emitter.at].copy()
+    code = _slid(emitter, iterations) if plan.sliding and iterations else emitter.out[: emitter.at].copy()
     return Lowered(code, places.peak_bytes)
 
 
@@ -91,6 +96,7 @@ def _emit(e: _Emitter, nodes: Ints) -> bool:
     conv_parity, vector_parity = np.zeros(PARITIES, np.int64), np.zeros(1, np.int64)
     slots, readers = slot_counts(unit, blocks, e.plan.prefetch, e.plan.window), load_readers(unit, blocks)
     loaded: set[tuple[int, int]] = set()
+    e.begun.clear()
     e.at, e.rows = 0, np.zeros((len(nodes), 2), np.int64)
     for n, (k, iteration) in enumerate(nodes.tolist()):
         image, t = divmod(iteration, blocks.count)
@@ -102,7 +108,8 @@ def _emit(e: _Emitter, nodes: Ints) -> bool:
                 _emit_load(e, index, t, image, slot)
         e.rows[n, 0] = e.at
         if e.at >= 0 and blocks.computed[k][t].size:
-            first = iteration == _first_use(blocks, k)
+            first = k not in e.begun
+            e.begun.add(k)
             if isinstance(spec, ConvSpec):
                 _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
             else:
@@ -114,11 +121,6 @@ def _emit(e: _Emitter, nodes: Ints) -> bool:
         e.out[begin : e.at, BLOCK] = iteration  # image * blocks + block of the image
         e.rows[n, 1] = e.at
     return True
-
-
-def _first_use(blocks: Blocks, k: int) -> int:
-    """The first iteration in which a kernel has rows (later images repeat the blocks)."""
-    return next(t for t in range(blocks.count) if blocks.computed[k][t].size)
 
 
 def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
@@ -189,7 +191,7 @@ def _copies(
     dstride: int,
 ) -> int:
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
-    step = max(1, 1024 // length)
+    step = max(1, LOAD_PIECE_BLOCKS // length)
     for i in range(0, count, step):
         if at >= out.shape[0]:
             return -1
@@ -224,7 +226,7 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.bias_at, e.ub[f"b{k}"], spec.bias_blocks, 1 << 30)
         if tiling.weights == "resident" and e.at >= 0:
             w0 = e.l1[f"w{k}.0"]
-            e.at = _fetch(e.out, e.at, dtype, spec.index, L1, spec.weights_at, w0, spec.weight_blocks, _WEIGHT_PIECE_BLOCKS)
+            e.at = _fetch(e.out, e.at, dtype, spec.index, L1, spec.weights_at, w0, spec.weight_blocks, WEIGHT_PIECE_BLOCKS)
         if e.at < 0:
             return
     rows = e.blocks.computed[k][t]

@@ -69,7 +69,7 @@ def store_tile(
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 3] of Place fields; `steps`: int64 [s, 5] (see VectorSpec).  Returns the next row or -1."""
+    """`sources`: int64 [inputs, 3] of Place fields; `steps`: int64 [s, 6] (see VectorSpec).  Returns the next row or -1."""
     inputs = sources.shape[0]
     tile_blocks = j.tile_planes * j.tile_rows * j.width
     for p in range(0, j.planes, j.tile_planes):
@@ -96,12 +96,19 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                         begin = v + plane * size
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, scale, scale + j.planes, 0, 0, size, 0)
                     continue
-                other, step = -1, 0
+                target_at, first, other, step = v, v, -1, 0
                 if operand >= 0:
                     other, step = slot + operand * tile_blocks, 1
+                    if op == _VCOPY:
+                        if steps[s, 5]:
+                            target_at, other = other, -1
+                        else:
+                            first, other = other, -1
+                    elif steps[s, 5]:
+                        first, other = other, v
                 elif operand == _ITSELF:
                     other, step = v, 1
-                at = flat(out, at, op, j.dtype, j.tag, v, v, other, -1, step, 0, planes * size, imm)
+                at = flat(out, at, op, j.dtype, j.tag, target_at, first, other, -1, step, 0, planes * size, imm)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, v)
     return at
 

@@ -15,9 +15,11 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
+from compiler.frontend import made
 from compiler.frontend.attributes import check_attributes
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
+from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
@@ -47,7 +49,9 @@ def load_model(path: str | Path, shapes: Shapes | None = None, *, random_weights
 
 
 def read_model(path: str | Path) -> ModelProto:
-    """The file as it is, external data included; raises BadInputError."""
+    """The file as it is, external data included, or the network that a `made:` name stands for; raises BadInputError."""
+    if is_made(path):
+        return made.build(str(path).removeprefix(MADE))
     path = Path(path)
     if not path.exists():
         raise BadInputError(f"{path}: no such file")

@@ -9,6 +9,7 @@ whatever the input's mean (He et al. 2015, eq. 9), and residual sums need no fur
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,9 @@ def seed_weights(model: ModelProto, seed: int) -> ModelProto:
             if value is None or value.data_type == onnx.TensorProto.FLOAT:
                 constants[node.output[0]] = tuple(int(d) for d in shapes[node.input[0]])
                 fillers.add(node.output[0])
-    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy))
+    items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
+    sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
+    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes)
     for node in copy.graph.node:
         drawer.visit(node)
     _replace(copy, drawer.drawn, fillers)
@@ -95,9 +98,16 @@ class _Drawer:
     """Walks the nodes in order; `moments` of every tensor met, `drawn` the new weights."""
 
     def __init__(
-        self, rng: np.random.Generator, constants: dict[str, tuple[int, ...]], targets: dict[str, NDArray[np.int64]], logits: str
+        self,
+        rng: np.random.Generator,
+        constants: dict[str, tuple[int, ...]],
+        targets: dict[str, NDArray[np.int64]],
+        logits: str,
+        sizes: dict[str, tuple[int, ...]],
     ) -> None:
         self.rng = rng
+        self.sizes = sizes  # shapes of computed tensors
+        self.numbers: dict[str, float] = {}  # of Constant nodes: they belong to the architecture and stay
         self.targets = targets  # constant shapes that Reshape takes
         self.reshaped: dict[str, tuple[int, ...]] = {}
         self.constants = constants
@@ -130,6 +140,26 @@ class _Drawer:
             self.moments[out] = self._product(node)
         elif op == "BatchNormalization":
             self.moments[out] = self._batch_norm(node)
+        elif op == "LayerNormalization":
+            for name, mean in zip(inputs[1:], (1.0, 0.0), strict=False):
+                if self.constant(name) is not None:
+                    self.draw(name, mean, 0.1)
+            self.moments[out] = _UNIT
+        elif op == "Gather" and self.constant(inputs[0]) is not None:
+            self.draw(inputs[0], 0.0, 1.0)
+            self.moments[out] = _UNIT
+        elif op == "Constant":
+            value = attributes(node).get("value")
+            if value is not None and math.prod(value.dims) == 1:
+                self.numbers[out] = float(numpy_helper.to_array(value).reshape(()))
+        elif op == "Softmax":
+            length = max(1, self.sizes.get(out, (1,))[int(attributes(node).get("axis", -1))])
+            # E[exp(x)^2] / E[exp(x)]^2 of a normal x is exp(variance), and at most one value is 1
+            spread = math.exp(min(self.of(inputs[0]).variance, math.log(length)))
+            self.moments[out] = _Moments(1 / length, max((spread - 1) / length**2, 1e-12))
+        elif op in _CURVES:
+            low, high = (self.numbers.get(name, bound) for name, bound in zip([*inputs[1:3], "", ""], (-math.inf, math.inf), strict=False))
+            self.moments[out] = _curved(op, self.of(inputs[0]), low, high)
         elif op in ("Mul", "Add", "Sub", "Div", "Sum"):
             self.moments[out] = self._arithmetic(op, inputs)
         elif op in ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Dropout", "Transpose") and inputs:
@@ -140,6 +170,9 @@ class _Drawer:
                     self.reshaped[out] = np.empty(self.constants[source], np.bool_).reshape(self.targets[inputs[1]]).shape
             self.moments[out] = self.of(inputs[0])
         elif inputs and op != "ConstantOfShape":
+            for name in inputs if op == "Concat" else ():
+                if self.constant(name) is not None:
+                    self.draw(name, 0.0, 0.1)
             self.moments[out] = _pointwise(op, [self.of(name) for name in inputs])
 
     def _product(self, node: NodeProto) -> _Moments:
@@ -147,7 +180,10 @@ class _Drawer:
         values = attributes(node)
         weight = self.constant(node.input[1])
         if weight is None:
-            return _UNIT
+            # two computed tensors: a sum of products of independent values
+            a, b = self.of(node.input[0]), self.of(node.input[1])
+            terms = self.sizes.get(node.input[0], (1,))[-1]
+            return _Moments(terms * a.mean * b.mean, max(terms * (a.second * b.second - (a.mean * b.mean) ** 2), 1e-12))
         shape = self.reshaped.get(node.input[1], self.constants[weight])
         transposed = node.op_type == "MatMul" or not values.get("transB", 0)
         fan_in = shape[0] if node.op_type != "Conv" and transposed else math.prod(shape[1:])
@@ -176,12 +212,46 @@ class _Drawer:
             source = self.constant(name)
             if source is not None and tensors:
                 self.draw(source, *((1.0, 0.1, 0.5) if op in ("Mul", "Div") else (0.0, 0.1)))
+        numbers = [self.numbers[name] for name in inputs if name in self.numbers]
+        if numbers and len(inputs) == 2 and len(tensors) == 2:
+            return _with_number(op, self.of(next((name for name in inputs if name not in self.numbers), inputs[0])), numbers[0])
         moments = [self.of(name) for name in tensors]
         if not moments or len(moments) == 1:
             return moments[0] if moments else _UNIT
         if op in ("Add", "Sum", "Sub"):
             return _Moments(sum(m.mean for m in moments), sum(m.variance for m in moments))
         return _Moments(math.prod(m.mean for m in moments), math.prod(m.second for m in moments))
+
+
+def _with_number(op: str, x: _Moments, number: float) -> _Moments:
+    """Moments of x op number, where the sign does not matter."""
+    if op in ("Mul", "Div"):
+        factor = number if op == "Mul" else 1 / number
+        return _Moments(x.mean * factor, x.variance * factor**2)
+    return _Moments(x.mean + (number if op == "Add" else -number), x.variance)
+
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_CURVES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "HardSigmoid": lambda x: np.clip(0.2 * x + 0.5, 0, 1),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Tanh": np.tanh,
+    "Erf": np.vectorize(math.erf),
+    "Gelu": lambda x: x * np.vectorize(math.erf)(x / math.sqrt(2)) / 2 + x / 2,
+    "Elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "LeakyRelu": lambda x: np.maximum(x, 0.01 * x),
+    "Softplus": lambda x: np.logaddexp(x, 0),
+    "Clip": lambda x: x,
+}
+
+
+def _curved(op: str, x: _Moments, low: float, high: float) -> _Moments:
+    """Moments of a function of one variable, clipped to [low, high], by quadrature; its input taken as normal."""
+    values = np.clip(_CURVES[op](x.mean + math.sqrt(x.variance) * _NODES), low, high)
+    mean = float(values @ _WEIGHTS)
+    return _Moments(mean, max(float(values**2 @ _WEIGHTS) - mean**2, 1e-6))
 
 
 def _pointwise(op: str, inputs: list[_Moments]) -> _Moments:

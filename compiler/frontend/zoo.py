@@ -1,6 +1,6 @@
-"""Networks at hand under a name: `light:squeezenet` is a file that the onnx package ships.
+"""Networks at hand under a name: `light:squeezenet` is a file that the onnx package ships, `made:mobilenet_v2` is built on the spot.
 
-These files have the real architecture and shapes, but their weights are constants (one number each), which would check nothing: weights
+Both have the real architecture and shapes, but their weights are constants (one number each), which would check nothing: weights
 are drawn from a seed unless the file itself is named by its path.
 """
 
@@ -12,7 +12,18 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 
 PREFIX = "light:"
+MADE = "made:"  # then a name of `compiler.frontend.made`, with options
 SEED = 0
+
+
+def is_made(model: str | Path) -> bool:
+    """Whether a model is a name for `compiler.frontend.made` and no file."""
+    return str(model).startswith(MADE)
+
+
+def title(model: Path) -> str:
+    """What a model is called in logs and summaries: its file's name, or that of a made network with its options."""
+    return str(model).removeprefix(MADE) if is_made(model) else model.stem
 
 
 def shipped() -> dict[str, Path]:
@@ -24,8 +35,10 @@ def shipped() -> dict[str, Path]:
 
 
 def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
-    """File and seed of the weights; what is no `light:` name stays as it is.  Raises `BadInputError` for a name that nobody ships."""
+    """File (or `made:` name) and seed of the weights; a path stays as it is.  Raises `BadInputError` for a name that nobody ships."""
     name = str(model)
+    if is_made(model):
+        return model, SEED if random_weights is None else random_weights
     if not name.startswith(PREFIX):
         return model, random_weights
     found = shipped()

@@ -57,7 +57,7 @@ class Pool:
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
-    "add", "sub", "mul", "div", "max", "min",
+    "add", "sub", "mul", "div", "max", "min", "rsub", "rdiv", "keep", "take",
 ]  # fmt: skip
 
 
@@ -65,12 +65,14 @@ StepOp = Literal[
 class Step:
     """One step of an element-wise chain on the running value v.
 
-    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op inputs[operand].
+    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
+    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
     """
 
     op: StepOp
     value: float = 0.0
     operand: int = -1
+    kept: int = -1
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
 
@@ -127,11 +129,24 @@ Kernel = Conv | Pool | Vector | Softmax  # those that become instructions
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it."""
+    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it.
+
+    order: the permutation of (n, c, h, w) in which ONNX has the values, row-major.
+    """
 
     tensor: str
     onnx_name: str
     onnx_shape: tuple[int, ...]
+    order: tuple[int, int, int, int] = (0, 1, 2, 3)
+
+    def from_onnx(self, array: NDArray[np.float32], shape: Shape) -> Floats:
+        """The model's values as (n, c, h, w)."""
+        inverse = np.argsort(self.order)
+        return array.reshape([shape[axis] for axis in self.order]).transpose(inverse)
+
+    def to_onnx(self, values: Floats) -> Floats:
+        """(n, c, h, w) as the model's values."""
+        return values.transpose(self.order).reshape(self.onnx_shape)
 
 
 @dataclass(frozen=True, eq=False)

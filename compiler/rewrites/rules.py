@@ -96,21 +96,25 @@ def fuse_residual(op: Operator, view: View) -> Match | None:
 
 
 def merge_chains(op: Operator, view: View) -> Match | None:
-    """Two element-wise chains, the first read by the second only."""
+    """Two element-wise chains, the first read by the second only; where the second reads its start again, that is put aside."""
     if not isinstance(op, Vector):
         return None
     before = view.producers.get(op.inputs[0])
     if not isinstance(before, Vector) or not view.only_use(before.y) or not op.steps:
         return None
     if any(step.operand == 0 for step in op.steps):
-        return None
+        free = 1 + max(step.kept for step in op.steps)
+        steps = tuple(replace(step, operand=-1, kept=free) if step.operand == 0 else step for step in op.steps)
+        op_steps = (Step("keep", kept=free), *steps)
+    else:
+        op_steps = op.steps
     names = list(before.inputs)
     index: dict[int, int] = {}
     for old, name in enumerate(op.inputs[1:], 1):
         if name not in names:
             names.append(name)
         index[old] = names.index(name)
-    steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op.steps)
+    steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op_steps)
     return Match((before, op), (Vector(before.name, tuple(names), op.y, before.steps + steps),))
 
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.tile.spec import ConvSpec, Piece, Unit
 
+Share = tuple[int, int]  # (i, m): part i of m
+
 
 @dataclass(frozen=True)
 class Load:
@@ -55,6 +57,12 @@ class Blocks:
     inside: tuple[bool, ...]
     staged: dict[int, Staged]
     loads: tuple[Load, ...]
+
+
+def dealt(iterations: int, share: Share) -> range:
+    """Part i of m nearly equal runs of a segment's iterations (every block of every image)."""
+    i, m = share
+    return range(iterations * i // m, iterations * (i + 1) // m)
 
 
 def share(height: int, block: int, blocks: int) -> Rows:

@@ -18,6 +18,7 @@ from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.sharing import apart
+from compiler.schedule.shortage import shortage
 from compiler.schedule.window import touching
 from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import BLOCK_BYTES, Memory
@@ -56,7 +57,7 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
         have = unit.machine.buffer_blocks(memory)
         at, need = fit(wishes, have, 1, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
-            return Infeasible(where, f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {have * BLOCK_BYTES:,}")
+            return Infeasible(where, shortage(unit, blocks, memory, wishes, need, have))
         if flip:
             at = {wish.name: (have - at[wish.name] - wish.size) // align * align for wish in wishes}
         found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
@@ -80,9 +81,11 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
         if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
             continue
         a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
-        for name, need, have in (("L0A", a, half[Memory.L0A]), ("L0B", b, half[Memory.L0B]), ("L0C", c, half[Memory.L0C])):
-            if need > have:
-                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {name}, half of it is {have * BLOCK_BYTES:,}"
+        for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
+            if need > half[memory]:
+                size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
+                have = half[memory] * BLOCK_BYTES
+                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
         if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
             pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
             places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
@@ -181,7 +184,7 @@ def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
     if isinstance(spec, SoftmaxSpec):
         return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
     assert isinstance(spec, VectorSpec)
-    return (len(spec.reads) + spec.keeps_input) * tiling.tile_planes * tiling.tile_rows * spec.out_w
+    return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
 
 
 def way_out(unit: Unit, blocks: Blocks, k: int) -> int:

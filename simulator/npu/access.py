@@ -132,20 +132,3 @@ def extent(row: NDArray[np.int64]) -> tuple[int, int]:
     lo += min(0, inner) + min(0, outer)
     hi += max(0, inner) + max(0, outer)
     return lo, hi
-
-
-@njit(cache=True)
-def ranges_of(code: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All ranges of a stream: (rows int64 [r, 8], owner int64 [r]), in stream order."""
-    n = code.shape[0]
-    rows = np.empty((n * MAX_RANGES, 8), np.int64)
-    owner = np.empty(n * MAX_RANGES, np.int64)
-    scratch = np.empty((MAX_RANGES, 8), np.int64)
-    used = 0
-    for i in range(n):
-        k = accesses(code, i, scratch)
-        for j in range(k):
-            rows[used] = scratch[j]
-            owner[used] = i
-            used += 1
-    return rows[:used].copy(), owner[:used].copy()

@@ -78,7 +78,7 @@ class Op(IntEnum):
     VMADD = 40  # dst = s0 * s1 + s2, rounded once
     VLANE_MAX = 48  # every lane of the dst block = max over the lanes of the s0 block
     VLANE_SUM = 49
-    VCONVERT = 56  # dst of DTYPE, s0 of type P[imm]; see `CONVERT_*`
+    VCONVERT = 56  # dst of DTYPE, s0 of type P[imm]; see below
 
 
 class Activation(IntEnum):

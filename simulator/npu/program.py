@@ -24,6 +24,10 @@ class ProgramError(BadInputError):
     """An instruction that this machine cannot take: which one, why, and what would be legal."""
 
 
+class DeadlockError(ProgramError):
+    """A program that cannot run to its end: which queues stand, and what each of them waits for."""
+
+
 @dataclass(frozen=True)
 class DdrBuffer:
     """A named range of DDR.  For inputs and outputs also how the host lays values into it.
@@ -32,6 +36,7 @@ class DdrBuffer:
     lanes: for every logical channel, its lane in [C1][H][W][C0] (lane // C0 is the plane); () where not exposed.
     pixel_lanes: C0, or 4 for an image in the four-lane layout [H][pitch] with pitch a multiple of four pixels.
     planes: C1 of the storage.
+    order: the permutation of (n, c, h, w) in which the host has the values, row-major.
     """
 
     name: str
@@ -43,6 +48,7 @@ class DdrBuffer:
     lanes: tuple[int, ...] = ()
     pixel_lanes: int = 0
     planes: int = 0
+    order: tuple[int, int, int, int] = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(small_model("conv_chain"), folder / "small.onnx")
     run = ["tune", str(folder / "small.onnx"), "--machine", "edge", "--out", str(folder / "RUN"), "--candidates", str(FIRST), *TINY]
     assert main(run) == 0
+    assert main(["report", str(folder / "RUN")]) == 0
     return folder
 
 

@@ -30,9 +30,15 @@ def tune(request: TuneRequest, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    columns = ("<level", "DDR share", "<plan", "cycles", "latency us", "baseline cycles", "of baseline", "roofline cycles")
-    print_table(columns, [_level(name, row) for name, row in summary["levels"].items()])
+    print_levels(summary["levels"])
     print(f"{request.out}: {summary['status']}; {request.out / 'best.onnx'}")
+    print(f"next: tilefarm report {request.out}; tilefarm run {request.out / 'best.onnx'} --input random --check")
+
+
+def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of a summary's levels."""
+    columns = ("<level", "DDR share", "<plan", "cycles", "latency us", "baseline cycles", "of baseline", "roofline cycles")
+    print_table(columns, [_level(name, row) for name, row in levels.items()])
 
 
 def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key, Structures, single_operators
+from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators
 from compiler.derive.moves import random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES, scaled
@@ -309,7 +309,7 @@ class Search:
             "islands": [{"rng": _rng_state(i.rng), "members": [individual_json(m) for m in i.members]} for i in self.islands],
             "table": self.table.state(),
             "infeasible": [key_json(key) for key, raw in self._raw.items() if raw is None],
-            "seen": [[list(gene) for gene in genome] for genome in sorted(self.seen)],
+            "seen": [[gene_json(gene) for gene in genome] for genome in sorted(self.seen)],
             "border": self.border.tolist(),
         }
 

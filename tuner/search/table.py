@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail, gene_json, gene_values
 
 
 class SegmentTable:
@@ -128,9 +128,9 @@ class SegmentTable:
 def key_json(key: Key) -> list[Any]:
     """JSON form of a key: structure, tail."""
     structure, tail = key
-    return [structure, [list(value) if isinstance(value, tuple) else value for value in tail]]
+    return [structure, gene_json(tail)]
 
 
 def key_from(raw: Sequence[Any]) -> Key:
     structure, tail = raw
-    return str(structure), tuple(tuple(value) if isinstance(value, list) else value for value in tail)
+    return str(structure), gene_values(tail)

@@ -47,7 +47,7 @@ def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gen
     choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))
     return Gene(
         start, stop, int(rng.choice(counts)), int(rng.integers(1, MAX_PREFETCH + 1)), int(rng.choice(WINDOWS)),
-        int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices, bool(rng.integers(2)),
+        int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices, (0,), bool(rng.integers(2)),
     )  # fmt: skip
 
 

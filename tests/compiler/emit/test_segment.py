@@ -124,9 +124,9 @@ def test_flip_changes_addresses_only(product: Unit) -> None:
     ("tilings", "reason"),
     [
         ((VectorTiling(tile_planes=1, tile_rows=1),), "y needs a conv tiling"),
-        ((tiling(tile_m=1024, tile_k1=2),), "a tile needs 65,536 B of L0A, half of it is 32,768"),
-        ((tiling(tile_m=16, tile_n1=64, tile_k1=2),), "a tile needs 65,536 B of L0B, half of it is 32,768"),
-        ((tiling(tile_m=1024, tile_n1=3, tile_k1=1),), "a tile needs 196,608 B of L0C, half of it is 131,072"),
+        ((tiling(tile_m=1024, tile_k1=2),), "a tile needs 65,536 B of L0A (tile_m 1,024 x tile_k1 2), half of it is 32,768"),
+        ((tiling(tile_m=16, tile_n1=64, tile_k1=2),), "a tile needs 65,536 B of L0B (tile_n1 64 x tile_k1 2), half of it is 32,768"),
+        ((tiling(tile_m=1024, tile_n1=3, tile_k1=1),), "a tile needs 196,608 B of L0C (tile_m 1,024 x tile_n1 3), half of it is 131,072"),
     ],
 )
 def test_refusals(product: Unit, tilings: tuple[Tiling, ...], reason: str) -> None:
@@ -140,14 +140,19 @@ def test_too_much_l1() -> None:
     """x alone: 64 channels of 128x128 in float16 are 2 MiB."""
     u = unit(EDGE, (1, 64, 128, 128), conv("y", "x", (64, 16), 1))
     found = lowered(u, tiling(chunk_n1=1))
-    assert str(found) == f"segment y: needs {64 * 128 * 128 * 2 + 4 * 16 * 32:,} B of L1, the machine has 1,048,576"
+    assert str(found) == (
+        "segment y: needs 2,099,200 B of L1, the machine has 1,048,576 (1,050,624 missing); "
+        "live at y: tensor x 2,097,152 B, weights of y 2,048 B"
+    )
 
 
 def test_too_much_ub() -> None:
     """A whole image as one tile: two slots of 4 planes in and out."""
     u = unit(EDGE, (1, 64, 64, 64), max_pool("y", "x", 1, 1))
     found = lowered(u, VectorTiling(tile_planes=4, tile_rows=64))
-    assert str(found) == f"segment y: needs {2 * 2 * 4 * 64 * 64 * 32:,} B of UB, the machine has 262,144"
+    assert str(found) == (
+        "segment y: needs 2,097,152 B of UB, the machine has 262,144 (1,835,008 missing); live at y: tile of y 2 x 1,048,576 B"
+    )
 
 
 def test_partial_sums_that_do_not_fit() -> None:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.functional import DeadlockError, execute
+from simulator.functional import execute
 from simulator.npu import isa
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory, load_machine
-from simulator.npu.program import DdrBuffer, MemoryMap, Program, ProgramError
+from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
 
 TINY = load_machine("tiny")
 F16, F32 = DataType.float16, DataType.float32

@@ -1,0 +1,60 @@
+"""Networks that are built here, layer by layer, at their real sizes: `made:inception_v3`.
+
+A name may carry options: `made:vit_b16,layers=2`.  `made:NAME-small` stands for the options of `Network.small`, a model for tests;
+further options override them.  Options are the keyword arguments of the function that builds the network.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from onnx import ModelProto
+
+from compiler.frontend.made.inception import inception_v3
+from compiler.frontend.made.mobilenet import mobilenet_v1, mobilenet_v2
+from compiler.frontend.made.nasnet import nasnet_mobile
+from compiler.frontend.made.randwire import randwire
+from compiler.frontend.made.transformer import bert_base, vit_b16
+from simulator.npu.errors import BadInputError
+
+SMALL = "-small"
+Options = Mapping[str, int | float]
+
+
+class Network(NamedTuple):
+    """build: keyword options -> a model without weights.  small: the options of its small variant."""
+
+    build: Callable[..., ModelProto]
+    small: Options
+
+
+NETWORKS: dict[str, Network] = {
+    "bert_base": Network(bert_base, {"tokens": 32, "layers": 1, "width": 64, "heads": 2, "vocabulary": 100}),
+    "inception_v3": Network(inception_v3, {"size": 75, "width": 0.125, "classes": 10}),
+    "mobilenet_v1": Network(mobilenet_v1, {"size": 64, "width": 0.25, "classes": 10}),
+    "mobilenet_v2": Network(mobilenet_v2, {"size": 64, "width": 0.25, "classes": 10}),
+    "nasnet_mobile": Network(nasnet_mobile, {"size": 64, "filters": 12, "repeats": 1, "classes": 10}),
+    "randwire": Network(randwire, {"size": 64, "nodes": 8, "channels": 20, "classes": 10}),
+    "vit_b16": Network(vit_b16, {"size": 64, "layers": 1, "width": 64, "heads": 2, "classes": 10}),
+}
+
+
+def build(name: str) -> ModelProto:
+    """The model without weights that a name (without `made:`) stands for.  Raises `BadInputError` for what it does not know."""
+    base, *pairs = name.split(",")
+    network = NETWORKS.get(base.removesuffix(SMALL))
+    if network is None:
+        raise BadInputError(f"made:{name}: no such network is made; expected one of {', '.join(NETWORKS)}, or one of them with {SMALL}")
+    known = {key: item.default for key, item in inspect.signature(network.build).parameters.items()}
+    options: dict[str, int | float] = dict(network.small) if base.endswith(SMALL) else {}
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        if key not in known:
+            raise BadInputError(f"made:{name}: {base} has no option {key!r}; expected some of {', '.join(known)}")
+        try:
+            options[key] = type(known[key])(text)
+        except ValueError:
+            raise BadInputError(f"made:{name}: {key} {text!r}; a number such as {known[key]} is expected") from None
+    return network.build(**options)

@@ -1,0 +1,331 @@
+"""From what an operator computes to its stages: loop nest and operands in, moves through the memories out, and what a tiling makes of each.
+
+The compute description (`Nest`) says which loops index which operand and in which memory the unit that computes wants it.  The moves follow
+from the machine: the shortest way along its paths, from where an operand lies to where it is wanted, and from the results to their place.
+Stages on the same tensor in the same buffer are a group; its first stage is tiled by the loops, the others keep its tile.
+
+Features of a stage, for one block (double: two tiles are live, one of them filled or drained):
+
+| name        | meaning                                                                                   |
+|-------------|-------------------------------------------------------------------------------------------|
+| type        | `ENGINE SOURCE->BUFFER` of a move, CUBE or VECTOR of a computation                         |
+| store_bit   | bits of an element in the buffer                                                          |
+| store_num   | elements that the stage keeps there at a time, both tiles where it is double-buffered      |
+| compute_bit | bits of an element as it is moved or added up                                             |
+| compute_num | elements moved, multiply-accumulates, or elements that VECTOR goes over, in all            |
+| emit_bit    | bits that one instruction on a whole tile moves or makes                                   |
+| emit_num    | instructions in all                                                                       |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
+from compiler.ir.graph import Conv, Pool
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from simulator.npu.machine import Machine, Memory
+
+WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
+LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
+
+
+class Operand(NamedTuple):
+    """A tensor of a computation: the loops that index it, its bits, where it lies at first (at last), and where it is computed with.
+
+    lies L1: the segment keeps it on chip.  A read that lacks a loop of the result is a broadcast over it.
+    """
+
+    tensor: str
+    loops: tuple[str, ...]
+    bits: int
+    lies: Memory
+    wanted: Memory
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What is computed on one block: extents of the loops, what is read, what is written.
+
+    g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
+    lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
+    steps: computations of VECTOR, one after the other on the same tile.
+    """
+
+    unit: Literal["CUBE", "VECTOR"]
+    loops: dict[str, int]
+    reads: tuple[Operand, ...]
+    write: Operand
+    lanes: int
+    source_planes: int
+    source_blocks: int
+    steps: int = 1
+
+    @property
+    def source_elements(self) -> int:
+        return self.source_planes * self.source_blocks * self.lanes
+
+
+class Stage(NamedTuple):
+    """One move or one computation.  `of`: the stage or the tensor that a move starts from; source == buffer: a computation."""
+
+    tensor: str
+    of: str
+    source: Memory
+    buffer: Memory
+    engine: str
+    loops: tuple[str, ...]
+    bits: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.tensor}.{self.buffer.name}"
+
+    @property
+    def type(self) -> str:
+        moves = self.source != self.buffer
+        return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
+
+
+class StageFeatures(NamedTuple):
+    """See the table at the top of this file."""
+
+    type: str
+    store_bit: int
+    store_num: int
+    compute_bit: int
+    compute_num: int
+    emit_bit: int
+    emit_num: int
+
+
+def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
+    """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
+    rows = spec.out_h if rows is None else rows
+    lanes, bits = unit.dtype.lanes, unit.dtype.size_bytes * 8
+    source = spec.reads[0].planes, _input_rows(spec, rows) * unit.storages[spec.reads[0].storage].row_blocks
+    lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(spec.reads))]
+    goes = Memory.L1 if inside else Memory.DDR
+    if isinstance(spec, ConvSpec):
+        loops = {"g": spec.groups, "m": rows * spec.out_w, "n": spec.n1, "k": spec.k1}
+        reads = [
+            Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A),
+            Operand("w", ("g", "n", "k"), bits, Memory.DDR, Memory.L0B),
+            Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB),
+        ]
+        if spec.residual is not None:
+            reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
+        result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
+        return Nest("CUBE", loops, tuple(reads), result, lanes, *source)
+    plane, steps = ("p", "h", "w"), 1
+    reads = [Operand(f"x{i}", plane, bits, at, Memory.UB) for i, at in enumerate(lies)]
+    if isinstance(spec, VectorSpec):
+        steps = len(spec.steps) + spec.keeps_input
+        for i in range(len(spec.steps)):
+            if spec.steps[i, 3] >= 0:
+                reads += [Operand(f"{what}{i}", ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
+    elif isinstance(spec, SoftmaxSpec) and spec.gaps:
+        reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
+    elif isinstance(spec, PoolSpec):
+        assert isinstance(spec.kernel, Pool)
+        steps = spec.kernel.kernel[0] * spec.kernel.kernel[1]
+        if spec.counts_at >= 0:
+            reads.append(Operand("counts", ("h", "w"), bits, Memory.DDR, Memory.UB))
+    result = Operand("y", plane, bits, goes, Memory.UB)
+    loops = {"p": spec.y.planes, "h": rows, "w": spec.out_w}
+    return Nest("VECTOR", loops, tuple(reads), result, lanes, *source, steps)
+
+
+def _input_rows(spec: AnySpec, rows: int) -> int:
+    """Of the main input: what a block in the middle of the image reads."""
+    kernel = spec.kernel
+    if isinstance(kernel, Conv):
+        rows = (rows - 1) * kernel.stride[0] + (kernel.weights.shape[2] - 1) * kernel.dilation[0] + 1
+    elif isinstance(kernel, Pool):
+        rows = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
+    return min(rows, spec.in_h)
+
+
+@lru_cache(maxsize=256)
+def route(machine: Machine, start: Memory, stop: Memory) -> tuple[tuple[Memory, Memory, str], ...]:
+    """(source, destination, engine) of the fewest moves; of equally short ways the one whose paths the machine lists first.
+
+    Raises ValueError where no way leads there.
+    """
+    ways: list[tuple[tuple[Memory, Memory, str], ...]] = [()]
+    seen = {start}
+    while ways:
+        longer = []
+        for way in ways:
+            at = way[-1][1] if way else start
+            if at == stop:
+                return way
+            for path in machine.paths:
+                to = Memory[path.destination]
+                if path.source == at.name and to not in seen:
+                    longer.append((*way, (at, to, str(path.engine))))
+        seen |= {way[-1][1] for way in longer}
+        ways = longer
+    raise ValueError(f"machine {machine.name}: no way from {start.name} to {stop.name}")
+
+
+def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
+    """The moves of every operand, the computations, and the moves of the result, in the order of the data."""
+    stages = []
+    for operand in nest.reads:
+        of = operand.tensor
+        for source, buffer, engine in route(machine, operand.lies, operand.wanted):
+            stages.append(Stage(operand.tensor, of, source, buffer, engine, operand.loops, operand.bits))
+            of = stages[-1].name
+    write = nest.write
+    at = write.wanted
+    bits = 32 if at == Memory.L0C else write.bits
+    of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
+    stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
+    for source, buffer, engine in route(machine, at, write.lies):
+        stages.append(Stage(write.tensor, stages[-1].name, source, buffer, engine, write.loops, write.bits))
+    return tuple(stages)
+
+
+def groups(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, ...]]:
+    """Stages by (buffer, tensor), the one that is tiled by its loops first."""
+    out: dict[tuple[Memory, str], tuple[Stage, ...]] = {}
+    for stage in stages:
+        at = (stage.buffer, stage.tensor)
+        out[at] = (*out.get(at, ()), stage)
+    return out
+
+
+def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
+    """The loop in which a stage makes a tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
+    if not isinstance(tiling, ConvTiling):
+        constant = not tensor.startswith(("x", "y", "counts"))
+        return ("segment", False) if constant else ("h.outer", tensor != "counts")
+    resident = tiling.weights == "resident"
+    if buffer in ("L0A", "L0B"):
+        return "k.outer", True
+    if tensor == "x":
+        return "block", False
+    if tensor == "w":
+        return ("segment", False) if resident else ("k.chunk", True)
+    if tensor == "bias":
+        return "segment", False
+    if buffer == "L0C" and not resident and tiling.chunk_k1 < extents["k"]:
+        return "n.chunk", False  # partial sums of all tiles of a chunk
+    return ("n.outer" if tiling.order == "m" else "m.outer"), True
+
+
+class Tile(NamedTuple):
+    """What a tiling makes of a stage: elements of one tile, elements (or multiply-accumulates) and instructions in all."""
+
+    elements: int
+    computed: int
+    emitted: int
+
+
+def tiles_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[Tile, ...]:
+    """A tile for every stage."""
+    if isinstance(tiling, ConvTiling):
+        return tuple(_cube_tile(nest, stage, tiling) for stage in stages)
+    return tuple(_vector_tile(nest, stage, tiling) for stage in stages)
+
+
+def _pieces(length: int, size: int) -> list[int]:
+    """`length` cut into pieces of `size`, the last one what is left."""
+    size = min(size, length)
+    return [size] * (length // size) + ([length % size] if length % size else [])
+
+
+def _cube_tile(nest: Nest, stage: Stage, t: ConvTiling) -> Tile:
+    g, m, n, k = (nest.loops[name] for name in "gmnk")
+    c0 = nest.lanes
+    resident = t.weights == "resident"
+    chunks_n = _pieces(n, n if resident else t.chunk_n1)
+    chunks_k = _pieces(k, k if resident else t.chunk_k1)
+    tiles_m = _pieces(m, t.tile_m)
+    tile_m, tile_n, tile_k = t.tile_m, min(t.tile_n1, chunks_n[0]), min(t.tile_k1, chunks_k[0])
+    tiles_n = sum(-(-size // t.tile_n1) for size in chunks_n)  # over all chunks
+    padded = sum(-(-size // 16) * 16 for size in tiles_m)
+    out_tiles = g * len(tiles_m) * tiles_n
+    # loads of L0A and L0B in every chunk: once where the other loop is inside and k is whole, else for every product
+    loads_a = loads_b = rows_a = columns_b = 0
+    for size_n in chunks_n:
+        for size_k in chunks_k:
+            n_tiles, k_tiles = -(-size_n // t.tile_n1), -(-size_k // t.tile_k1)
+            again_a = 1 if k_tiles == 1 and (t.order == "m" or len(tiles_m) == 1) else n_tiles
+            again_b = 1 if k_tiles == 1 and (t.order == "n" or n_tiles == 1) else len(tiles_m)
+            loads_a += g * again_a * len(tiles_m) * k_tiles
+            loads_b += g * again_b * n_tiles * k_tiles
+            rows_a += g * again_a * padded * size_k * c0
+            columns_b += g * again_b * size_n * 16 * size_k * c0
+    whole = g * m * n * 16
+    if stage.tensor == "x" and stage.buffer == Memory.L0A:
+        return Tile(tile_m * tile_k * c0, rows_a, loads_a)
+    if stage.tensor == "x":
+        copies = -(-nest.source_planes // max(1, LOAD_PIECE_BLOCKS // nest.source_blocks))
+        return Tile(nest.source_elements, nest.source_elements, copies)
+    if stage.tensor == "w" and stage.buffer == Memory.L0B:
+        return Tile(tile_n * 16 * tile_k * c0, columns_b, loads_b)
+    if stage.tensor == "w":
+        weights = g * n * k * 16 * c0
+        if resident:
+            return Tile(weights, weights, -(-weights // (WEIGHT_PIECE_BLOCKS * c0)))
+        return Tile(chunks_n[0] * 16 * chunks_k[0] * c0, weights, g * len(chunks_n) * len(chunks_k))
+    if stage.tensor == "bias":
+        return Tile(g * n * 16, g * n * 16, 1)
+    if stage.buffer == Memory.L0C:
+        products = g * len(tiles_m) * sum(-(-a // t.tile_n1) * -(-b // t.tile_k1) for a in chunks_n for b in chunks_k)
+        partial = len(chunks_k) > 1
+        elements = len(tiles_m) * tile_m * chunks_n[0] * 16 if partial else tile_m * tile_n * 16
+        return Tile(elements, g * padded * n * 16 * k * c0, products)
+    return Tile(tile_m * tile_n * 16, whole, out_tiles)
+
+
+def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
+    p, h, w = (nest.loops[name] for name in "phw")
+    c0 = nest.lanes
+    planes, rows = _pieces(p, t.tile_planes), _pieces(h, t.tile_rows)
+    tiles, whole = len(planes) * len(rows), p * h * w * c0
+    if stage.loops == ("p",):
+        return Tile(p * c0, p * c0, 1)
+    if stage.loops == ("h", "w"):
+        return Tile(rows[0] * w * c0, len(planes) * h * w * c0, tiles)
+    if stage.source == stage.buffer:
+        calls = sum(_calls(a * b * w) for a in planes for b in rows)
+        return Tile(planes[0] * rows[0] * w * c0, whole, calls)
+    if stage.tensor == "x0":  # with the halo of a window
+        row = -(-nest.source_blocks // h) * c0
+        return Tile(planes[0] * rows[0] * row, nest.source_elements, tiles)
+    return Tile(planes[0] * rows[0] * w * c0, whole, tiles)
+
+
+def _calls(blocks: int) -> int:
+    """VECTOR instructions over `blocks` contiguous blocks: repeats of eight blocks, and one more for what is left."""
+    return -(-(blocks // 8) // 255) + (blocks % 8 > 0)
+
+
+def live(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:
+    """Elements that a stage keeps in its buffer at a time."""
+    _, double = placed(stage.tensor, stage.buffer.name, tiling, nest.loops)
+    return tile.elements * (2 if double else 1)
+
+
+def features_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[StageFeatures, ...]:
+    """The seven features of every stage."""
+    out = []
+    for stage, tile in zip(stages, tiles_of(nest, stages, tiling), strict=True):
+        kept = live(stage, tile, nest, tiling) if stage.buffer != Memory.DDR else tile.computed
+        out.append(StageFeatures(stage.type, stage.bits, kept, stage.bits, tile.computed, tile.elements * stage.bits, tile.emitted))
+    return tuple(out)
+
+
+def footprints(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> dict[Memory, int]:
+    """Bytes that one block of the operator keeps in each buffer: of every group the tile of its first stage, twice where two are live."""
+    tiles = dict(zip(stages, tiles_of(nest, stages, tiling), strict=True))
+    out: dict[Memory, int] = {}
+    for (buffer, _), group in groups(stages).items():
+        if buffer != Memory.DDR:
+            out[buffer] = out.get(buffer, 0) + live(group[0], tiles[group[0]], nest, tiling) * group[0].bits // 8
+    return out

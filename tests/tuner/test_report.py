@@ -1,0 +1,110 @@
+"""The page of a run: complete, offline, and safe whatever things are called."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from simulator.npu.container import Operator
+from tests.tuning import quick, save_small
+from tuner.cli import main
+from tuner.report.machine_figures import crossings, standing
+from tuner.report.page import page
+from tuner.report.view import RunView, open_view
+
+HOSTILE = '</script><img src=x onerror="alert(1)"><b>&'
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    quick(save_small("inception_block", folder), folder / "RUN", 60)
+    return folder / "RUN"
+
+
+@pytest.fixture(scope="module")
+def view(run_folder: Path) -> RunView:
+    return open_view(run_folder)
+
+
+class _Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.data: dict[str, object] = {}
+        self._inside: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = dict(attrs).get("id") if tag == "script" and dict(attrs).get("type") == "application/json" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is not None:
+            self.data[self._inside] = json.loads(data)
+            self._inside = None
+
+
+def test_every_section_and_every_figure_is_there(view: RunView) -> None:
+    text = page(view)
+    read = _Page(text)
+    anchors = {attrs["id"] for tag, attrs in read.tags if tag == "section"}
+    assert anchors == {attrs["href"][1:] for tag, attrs in read.tags if tag == "a" and attrs["href"]}
+    figures = [attrs["id"] for tag, attrs in read.tags if tag == "div" and attrs.get("class") == "figure"]
+    assert set(read.data) == {f"data-{name}" for name in figures}
+    empty = [name for name, figure in read.data.items() if not figure["data"]]  # type: ignore[index]
+    assert not empty
+    for level, row in view.summary["levels"].items():
+        assert f"{row['cycles']:,}" in text, level
+    assert view.summary["versions"]["numpy"] in text
+    assert "measured: 16" in text  # config.yaml
+
+
+def test_nothing_is_fetched(view: RunView) -> None:
+    read = _Page(page(view))
+    for tag, attrs in read.tags:
+        assert "src" not in attrs, tag
+        assert tag != "link"
+        assert not (attrs.get("href") or "#").startswith("http")
+    policy = next(attrs["content"] for tag, attrs in read.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_hostile_names_stay_text(view: RunView) -> None:
+    operators = tuple(Operator(HOSTILE, operator.macs, operator.accumulators) for operator in view.container.operators)
+    summary = {**view.summary, "model": HOSTILE, "run": HOSTILE, "tags": {HOSTILE: HOSTILE}}
+    bad = dataclasses.replace(view, summary=summary, container=dataclasses.replace(view.container, operators=operators), config=HOSTILE)
+    plain, hostile = _Page(page(view)), _Page(page(bad))
+    assert [tag for tag, _ in plain.tags] == [tag for tag, _ in hostile.tags]  # not one element more
+    assert not any("onerror" in attrs for _, attrs in hostile.tags)
+    assert set(plain.data) == set(hostile.data)
+
+
+def test_engines_are_accounted_for(view: RunView) -> None:
+    drawn = standing(view.timeline(view.levels[-1]))
+    total = [sum(bar.x[i] for bar in drawn.data) for i in range(len(drawn.data[0].x))]
+    assert total == pytest.approx([1.0] * len(total), abs=1e-9)
+
+
+def test_a_crossing_separates_the_faster_from_the_slower(view: RunView) -> None:
+    response = view.response
+    for c in crossings(view):
+        light, heavy = (response.variants.index(name) for name in (c.lighter, c.heavier))
+        above, below = response.cycles_at(1 / (c.share * 1.02)), response.cycles_at(1 / (c.share * 0.98))
+        assert above[light] <= above[heavy]
+        assert below[heavy] <= below[light]
+
+
+def test_the_command_writes_where_it_says(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run_folder), "--out", str(tmp_path / "page.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    written = (tmp_path / "page.html").read_bytes()
+    assert told == {"report": str(tmp_path / "page.html"), "bytes": len(written)}
+    assert re.match(rb"<!doctype html>", written)
+    assert main(["report", str(run_folder), "--out", str(tmp_path / "none" / "page.html")]) == 2

@@ -1,0 +1,106 @@
+"""Runs by their folders: listed, told how far they are, compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from simulator.npu.errors import BadInputError
+from tests.tuning import Driver, quick, save_small
+from tuner.cli import main
+from tuner.log import read_log
+from tuner.runs import compare, find_runs, open_run, standing
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of one model with different seeds, the second one shorter, in folders of different depth."""
+    folder = tmp_path_factory.mktemp("runs")
+    model = save_small("conv_chain", folder)
+    quick(model, folder / "a", 32, seed=0)
+    (folder / "deep").mkdir()
+    quick(model, folder / "deep" / "b", 16, seed=1)
+    return folder
+
+
+def test_all_runs_below_a_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [run.path.relative_to(runs).as_posix() for run in find_runs(runs)] == ["a", "deep/b"]
+    assert main(["ls", str(runs)]) == 0
+    assert "deep/b" in capsys.readouterr().out
+    assert main(["ls", str(runs), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(run["seed"], run["state"]) for run in listed] == [(0, "done"), (1, "done")]
+    assert listed[0]["cycles"] == {
+        name: row["cycles"] for name, row in json.loads((runs / "a" / "summary.json").read_text())["levels"].items()
+    }
+
+
+def test_best_is_what_the_summary_says(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["best", str(runs / "a"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["levels"] == json.loads((runs / "a" / "summary.json").read_text())["levels"]
+
+
+def test_standing_follows_the_log(runs: Path) -> None:
+    now = standing(open_run(runs / "a"))
+    log = read_log(runs / "a")
+    programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
+    assert now.programs == programs["seq"].nunique() == 32
+    assert now.tasks == log["seq"].nunique()
+    assert now.best == {level: int(rows["cycles"].min()) for level, rows in programs.groupby(programs["level"].astype("str"))}
+    assert all(now.first[level] >= cycles for level, cycles in now.best.items())
+
+
+def test_runs_are_compared_at_equal_candidates(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = open_run(runs / "a"), open_run(runs / "deep" / "b")
+    found = compare(a, b)
+    assert found.candidates == 16
+    log = read_log(runs / "a")
+    programs = log[(log["kind"] == "program") & (log["status"] == "ok") & (log["level"].astype("str") == "severe")].sort_values("seq")
+    assert found.cycles["severe"][0] == programs["cycles"].iloc[:16].min()
+    assert found.cycles["severe"][1] == standing(b).best["severe"]
+    assert main(["compare", str(a.path), str(b.path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["levels"]["severe"]["ratio"] == found.ratio("severe")
+
+
+def test_runs_of_different_machines_are_compared_by_force_only(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    quick(save_small("conv_chain", tmp_path), other, 8, machine="ascend310")
+    with pytest.raises(BadInputError, match="machine"):
+        compare(open_run(runs / "a"), open_run(other))
+    assert main(["compare", str(runs / "a"), str(other)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(["compare", str(runs / "a"), str(other), "--force"]) == 0
+
+
+def test_a_run_that_goes_on_and_one_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "RUN"
+    driver = Driver(save_small("conv_chain", tmp_path), out, 10_000)
+    driver.wait_for_parts(2)
+    try:
+        assert main(["status", str(out), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == "running"
+    finally:
+        driver.stop(signal.SIGKILL)
+    assert main(["status", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "stopped" in shown
+    assert "--resume" in shown
+    assert main(["best", str(out)]) == 2
+    assert main(["report", str(out)]) == 2
+    assert "no summary.json yet, the run is stopped" in capsys.readouterr().err
+
+
+def test_what_is_no_run(tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["status", str(tmp_path)], ["best", str(tmp_path)], ["report", str(tmp_path)], ["ls", str(tmp_path / "none")]):
+        assert main(command) == 2, command
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "a", copy)
+    (copy / "run.json").write_text('{"run": 1}')
+    assert main(["status", str(copy)]) == 2
+    assert "run.json: not the identity of a tuning run" in capsys.readouterr().err
+    assert not list(find_runs(tmp_path))

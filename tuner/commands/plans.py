@@ -1,0 +1,138 @@
+"""`plan show --primitives` and `plan diff`: plans as a person reads and compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compiler.derive.plan import Plan, SegmentPlan
+from compiler.derive.plan_diff import Change, PlanDiff, diff
+from compiler.schedule.blocks import cut
+from compiler.tile.primitives import to_text
+from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.stages import nest_of
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, load_machine
+from tuner.build import check_plan, open_source, read_plan
+from tuner.commands.options import parse_shapes
+from tuner.commands.text import print_json
+from tuner.source import SOURCE, Source, read_source
+
+
+def show_primitives(
+    path: Path, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None, as_json: bool
+) -> None:
+    """`tilefarm plan show --primitives`: every operator of a plan as schedule primitives."""
+    plan = read_plan(path)
+    unit = open_source(_source(path, plan, model, machine, shape_texts, random_weights)).unit
+    check_plan(unit, plan, str(path))
+    texts = [(index, name, text) for index, segment, start in _placed(plan) for name, text in _operators(unit, segment, start)]
+    if as_json:
+        print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])
+        return
+    for index, name, text in texts:
+        blocks = plan.segments[index].blocks
+        print(f"# segment {index}, {name}" + (f", the largest of {blocks} blocks" if blocks > 1 else ""))
+        print(text)
+
+
+def _source(
+    path: Path, plan: Plan, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None
+) -> Source:
+    """What the plan was made for: as given, or as the run knows in whose folder it lies."""
+    if model is not None and machine is not None:
+        return Source(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
+    if model is not None or machine is not None:
+        raise BadInputError("--model and --machine go together")
+    run = path.resolve().parent.parent
+    if not (run / SOURCE).is_file():
+        raise BadInputError(f"{path}: lies in no run folder, so give --model and --machine")
+    return read_source(run).source
+
+
+def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
+    """(number, segment, its first operator) of every segment."""
+    out, start = [], 0
+    for index, segment in enumerate(plan.segments):
+        out.append((index, segment, start))
+        start += len(segment.operators)
+    return out
+
+
+def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
+    """(operator, primitives) on the segment's largest block."""
+    blocks = cut(unit, start, start + len(segment.operators), segment.blocks)
+    out = []
+    for k, tiling in enumerate(segment.tilings):
+        spec = unit.kernels[start + k]
+        rows = max(1, max(r.size for r in blocks.computed[k]))
+        fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
+        staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(spec.reads) if piece.storage in blocks.staged]
+        kept = frozenset(i for i, tensor in staged if tensor.produced or i >= fed)
+        out.append((spec.name, to_text(unit.machine, nest_of(unit, spec, rows, kept, blocks.inside[k]), tiling)))
+    return out
+
+
+def diff_plans(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
+    """`tilefarm plan diff`; 1 where `exit_code` is asked for and they differ."""
+    left, right = read_plan(a), read_plan(b)
+    found = diff(left, right)
+    if as_json:
+        print_json(_json(found, left, right))
+    else:
+        for line in _lines(found, left, right):
+            print(line)
+    return 1 if exit_code and not found.equal else 0
+
+
+def _json(found: PlanDiff, a: Plan, b: Plan) -> dict[str, Any]:
+    return {
+        "equal": found.equal,
+        "a": a.digest,
+        "b": b.digest,
+        "keys": {key: list(values) for key, values in found.keys.items()},
+        "only_a": list(found.only_a),
+        "only_b": list(found.only_b),
+        "order": found.order,
+        "changes": [
+            {
+                "operators": list(change.operators),
+                "a": list(change.a),
+                "b": list(change.b),
+                "changed": {key: list(values) for key, values in change.changed.items()},
+            }
+            for change in found.changes
+        ],
+    }
+
+
+def _lines(found: PlanDiff, a: Plan, b: Plan) -> list[str]:
+    """`-` is a, `+` is b; nothing where they are equal."""
+    out = [f"{key}: {old} -> {new}" for key, (old, new) in found.keys.items()]
+    out += [f"- operator {name}" for name in found.only_a] + [f"+ operator {name}" for name in found.only_b]
+    if found.order:
+        out.append("operators come in another order")
+    for change in found.changes:
+        out += _change(change, a, b)
+    return out
+
+
+def _change(change: Change, a: Plan, b: Plan) -> list[str]:
+    numbers = f"segment {change.a[0]}" if change.a == change.b and change.a[0] == change.a[1] else "segments"
+    if change.changed:
+        where = numbers if numbers != "segments" else f"segment {change.a[0]} (now {change.b[0]})"
+        return [f"{where}, {_run(change.operators)}:", *(f"  {key}: {old} -> {new}" for key, (old, new) in change.changed.items())]
+    out = [f"{_run(change.operators)}: cut in other places"]
+    for sign, (first, last), plan in (("-", change.a, a), ("+", change.b, b)):
+        for index in range(first, last + 1):
+            segment = plan.segments[index]
+            blocks = "1 block" if segment.blocks == 1 else f"{segment.blocks} blocks"
+            out.append(
+                f"  {sign} segment {index}, {_run(segment.operators)}: {blocks}, prefetch {segment.prefetch}, window {segment.window}"
+            )
+    return out
+
+
+def _run(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"

@@ -1,0 +1,105 @@
+"""`ls`, `best`, `status`, `compare`: runs by their folders."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from simulator.npu.errors import BadInputError
+from tuner.commands.search import print_levels
+from tuner.commands.text import print_json, print_pairs, print_table
+from tuner.runs import Run, compare, find_runs, open_run, standing
+
+
+def list_runs(folder: Path, as_json: bool) -> None:
+    """`tilefarm ls`."""
+    runs = list(find_runs(folder))
+    if as_json:
+        print_json([_json(folder, run) for run in runs])
+        return
+    if not runs:
+        print(f"{folder}: no run here or below")
+        return
+    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<gain over layer by layer", "<tag")
+    print_table(columns, [_row(folder, run) for run in runs])
+
+
+def _row(folder: Path, run: Run) -> tuple[object, ...]:
+    gains = programs = None
+    if run.summary is not None:
+        gains = " ".join(f"{level}={row['speedup']:.2f}" for level, row in run.summary["levels"].items())
+        programs = run.summary["candidates"]
+    at = run.identity
+    return _place(folder, run), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
+
+
+def _place(folder: Path, run: Run) -> str:
+    return str(run.path.relative_to(folder)) if run.path != folder else str(run.path)
+
+
+def _json(folder: Path, run: Run) -> dict[str, object]:
+    levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
+    return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels}
+
+
+def best(path: Path, as_json: bool) -> None:
+    """`tilefarm best`."""
+    run = open_run(path)
+    if run.summary is None:
+        raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")
+    levels = run.summary["levels"]
+    if as_json:
+        print_json({"run": run.summary["run"], "file": str(path / "best.onnx"), "levels": levels})
+        return
+    print_levels(levels)
+    print(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
+
+
+def status(path: Path, as_json: bool) -> None:
+    """`tilefarm status`."""
+    run = open_run(path)
+    now = standing(run)
+    age_s = None if now.last_row is None else max(0.0, (pd.Timestamp.now(tz="UTC") - now.last_row).total_seconds())
+    if as_json:
+        print_json(
+            {
+                "run": run.identity["run"], "state": run.state, "programs": now.programs, "tasks": now.tasks, "failures": now.failures,
+                "best_cycles": now.best, "first_cycles": now.first, "last_row_age_s": age_s,
+            }
+        )  # fmt: skip
+        return
+    pairs: dict[str, object] = {
+        "run": run.identity["run"],
+        "state": run.state,
+        "programs measured": now.programs,
+        "tasks measured": now.tasks,
+    }
+    pairs |= {f"tasks {name}": count for name, count in now.failures.items()}
+    if age_s is not None:
+        pairs["newest row"] = f"{age_s:,.0f} s ago" if age_s < 3600 else f"{age_s / 3600:,.1f} h ago"
+    if run.state == "stopped":
+        pairs["to go on"] = "tilefarm tune with --resume and the same model, machine and settings"
+    print_pairs(pairs)
+    print()
+    print_table(
+        ("<level", "best cycles", "first program", "of it"),
+        [(level, cycles, now.first[level], f"{cycles / now.first[level]:.3f}") for level, cycles in now.best.items()],
+    )
+
+
+def compare_runs(first: Path, second: Path, force: bool, as_json: bool) -> None:
+    """`tilefarm compare`."""
+    found = compare(open_run(first), open_run(second), force)
+    ratios = {level: found.ratio(level) for level in found.cycles}
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    if as_json:
+        levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in found.cycles.items()}
+        print_json({"first": str(first), "second": str(second), "candidates": found.candidates, "levels": levels, "mean_ratio": mean})
+        return
+    print(f"best after {found.candidates:,} measured programs of each")
+    columns = ("<level", f"{first}", f"{second}", "second / first")
+    print_table(
+        columns, [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in found.cycles.items()] + [("mean", None, None, f"{mean:.4f}")]
+    )

@@ -1,0 +1,222 @@
+"""Figures of the best plans on the machine: latency against level, pipeline, buffers, roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from html import escape
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from simulator.npu.machine import SHARE_UNIT, Engine
+from simulator.occupancy import bytes_in_use, ddr_use, thinned
+from simulator.timeline import Cause, Timeline, stalls
+from simulator.timing_kernel import ENGINES
+from tuner.report.style import CAUSES, INK, MUTED, color, figure
+from tuner.report.view import RunView
+
+_PIXELS = 2000  # work that is closer together than this part of the run is drawn as one bar
+_STEPS = 1500
+
+
+class Crossing(NamedTuple):
+    """Where two variants are equally fast: above `share` of the bandwidth `lighter` wins, below it `heavier`."""
+
+    share: float
+    cycles: float
+    lighter: str
+    heavier: str
+
+
+def crossings(run: RunView) -> list[Crossing]:
+    """All pairs of variants, every sign change between two shares of the grid, linear in 1 / share as `simulator.response` is."""
+    found = []
+    response = run.response
+    x = response.slowness
+    for a, b in combinations(range(len(response.variants)), 2):
+        gap = response.cycles[a] - response.cycles[b]
+        for i, j in pairwise(range(len(x))):
+            if gap[i] * gap[j] < 0:
+                part = gap[i] / (gap[i] - gap[j])
+                at = x[i] + part * (x[j] - x[i])
+                first, second = (a, b) if gap[i] < 0 else (b, a)
+                found.append(
+                    Crossing(1 / at, float(np.interp(at, x, response.cycles[a])), response.variants[first], response.variants[second])
+                )
+    return sorted(found, reverse=True)
+
+
+def latency(run: RunView) -> go.Figure:
+    """Microseconds of every variant over the share of the bandwidth that is left; crossings and levels marked."""
+    drawn = figure("share of the DDR bandwidth that is left", "latency, µs", 440)
+    response, us = run.response, 1e6 / run.machine.clock_hz
+    share = np.array(response.grid) / SHARE_UNIT
+    for i, name in enumerate(response.variants):
+        also = [level for level in run.levels if run.container.same_as(level) == name]
+        drawn.add_scatter(
+            x=share, y=response.cycles[i] * us, name=" = ".join([name, *also]), line={"color": color(i)},
+            hovertemplate="%{x:.3f} of the bandwidth<br>%{y:,.1f} µs<extra>variant " + name + "</extra>",
+        )  # fmt: skip
+    if met := crossings(run):
+        drawn.add_scatter(
+            x=[c.share for c in met], y=[c.cycles * us for c in met], mode="markers", name="crossing",
+            marker={"symbol": "circle-open", "size": 11, "color": INK, "line": {"width": 2}},
+            text=[f"below {c.share:.3f}: {c.heavier} rather than {c.lighter}" for c in met], hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+    for level in run.levels:
+        left = run.container.variant(level).share_units / SHARE_UNIT
+        drawn.add_vline(x=left, line={"color": MUTED, "dash": "dot", "width": 1})
+        # on a logarithmic axis an annotation wants the logarithm, a line the value
+        drawn.add_annotation(
+            x=math.log10(left), y=1, yref="paper", yanchor="top", xanchor="left", text=level, showarrow=False, font_color=MUTED
+        )
+    ticks = [tick for tick in (1, 0.75, 0.5, 0.35, 0.25, 0.18, 0.125, 0.09, 0.06, 0.04, 0.02, 0.01) if tick >= share.min()]
+    drawn.update_xaxes(type="log", range=[0.01, math.log10(share.min())], tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    return drawn
+
+
+def pipeline(run: RunView, t: Timeline) -> go.Figure:
+    """A lane per engine and core, coloured by segment."""
+    lanes = [(core, engine) for core in range(t.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(t, core, engine)]
+    drawn = figure("cycles", "", 90 + 34 * max(4, len(lanes)))
+    gap = max(1, t.cycles // _PIXELS)
+    parts: dict[int, tuple[list[float | None], list[str | None], list[str | None]]] = {}
+    names = [engine.name if t.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
+    for (core, engine), lane in zip(lanes, names, strict=True):
+        rows = t.queues[core * ENGINES + engine]
+        for start, end, segment, first, last in _bars(t, rows[t.work[rows]], gap):
+            x, y, text = parts.setdefault(segment % 8, ([], [], []))
+            x += [start, end, None]
+            y += [lane, lane, None]
+            text += [f"segment {segment}: {escape(run.operators(first, last))}"] * 2 + [None]
+    for shade, (x, y, text) in sorted(parts.items()):
+        drawn.add_scatter(
+            x=x, y=y, text=text, mode="lines", line={"width": 18, "color": color(shade)}, showlegend=False,
+            hovertemplate="%{text}<br>cycle %{x:,}<extra>%{y}</extra>",
+        )  # fmt: skip
+    drawn.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
+    drawn.update_layout(hovermode="closest")
+    return drawn
+
+
+def _works(t: Timeline, core: int, engine: int) -> bool:
+    return bool(t.work[t.queues[core * ENGINES + engine]].any())
+
+
+def _bars(t: Timeline, rows: NDArray[np.int64], gap: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(start, end, segment, first and last operator): neighbours of one segment drawn as one."""
+    start, end, segment, operator = t.start[rows], t.end[rows], t.segment[rows], t.operator[rows]
+    new = np.flatnonzero(np.concatenate(([True], (segment[1:] != segment[:-1]) | (start[1:] - end[:-1] > gap))))
+    first, last = np.minimum.reduceat(operator, new), np.maximum.reduceat(operator, new)
+    close = np.maximum.reduceat(end, new)
+    yield from zip(start[new].tolist(), close.tolist(), segment[new].tolist(), first.tolist(), last.tolist(), strict=True)
+
+
+def standing(t: Timeline) -> go.Figure:
+    """What every engine did with the run: work, waits by cause, done before the end."""
+    found = stalls(t)
+    lanes = [(core, engine) for core in range(t.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(t, core, engine)]
+    names = [engine.name if t.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
+    shares: dict[str, list[float]] = {name: [] for name in CAUSES}
+    for core, engine in lanes:
+        rows = t.queues[core * ENGINES + engine]
+        rows = rows[t.work[rows]]
+        spent = {"work": int((t.end[rows] - t.start[rows]).sum())}
+        mine = (found.core == core) & (found.engine == engine)
+        for cause in Cause:
+            part = mine & (found.cause == cause)
+            spent[cause.name] = int((found.end[part] - found.start[part]).sum())
+        spent["done"] = max(0, t.cycles - sum(spent.values()))
+        for name, cycles in spent.items():
+            shares[name].append(cycles / max(1, t.cycles))
+    drawn = figure("share of the run", "", 110 + 34 * max(4, len(lanes)))
+    label = {
+        "FLAG": "waits for another engine",
+        "LATENCY": "DDR latency",
+        "ISSUE": "not issued yet",
+        "QUEUE": "issue stuck at a full queue",
+    }
+    for name, values in shares.items():
+        drawn.add_bar(
+            y=names, x=values, name=label.get(name, name), orientation="h", marker={"color": CAUSES[name]},
+            hovertemplate="%{x:.1%}<extra>%{y}</extra>",
+        )  # fmt: skip
+    drawn.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
+    drawn.update_xaxes(tickformat=".0%", range=[0, 1])
+    drawn.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
+    return drawn
+
+
+def occupancy(t: Timeline) -> go.Figure:
+    """Bytes in use of every memory on chip of core 0, relative to its size."""
+    drawn = figure("cycles", "in use, of the memory's size")
+    sizes = dict(t.machine.buffers_bytes)
+    for i, (memory, steps) in enumerate(bytes_in_use(t, 0).items()):
+        if not len(steps.cycle):
+            continue
+        shown, limit = thinned(steps, _STEPS), sizes[memory.name]
+        drawn.add_scatter(
+            x=shown.cycle, y=shown.value / limit, customdata=shown.value, line={"shape": "hv", "width": 1.4, "color": color(i)},
+            name=f"{memory.name} (peak {int(steps.value.max()):,} of {limit:,} B)",
+            hovertemplate="%{customdata:,} B, %{y:.0%}<extra>" + memory.name + "</extra>",
+        )  # fmt: skip
+    drawn.add_hline(y=1, line={"color": MUTED, "dash": "dot", "width": 1})
+    drawn.update_yaxes(tickformat=".0%", range=[0, 1.08])
+    return drawn
+
+
+def bandwidth(t: Timeline) -> go.Figure:
+    """DDR bytes per cycle that are read and written, mean over thousandths of the run."""
+    drawn = figure("cycles", "bytes per cycle", 300)
+    use = ddr_use(t)
+    edges = np.linspace(0, max(1, t.cycles), 400)
+    for i, (name, steps) in enumerate((("read", use.read), ("write", use.write))):
+        if len(steps.cycle):
+            total = np.concatenate(([0.0], np.cumsum(np.diff(steps.cycle) * steps.value[:-1])))
+            moved = np.interp(edges, steps.cycle, total)
+            drawn.add_scatter(
+                x=edges[1:], y=np.diff(moved) / np.diff(edges), name=name, stackgroup="ddr", line={"width": 0.5, "color": color(i)},
+                hovertemplate="%{y:.1f} B/cycle<extra>" + name + "</extra>",
+            )  # fmt: skip
+    left = t.machine.ddr.bytes_per_cycle * t.share_units / SHARE_UNIT
+    drawn.add_hline(y=left, line={"color": MUTED, "dash": "dot", "width": 1}, annotation={"text": f"{left:g} B/cycle left at this level"})
+    return drawn
+
+
+def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
+    """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs."""
+    dtype = run.container.dtype.name
+    peak = float(t.machine.macs_per_cycle[dtype]) * t.cores
+    left = t.machine.ddr.bytes_per_cycle * t.share_units / SHARE_UNIT
+    points = [s for s in run.segments(level, t) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]
+    drawn = figure("multiply-adds that the model needs, per DDR byte", "multiply-adds per cycle", 460)
+    if not points:
+        return drawn
+    work = np.array([s.needed_macs if s.needed_macs is not None else s.macs for s in points], np.float64)
+    per_byte = work / np.array([s.ddr_read_bytes + s.ddr_write_bytes for s in points])
+    rate = work / np.array([s.own_cycles for s in points])
+    text = [f"segment {s.segment}: {escape(run.operators(s.first, s.last))}<br>{s.own_cycles:,} cycles, bound by {s.bound}" for s in points]
+    size = 7 + 26 * np.sqrt(np.array([s.own_cycles for s in points]) / max(1, t.cycles))
+    bounds = sorted({s.bound or "" for s in points})
+    for i, bound in enumerate(bounds):
+        mine = [k for k, s in enumerate(points) if (s.bound or "") == bound]
+        drawn.add_scatter(
+            x=per_byte[mine], y=rate[mine], text=[text[k] for k in mine], name=f"bound by {bound}", mode="markers",
+            marker={"size": size[mine], "color": color(i), "opacity": 0.75}, hovertemplate="%{text}<br>%{y:,.0f} MACs/cycle<extra></extra>",
+        )  # fmt: skip
+    low, high = min(per_byte.min(), peak / left) / 2, max(per_byte.max(), peak / left) * 2
+    x = np.geomspace(low, high, 60)
+    drawn.add_scatter(
+        x=x, y=np.minimum(peak, x * left), mode="lines", line={"color": INK, "width": 1.5}, name="roof at this level", hoverinfo="skip"
+    )
+    full = np.minimum(peak, x * t.machine.ddr.bytes_per_cycle)
+    drawn.add_scatter(
+        x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="roof with all bandwidth", hoverinfo="skip"
+    )
+    drawn.update_xaxes(type="log")
+    drawn.update_yaxes(type="log")
+    return drawn

@@ -1,0 +1,107 @@
+"""Figures of the search: how the best came down, what the model predicted, what the workers did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from tuner.report.style import MUTED, color, figure
+from tuner.report.view import RunView
+
+_SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
+
+
+def best_so_far(run: RunView, by_time: bool) -> go.Figure:
+    """Cycles of the best program of every level against measured programs, or seconds since the first."""
+    drawn = figure("seconds since the first program" if by_time else "measured programs", "cycles, relative to the first program")
+    for i, level in enumerate(run.levels):
+        rows = run.programs[run.programs["level"].astype("str") == level]
+        if not len(rows):
+            continue
+        best = rows["cycles"].cummin().to_numpy(np.float64)
+        x = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy() if by_time else np.arange(1, len(rows) + 1)
+        keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
+        keep = np.unique([*keep, len(best) - 1])
+        drawn.add_scatter(
+            x=x[keep], y=best[keep] / best[0], customdata=best[keep], name=level, mode="lines+markers",
+            line={"shape": "hv", "color": color(i)}, marker={"size": 4},
+            hovertemplate="%{customdata:,.0f} cycles<br>%{y:.3f} of the first<extra>" + level + "</extra>",
+        )  # fmt: skip
+    return drawn
+
+
+def predicted_against_measured(run: RunView) -> go.Figure:
+    """Segments: what the cost model (or, before its first training, the formula) expected, and what came out."""
+    rows = run.log[(run.log["status"] == "ok") & run.log["predicted_cycles"].notna() & (run.log["kind"] != "program")]
+    if len(rows) > _SCATTER_POINTS:
+        rows = rows.sample(_SCATTER_POINTS, random_state=0)
+    drawn = figure("predicted cycles", "measured cycles", 480)
+    drawn.update_xaxes(type="log")
+    drawn.update_yaxes(type="log")
+    for i, (name, mine) in enumerate((("formula", rows["model_version"].isna()), ("model", rows["model_version"].notna()))):
+        part = rows[mine]
+        if len(part):
+            text = part["level"].astype("str") + ", task " + part["task"].astype("str").str[:12]
+            drawn.add_scatter(
+                x=part["predicted_cycles"], y=part["cycles"], text=text, name=name, mode="markers",
+                marker={"size": 5, "opacity": 0.55, "color": color(1 - i)},
+                hovertemplate="%{text}<br>%{x:,.0f} predicted<br>%{y:,} measured",
+            )  # fmt: skip
+    if len(rows):
+        ends = [float(rows[["predicted_cycles", "cycles"]].min().min()), float(rows[["predicted_cycles", "cycles"]].max().max())]
+        drawn.add_scatter(x=ends, y=ends, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="equal", hoverinfo="skip")
+    return drawn
+
+
+def prediction_quality(run: RunView) -> pd.DataFrame:
+    """Per level and predictor: predictions made before the measurement, root mean square error in octaves, rank correlation."""
+    rows = run.log[(run.log["status"] == "ok") & run.log["predicted_cycles"].notna() & (run.log["kind"] != "program")]
+    octaves = np.log2(rows["predicted_cycles"] / rows["cycles"].astype("float64"))
+    table = pd.DataFrame(
+        {
+            "level": rows["level"].astype("str"),
+            "predictor": np.where(rows["model_version"].isna(), "formula", "model"),
+            "octaves": octaves,
+            "predicted": rows["predicted_cycles"].astype("float64"),
+            "measured": rows["cycles"].astype("float64"),
+        }
+    )
+    found = []
+    for (level, predictor), part in table.groupby(["level", "predictor"], sort=False):
+        rank = part["predicted"].rank().corr(part["measured"].rank())
+        rms = float(np.sqrt((part["octaves"] ** 2).mean()))
+        found.append((level, predictor, len(part), f"{rms:.3f}", f"{rank:.3f}" if len(part) > 2 else ""))
+    return pd.DataFrame(found, columns=["level", "predictor", "segments", "rms error, octaves", "rank correlation"])
+
+
+def worker_use(run: RunView) -> go.Figure:
+    """Share of the time, in twentieths of the run, in which each worker measured (wall time of its tasks over the time that passed)."""
+    rows = run.log.drop_duplicates(["seq"])
+    rows = rows[rows["worker"].astype("str") != "driver"] if (rows["worker"].astype("str") != "driver").any() else rows
+    drawn = figure("seconds since the first task", "share of time in measurements")
+    if not len(rows):
+        return drawn
+    at = (rows["time"] - rows["time"].min()).dt.total_seconds().to_numpy(np.float64)
+    span = max(float(at.max()), 1e-3)
+    bins = np.minimum((at / span * 20).astype(int), 19)
+    for i, (worker, index) in enumerate(sorted(rows.groupby(rows["worker"].astype("str")).indices.items())):
+        busy = np.bincount(bins[index], rows["wall_s"].to_numpy(np.float64)[index], minlength=20) / (span / 20)
+        drawn.add_scatter(
+            x=(np.arange(20) + 0.5) * span / 20,
+            y=np.minimum(busy, 1.0),
+            name=worker,
+            mode="lines",
+            line={"color": color(i), "shape": "hvh"},
+        )
+    drawn.update_yaxes(range=[0, 1.05], tickformat=".0%")
+    return drawn
+
+
+def failures(run: RunView) -> pd.DataFrame:
+    """Tasks that are not ok: status, kind, how many, and the text of the first."""
+    rows = run.log[run.log["status"] != "ok"].drop_duplicates("seq")
+    found = []
+    for (status, kind), part in rows.groupby([rows["status"].astype("str"), rows["kind"].astype("str")], sort=True):
+        found.append((status, kind, len(part), str(part["error"].iloc[0])))
+    return pd.DataFrame(found, columns=["status", "kind", "tasks", "first message"])

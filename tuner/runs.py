@@ -1,0 +1,140 @@
+"""Runs as their folders tell: what stands there, how far it is, how two of them compare.  Nothing here writes."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from simulator.npu.errors import BadInputError
+from tuner.log import read_log
+from tuner.runfolder import IDENTITY, LOCK, read_json
+
+SUMMARY = "summary.json"
+State = Literal["done", "running", "stopped"]
+_COLUMNS = ["seq", "kind", "level", "status", "cycles", "time"]
+_SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """identity: run.json.  summary: summary.json, None before the end.  `stopped`: it can be resumed."""
+
+    path: Path
+    identity: dict[str, Any]
+    summary: dict[str, Any] | None
+    state: State
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(self.identity["levels"])
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is, by its published rows.  programs, tasks: measured; failures: tasks by status other than ok.
+
+    best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
+    """
+
+    programs: int
+    tasks: int
+    failures: dict[str, int]
+    best: dict[str, int]
+    first: dict[str, int]
+    last_row: pd.Timestamp | None
+
+
+def open_run(path: Path) -> Run:
+    """Raises `BadInputError` where there is no run."""
+    if not (path / IDENTITY).is_file():
+        raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune --out` wrote")
+    identity = read_json(path / IDENTITY)
+    if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
+        raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
+    summary = read_json(path / SUMMARY) if (path / SUMMARY).is_file() else None
+    return Run(path, identity, summary, _state(path, summary is not None))
+
+
+def find_runs(folder: Path) -> Iterator[Run]:
+    """Every run in a folder or below it, by path."""
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: not a folder")
+    for found in sorted(folder.rglob(IDENTITY)):
+        try:
+            yield open_run(found.parent)
+        except BadInputError:
+            continue  # a study's identity, or somebody else's file of that name
+
+
+def _state(path: Path, ended: bool) -> State:
+    """Whether a driver holds the lock; it is tried shared, so that two who look do not see each other."""
+    try:
+        with (path / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "running"
+    except OSError:
+        pass
+    return "done" if ended else "stopped"
+
+
+def standing(run: Run) -> Standing:
+    """Read the log.  Raises `BadInputError` where there is none."""
+    log = read_log(run.path)[_COLUMNS]
+    programs = _programs(log)
+    failed = log[log["status"] != "ok"].drop_duplicates("seq")["status"].astype("str").value_counts()
+    by_level = [(level, programs[programs["level"] == level]["cycles"]) for level in run.levels]
+    return Standing(
+        programs["seq"].nunique(),
+        log["seq"].nunique(),
+        {str(name): int(count) for name, count in sorted(failed.items())},
+        {level: int(cycles.min()) for level, cycles in by_level if len(cycles)},
+        {level: int(cycles.iloc[0]) for level, cycles in by_level if len(cycles)},
+        log["time"].max() if len(log) else None,
+    )
+
+
+def _programs(log: pd.DataFrame) -> pd.DataFrame:
+    rows = log[(log["kind"] == "program") & (log["status"] == "ok")].sort_values("seq", kind="stable")
+    return rows.assign(level=rows["level"].astype("str"))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs after the same number of measured programs.  cycles: level -> best of either; ratio: second / first."""
+
+    candidates: int
+    cycles: dict[str, tuple[int, int]]
+
+    def ratio(self, level: str) -> float:
+        first, second = self.cycles[level]
+        return second / first
+
+
+def compare(a: Run, b: Run, force: bool = False) -> Comparison:
+    """Best so far at equal candidates: the smaller number of the two runs' measured programs.
+
+    Raises `BadInputError` where the runs were made for different models, machines or simulators (unless `force`), or share no level.
+    """
+    for key, what in _SAME:
+        if a.identity.get(key) != b.identity.get(key) and not force:
+            theirs, ours = b.identity.get(key), a.identity.get(key)
+            raise BadInputError(f"{b.path}: {what} {theirs!r}, {a.path} has {ours!r}; cycles do not compare (--force to see them)")
+    levels = [level for level in a.levels if level in b.levels]
+    if not levels:
+        raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")
+    logs = [_programs(read_log(run.path)[_COLUMNS]) for run in (a, b)]
+    count = min(log["seq"].nunique() for log in logs)
+    if not count:
+        raise BadInputError(f"{a.path}, {b.path}: one of them has measured no program yet")
+    best = []
+    for log in logs:
+        last = sorted(log["seq"].unique())[count - 1]
+        rows = log[log["seq"] <= last]
+        best.append({level: int(rows[rows["level"] == level]["cycles"].min()) for level in levels})
+    return Comparison(count, {level: (best[0][level], best[1][level]) for level in levels})
