@@ -1,7 +1,7 @@
 """How many blocks a window needs, and can hold: W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block))).
 
 latency: a block through all operators, one after the other.  II, the initiation interval: what the busier of the two lanes, or the bus,
-needs per block.  resident: what L1 holds whatever the window is; live bytes: a block of every intermediate.
+needs per block.  resident: what L1 holds whatever the window is; live bytes: what one more block under way takes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from compiler.derive.plan import Tiling
 from compiler.schedule.blocks import Blocks
-from compiler.schedule.memory import staged_blocks, weight_wishes
+from compiler.schedule.memory import staged_wishes, weight_wishes
 from compiler.schedule.window import lanes, load_cycles
 from compiler.tile.features import operator_cycles
 from compiler.tile.spec import Unit
@@ -25,11 +25,8 @@ def formula_window(unit: Unit, blocks: Blocks, prefetch: int, tilings: Sequence[
         work[lane] += operator_cycles(unit, blocks, k, tilings[k])
     latency, interval = work[0] + work[1], max(work)
     needed = -int(-latency // interval) if interval else 1
-    live = resident = 0
-    for storage, staged in blocks.staged.items():
-        size = staged_blocks(unit, blocks, storage)
-        live += size * staged.produced
-        resident += 0 if staged.produced else size * prefetch
-    resident += max(sum(wish.size for wish in weight_wishes(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
-    room = (unit.machine.buffer_blocks(Memory.L1) - resident) // live if live else needed
+    chunks = max(sum(wish.size for wish in weight_wishes(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
+    one, two = (sum(wish.size for wish in staged_wishes(unit, blocks, prefetch, window)) for window in (1, 2))
+    live = two - one
+    room = 1 + (unit.machine.buffer_blocks(Memory.L1) - chunks - one) // live if live else needed
     return max(1, min(needed, room, iterations))

@@ -2,7 +2,7 @@
 
 | name   | memory | what                                                                        |
 |--------|--------|-----------------------------------------------------------------------------|
-| tS.i   | L1     | slot i of what the segment keeps of storage S                               |
+| tS.i   | L1     | slot i of what the segment keeps of storage S; tS.0 alone where it is a ring |
 | wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks   |
 | bK     | UB     | constants of kernel K: bias, scales, masks, counts                          |
 | oK.i   | UB     | slot i of the tile that kernel K works on or hands out                      |
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.ir.graph import Pool
-from compiler.schedule.blocks import Blocks
+from compiler.schedule.blocks import Blocks, Staged
 from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
@@ -137,9 +137,10 @@ def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     return wishes
 
 
-def staged_blocks(unit: Unit, blocks: Blocks, storage: int) -> int:
-    """Size of a slot of a staged storage."""
-    return _round(blocks.staged[storage].blocks(unit.storages[storage].row_blocks), 16)
+def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
+    """Size of one of a staged storage's slots, or of the ring that holds all of them."""
+    storage = unit.storages[staged.storage]
+    return _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
 
 
 def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> list[Wish]:
@@ -149,8 +150,10 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
     wishes = []
     for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
         staged = blocks.staged[storage]
-        size = staged_blocks(unit, blocks, storage)
-        if repeated and (slots > 1 or not staged.produced):
+        size = slot_blocks(unit, staged, slots)
+        if staged.cached:
+            wishes.append(Wish(f"t{storage}.0", size, 0, last))
+        elif repeated and (slots > 1 or not staged.produced):
             wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
         else:
             touched = sum(1 << k for k in set.union(*touching(unit, blocks, storage)))

@@ -7,6 +7,7 @@ A node is (operator k, iteration t): one block of one image at one operator.  No
 |--------|-------|---------------------------------------------------------------------------------------------------------|
 | first  | 1     | an operator takes its blocks in their order                                                             |
 | second | 0     | a block's data goes from operator to operator                                                           |
+| second | 1     | so does the halo that the block before it left in a ring                                                |
 | slot   | slots | what fills a slot of a buffer comes after the last who reads what was there `slots` iterations before   |
 
 Edges of the first and second kind carry weights, the cycles of the node they leave; a node's weight is the heaviest path from it to the
@@ -68,7 +69,8 @@ def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`schedule.memory.slot_counts`)."""
     start, count = blocks.start, blocks.stop - blocks.start
     rows = [(k, k, 1, FIRST) for k in range(count)]
-    rows += [(p - start, k, 0, SECOND) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
+    data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
+    rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
         makers, readers = touching(unit, blocks, storage)
         fillers = makers | (readers if any(load.storage == storage for load in blocks.loads) else set())
@@ -95,7 +97,7 @@ def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate = min(cap_units(unit.machine, Engine.MTE2), port_units(unit.machine, SHARE_UNIT)) // SHARE_UNIT
     blocks_per_row = [load.planes * unit.storages[load.storage].row_blocks for load in blocks.loads]
-    rows = [[blocks.staged[load.storage].rows[t % blocks.count].size for t in iterations] for load in blocks.loads]
+    rows = [[blocks.staged[load.storage].fresh[t % blocks.count].size for t in iterations] for load in blocks.loads]
     sizes = np.array(rows, np.int64).reshape(len(rows), len(iterations)) * np.array(blocks_per_row, np.int64)[:, None]
     return sizes * BLOCK_BYTES // max(1, rate)
 

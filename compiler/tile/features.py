@@ -34,7 +34,7 @@ _AT = {name: i for i, name in enumerate(FEATURES)}
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
     t = tables(unit.machine)
     images = unit.storages[0].n
     out = [0.0] * len(FEATURES)
@@ -45,11 +45,12 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
-        size = sum(r.size for r in blocks.staged[load.storage].rows) * unit.storages[load.storage].row_blocks
+        size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
-    slots = slot_counts(unit, blocks, plan.prefetch, plan.window)
-    for storage, count in slots.items():
-        out[_AT["l1_blocks_log2"]] += blocks.staged[storage].blocks(unit.storages[storage].row_blocks) * count
+    for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
+        staged = blocks.staged[storage]
+        high = staged.high(count, images) * (1 if staged.cached else count)
+        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
     ddr = unit.machine.ddr
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / ddr.read_cap_bytes_per_cycle
@@ -170,6 +171,7 @@ def _vector(
         repeats = size / s.out_w * groups * taps
         read = size * pool.stride[0] * pool.stride[1]
     elif isinstance(s, VectorSpec):
+        read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
     else:

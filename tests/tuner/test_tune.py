@@ -383,7 +383,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion"])
+@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "halo_cache"])
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
     summary = quick(model, run, 20, f"use.{part}=false")
@@ -403,6 +403,8 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
         whole_tasks = sorted_tasks(whole)
         assert any('"sliding":true' in text for text in whole_tasks["payload"]), "with it, windows are looked at"
+    elif part == "halo_cache":
+        assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":
         assert {segment.blocks for segment in segments if len(segment.operators) > 1} == {1}
         assert any(segment.blocks > 1 for segment in segments), "single operators still come in blocks"

@@ -47,7 +47,7 @@ def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gen
     choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))
     return Gene(
         start, stop, int(rng.choice(counts)), int(rng.integers(1, MAX_PREFETCH + 1)), int(rng.choice(WINDOWS)),
-        int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices, (0,), bool(rng.integers(2)),
+        int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices, (0,), -int(rng.integers(2)), bool(rng.integers(2)),
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
         if gene.window != FORMULA:
             assert plan.window == (gene.window if gene.window != ALL else "all")
         assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
-        placed = place(u, plan, cut(u, gene.start, gene.stop, gene.blocks))
+        placed = place(u, plan, cut(u, gene.start, gene.stop, gene.blocks, plan.caching))
         if isinstance(placed, Infeasible):
             assert " of UB" in placed.what, "L1 was what realising looked at"
         else:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, realise
+from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, realise, whole_or
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.features import FEATURES, raw_features, scaled
@@ -40,6 +40,7 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert gene.sliding or gene.window == 1, "slots that nobody uses"
         assert 0 <= gene.chunk < len(CHUNK_BUDGETS)
         assert all(0 <= choice < choice_count(u, gene.start + k) for k, choice in enumerate(gene.choices))
+        assert gene.cached == whole_or(gene, gene.cached), "one spelling"
         assert gene.choices == () or any(gene.choices), "all zeros has one spelling, so that equal genes have one key"
 
 
@@ -108,6 +109,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "merge_segments": lambda a, b: len(b) == len(a) - 1 and stops(b) < stops(a),
     "shift_border": one_border_moved,
     "change_blocks": only("blocks"),
+    "toggle_halo": only("cached"),
     "change_window": only("window", "sliding"),
     "change_prefetch": only("prefetch"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),

@@ -51,7 +51,7 @@ def schedules(draw: st.DrawFn, windows: tuple[int | str, ...] = (1, 2, 3, 5, "al
     u = small(draw(st.sampled_from(sorted(SMALL_MODELS))))
     start = draw(st.integers(0, len(u.kernels) - 1))
     stop = draw(st.integers(start + 1, min(len(u.kernels), start + 6)))
-    blocks = cut(u, start, stop, draw(st.integers(1, 6)))
+    blocks = cut(u, start, stop, draw(st.integers(1, 6)), draw(st.integers(0, (1 << stop - start) - 1)))
     window = draw(st.sampled_from(windows))
     slots = slot_counts(u, blocks, draw(st.integers(1, 4)), window)
     count = blocks.count * u.storages[0].n
@@ -163,8 +163,9 @@ def lowered(u: Unit, plan: SegmentPlan) -> Lowered:
 
 def cycles_of(u: Unit, plan: SegmentPlan) -> int:
     compiler = Compiler(u)
-    program = compiler.link([lowered(u, plan)])
-    return simulate_levels(program, u.machine, ("none",))["none"].cycles
+    parts = compiler.alone(plan, 0)
+    assert not isinstance(parts, Infeasible)
+    return simulate_levels(compiler.link(parts), u.machine, ("none",))["none"].cycles
 
 
 def planned(u: Unit, **gene: object) -> SegmentPlan:
