@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compiler.ir.graph import Conv, Kernel, Pool
+from compiler.ir.graph import Conv, Kernel, Pool, Resample
 
 
 class Rows(NamedTuple):
@@ -41,6 +41,10 @@ def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
         size, stride, dilation, pad = kernel.weights.shape[2], kernel.stride[0], kernel.dilation[0], kernel.pads[0]
     elif isinstance(kernel, Pool):
         size, stride, dilation, pad = kernel.kernel[0], kernel.stride[0], 1, kernel.pads[0]
+    elif isinstance(kernel, Resample):
+        bounds = kernel.rows.bounds[out.start : out.stop]
+        first, last = int(bounds[:, 0].min()), int(bounds[:, 1].max())
+        return Rows(first, last) if first < last else Rows(0, 1)  # all of it is filled: still a row, so that there is one to name
     else:
         return out
     start = out.start * stride - pad
