@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import Code, Ints, flat, strided
-from compiler.emit.vector import UB_SLOT, Place, load_tile, store_tile
+from compiler.emit.records import Code, Ints, Place, flat, strided
+from compiler.emit.vector import UB_SLOT, load_tile, store_tile
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD))
@@ -88,7 +88,7 @@ def emit_resample(
             last = middle + (j.tile_planes * j.in_rows * j.out_w if len(columns) else 0)
             product = last + (j.tile_planes * j.tile_rows * j.out_w if len(rows) or not len(columns) else 0)
             size = count * j.out_w
-            if at + 8 + 2 * planes * (taken * max(j.in_w, j.out_w) + size) // 1024 >= out.shape[0]:
+            if at + 12 + 2 * planes * (taken * max(j.in_w, j.out_w) + size) // 1024 >= out.shape[0]:
                 return -1
             if taken:
                 at = load_tile(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, j.in_w, planes, taken, x)
