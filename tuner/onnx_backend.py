@@ -94,9 +94,7 @@ class NpuBackend(Backend):  # type: ignore[misc]
     """`machine`: a preset or a YAML file; `dtype`: of the NPU's storage."""
 
     @classmethod
-    def prepare(
-        cls, model: ModelProto, device: str = DEVICE, machine: str = MACHINE, dtype: str = "float32", **kwargs: Any
-    ) -> NpuRep:
+    def prepare(cls, model: ModelProto, device: str = DEVICE, machine: str = MACHINE, dtype: str = "float32", **kwargs: Any) -> NpuRep:
         """Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
         return NpuRep(model, machine, DataType[dtype])
 
