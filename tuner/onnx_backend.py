@@ -77,7 +77,7 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         values = {name: feeds.pop(name) for name in self.inputs[self._first_bound :]}
         session = self._session(values)
         found = session.run(self.outputs, feeds, session.levels[0])
-        return namedtupledict("Outputs", self.outputs)(*found)  # type: ignore[no-any-return]
+        return namedtupledict("Outputs", self.outputs)(*found)
 
     def _session(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
         key = b"".join(f"{value.dtype}{value.shape}".encode() + value.tobytes() for value in values.values())
