@@ -20,7 +20,7 @@ from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
 from compiler.schedule.window import touching
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 # where a convolution's results go first
@@ -186,6 +186,8 @@ def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
         return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
     if isinstance(spec, SoftmaxSpec):
         return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
+    if isinstance(spec, ResampleSpec):
+        return spec.slot_blocks(tiling.tile_planes, tiling.tile_rows)
     assert isinstance(spec, VectorSpec)
     return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
 
