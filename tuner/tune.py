@@ -243,7 +243,7 @@ def _finish(opened: Opened, run: _Run, folder: RunFolder, config: TuneConfig, re
             raise RuntimeError(f"level {level}: the champion took {expected} cycles when it was measured, {found} when it was compiled")
     base = measure_plans(opened.compiler, dict.fromkeys(levels, baseline))
     container = container_of(unit, measured)
-    package(opened.model, container, folder.best, request.style)
+    package(opened.part, container, folder.best, request.style)
     errors = _errors(opened, folder, levels, container.same_as, request.style)
     wall_s = time.monotonic() - begun
     searched = champions.programs
