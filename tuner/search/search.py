@@ -74,7 +74,8 @@ class Search:
         self.models: list[CostModel | None] = [None] * len(levels)
         self.border = np.zeros(len(levels))
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
-        off = set() if config.use.window else {"change_window"}
+        use = config.use
+        off = {name for name, on in (("change_window", use.window), ("toggle_halo", use.halo_cache)) if not on}
         self.moves = allowed(off)
 
     # one generation
@@ -101,7 +102,8 @@ class Search:
             raise InfeasibleError(f"{self.unit.machine.name}: layer by layer: {answer.error}")
         self._admit(self.islands[0], replies)
         # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
-        self._measure_segments(measure, unknown(self.table, [*genome, *self._wanted(first_genes(self.unit, self.table))]))
+        first = self._wanted(first_genes(self.unit, self.table, self.config.use.halo_cache))
+        self._measure_segments(measure, unknown(self.table, [*genome, *first]))
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
