@@ -3,7 +3,8 @@
 The nodes that the handlers refuse are found by translating all of them, one by one: behind a refused one its outputs are taken for inputs.
 The partition is the convex set of the others that has the most multiply-accumulates (`compiler.frontend.convex`).  At its border
 tensors have ONNX's own order, which may not suit a node that liked them as the NPU had left them; so what was chosen is
-translated again as it stands, until nothing in it is refused.
+translated again as it stands, until nothing in it is refused.  A node that is refused for how a Transpose or Reshape has left its
+input, and would be taken with that input from the host, stays; the host moves the values instead.
 
 Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.
 """
@@ -13,14 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from compiler.frontend.attributes import attributes, names_read
+from compiler.frontend.attributes import attributes, label, names_read
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.macs import known_shapes, node_macs
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
@@ -69,10 +70,10 @@ def partition(model: ModelProto, handlers: Mapping[str, Handler]) -> Partition:
     while True:
         inside = parts.choose(refused)
         npu, numbers = parts.extract(inside)
-        found, operators = _trial(npu, dict(handlers))
-        if found:
-            refused |= {numbers[i]: why for i, why in found.items()}
-        elif operators:
+        trial = _trial(npu, dict(handlers))
+        if trial.refused:
+            refused |= {numbers[i]: why for i, why in _blamed(parts, npu, numbers, trial, dict(handlers)).items()}
+        elif trial.operators:
             return Partition(model, npu, frozenset(inside), parts.host(inside, refused))
         else:
             first = min(refused, default=None)
@@ -171,8 +172,31 @@ def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[
     return live
 
 
-def _trial(model: ModelProto, handlers: dict[str, Handler]) -> tuple[dict[int, str], int]:
-    """(node -> why it is refused, how many operators the others became), each node on its own: see the top."""
+class _Trial(NamedTuple):
+    """refused: node -> why.  views: nodes that only say how a tensor lies.  operators: how many there are of the others."""
+
+    refused: dict[int, str]
+    views: set[int]
+    operators: int
+
+
+def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], trial: _Trial, handlers: dict[str, Handler]) -> dict[int, str]:
+    """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
+    blamed: dict[int, str] = {}
+    producer = {name: i for i, node in enumerate(npu.graph.node) for name in node.output}
+    for i, why in trial.refused.items():
+        node = npu.graph.node[i]
+        views = {producer[name] for name in node.input if name in producer} & trial.views
+        if views and not _trial(parts.extract([numbers[i]])[0], handlers).refused:
+            reader = label(node)
+            blamed |= {v: f"{label(npu.graph.node[v])}: {reader} cannot read its result where it lies on the NPU" for v in views}
+        else:
+            blamed[i] = why
+    return blamed
+
+
+def _trial(model: ModelProto, handlers: dict[str, Handler]) -> _Trial:
+    """Every node on its own: see the top."""
     state = Translator(model)
     types = {item.name: item for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     refused: dict[int, str] = {}
@@ -184,13 +208,17 @@ def _trial(model: ModelProto, handlers: dict[str, Handler]) -> tuple[dict[int, s
 
     from_host(item.name for item in model.graph.input if not state.is_constant(item.name))
     received = set(state.views)
+    views: set[int] = set()
     for i, node in enumerate(model.graph.node):
+        before = len(state.operators)
         try:
             for name in node.input:
                 if name and name not in state.views and not state.is_constant(name):
                     what = _strange(types[name]) if name in types else "of unknown type"
                     raise state.refuse(node, f"input {name!r} is {what}; float of a known shape is supported")
             translate_node(state, node, handlers)
+            if len(state.operators) == before:
+                views.add(i)
         except UnsupportedError as error:
             refused[i] = str(error)
             from_host(node.output)
@@ -207,7 +235,7 @@ def _trial(model: ModelProto, handlers: dict[str, Handler]) -> tuple[dict[int, s
             taken.add(tensor)
         except UnsupportedError as error:
             refused[i] = str(error)
-    return refused, len(state.operators)
+    return _Trial(refused, views, len(state.operators))
 
 
 def _strange(item: ValueInfoProto) -> str:
@@ -240,6 +268,8 @@ def _constants(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict
 
 def _evaluated(model: ModelProto, node: NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """A node of constants by onnx's own evaluator; {} where that cannot, or the result would be too large."""
+    from onnx.reference import ReferenceEvaluator  # 0.4 s: only models that are not supported as a whole pay for it
+
     names = [name for name in node.output if name]
     if names_read([node]) - known.keys() or any(name not in shapes or math.prod(shapes[name]) > MAX_FOLDED for name in names):
         return {}
@@ -247,7 +277,7 @@ def _evaluated(model: ModelProto, node: NodeProto, known: Mapping[str, Array], s
     ports = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(known[n].dtype), known[n].shape) for n in inputs]
     graph = onnx.helper.make_graph([node], "constant", ports, [ValueInfoProto(name=name) for name in names])
     try:
-        evaluator = onnx.reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=model.opset_import))
+        evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=model.opset_import))
         found = evaluator.run(names, {name: known[name] for name in inputs})
     except _FAILURES:
         return {}

@@ -14,8 +14,10 @@ from tuner.build import Opened, check_out, container_of, default_plan, measure_p
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_table
 from tuner.export import open_run, run_plans
-from tuner.macs import npu_macs, program_macs
+from tuner.host import host_lines, host_nodes, mac_share
+from tuner.macs import program_macs
 from tuner.source import Source
+from tuner.summary import HostNodeSummary
 
 Style = Literal["function", "epcontext"]
 
@@ -53,7 +55,7 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
     container = container_of(opened.unit, measured)
     container_bytes = package(opened.part, container, out, style)
     machine = opened.unit.machine
-    macs = model_macs(opened.model)
+    host = host_nodes(opened)
     levels: dict[str, Any] = {}
     for level, m in measured.items():
         levels[level] = {
@@ -77,9 +79,9 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         "machine_digest": machine.digest,
         "dtype": opened.unit.dtype.name,
         "style": style,
-        "macs": macs,
-        "npu_mac_share": npu_macs(opened.unit, opened.model) / macs if macs else 1.0,
-        "host": host_report(opened, macs),
+        "macs": model_macs(opened.model),
+        "npu_mac_share": mac_share(opened),
+        "host": [node.model_dump() for node in host],
         "operators": len(opened.unit.kernels),
         "container_bytes": container_bytes,
         "file_bytes": out.stat().st_size,
@@ -88,42 +90,13 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
     if as_json:
         print_json(report)
     else:
-        _print(report, levels)
+        _print(report, host, levels)
 
 
-def host_report(opened: Opened, macs: int) -> list[dict[str, Any]]:
-    """The nodes that stay with the host, and why."""
-    return [
-        {
-            "node": node.name,
-            "op": node.op_type,
-            "refused": node.refused,
-            "why": node.why,
-            "macs": node.macs,
-            "mac_share": node.macs / macs if macs else 0.0,
-        }
-        for node in opened.part.host
-    ]
-
-
-def host_lines(host: Sequence[Mapping[str, Any]], most: int = 12) -> list[str]:
-    """A line for each node that is refused, one for the others."""
-    refused = [row for row in host if row["refused"]]
-    lines = [f"host, {row['mac_share']:.1%} of MACs: {row['why']}" for row in refused[:most]]
-    if len(refused) > most:
-        lines.append(f"host, {sum(row['mac_share'] for row in refused[most:]):.1%} of MACs: {len(refused) - most} more that are refused")
-    others = [row for row in host if not row["refused"]]
-    if others:
-        kinds = ", ".join(dict.fromkeys(row["op"] for row in others))
-        share = sum(row["mac_share"] for row in others)
-        lines.append(f"host, {share:.1%} of MACs: {len(others)} nodes beyond those ({kinds}), to keep the rest in one piece")
-    return lines
-
-
-def _print(report: Mapping[str, Any], levels: Mapping[str, Mapping[str, Any]]) -> None:
+def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: Mapping[str, Mapping[str, Any]]) -> None:
     print(f"{report['model']} on {report['machine']}, {report['dtype']}: {report['operators']} operators, {report['macs']:,} MACs, "
           f"{report['npu_mac_share']:.1%} of them on the NPU")  # fmt: skip
-    for line in host_lines(report["host"]):
+    for line in host_lines(host):
         print(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(
