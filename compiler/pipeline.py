@@ -1,7 +1,7 @@
 """The compiler, from top to bottom: the one place to read first.
 
 load      frontend.load        ONNX file -> checked, cleaned ModelProto
-lower     frontend.lower       ModelProto -> Graph, rewritten
+lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
 unit      tile.spec            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
 plan      derive               which segments, how many blocks, what stays on chip, every tiling
 blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
