@@ -16,7 +16,7 @@ from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
@@ -142,7 +142,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -166,6 +166,10 @@ def _vector(
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+    elif isinstance(s, ResampleSpec):
+        runs = len(s.columns) + len(s.rows)
+        repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
+        read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
     else:
         repeats, calls = size / 8 * 10, tiles * 10
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
