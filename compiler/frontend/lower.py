@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 
 from onnx import ModelProto
 
@@ -23,13 +22,10 @@ def lower(model: ModelProto, digest: str | None = None) -> Graph:
     return lower_with_report(model, digest)[0]
 
 
-def lower_with_report(model: ModelProto, digest: str | None = None, without: Collection[str] = ()) -> tuple[Graph, RewriteReport]:
-    """As `lower`, with how often each rewrite fired.
-
-    digest: of the file, where the caller has it; else of `model`.  without: names of rewrites that are switched off.
-    """
-    graph = _translated(model, digest if digest is not None else model_digest(model))
-    return rewrite(graph, [rule for rule in RULES if rule.name not in without])
+def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
+    """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
+    graph = translated(model, digest if digest is not None else model_digest(model))
+    return rewrite(graph, RULES)
 
 
 def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
@@ -43,7 +39,8 @@ def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
         return lower(part.npu, digest), part
 
 
-def _translated(model: ModelProto, digest: str) -> Graph:
+def translated(model: ModelProto, digest: str) -> Graph:
+    """Cleaned and translated, not rewritten."""
     cleaned = clean(model)
     try:
         return translate(cleaned, HANDLERS, digest)
