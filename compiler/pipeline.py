@@ -6,8 +6,8 @@ unit      tile.spec            Graph x Machine x data type -> storages, kernels,
 plan      derive               which segments, how many blocks, what stays on chip, every tiling
 blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
 memory    schedule.memory      where: L1 and UB, with lifetimes, or why it does not fit
-segment   emit.segment         sequential records of one segment (cached by its plan)
-stream    schedule.sync        flags and issue order -> one stream
+segment   emit.segment         sequential records of one core's share of a segment (cached by its plan)
+stream    schedule.sync        flags and issue order -> one stream per core
 program   simulator.npu        streams + memory map, verified
 """
 
@@ -15,16 +15,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.emit.segment import Lowered, lower_segment, new_scratch
-from compiler.schedule.sync import Footprint, Schedule, Synchroniser
+from compiler.schedule.blocks import Share
+from compiler.schedule.footprint import Footprint
+from compiler.schedule.memory import named
+from compiler.schedule.sync import Synchroniser
+from compiler.schedule.write import Schedule
 from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.program import Program
+
+
+class Part(NamedTuple):
+    """One core's share of a segment, lowered."""
+
+    segment: int
+    core: int
+    lowered: Lowered
 
 
 class Compiler:
@@ -34,19 +47,22 @@ class Compiler:
         self.unit = unit
         self.synchroniser = Synchroniser(unit.machine, unit.memory)
         self._scratch = new_scratch()
-        self._cache: OrderedDict[tuple[int, bool, str], Lowered | Infeasible] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, bool, str, Share], Lowered | Infeasible] = OrderedDict()
         self._footprints: WeakKeyDictionary[Lowered, Footprint] = WeakKeyDictionary()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
 
-    def segment(self, plan: SegmentPlan, start: int, flip: bool = False) -> Lowered | Infeasible:
-        """Sequential records of one segment whose first kernel is `start`."""
-        key = (start, flip, plan.key)
+    def segment(self, plan: SegmentPlan, start: int, flip: bool = False, share: Share = (0, 1)) -> Lowered | Infeasible:
+        """Sequential records of part i of m of the segment whose first kernel is `start`, wherever it runs."""
+        return self._lowered(plan, plan.key, start, flip, share)
+
+    def _lowered(self, plan: SegmentPlan, plan_key: str, start: int, flip: bool, share: Share) -> Lowered | Infeasible:
+        key = (start, flip, plan_key, share)
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        lowered = lower_segment(self.unit, plan, start, flip, self._scratch)
+        lowered = lower_segment(self.unit, plan, start, flip, self._scratch, share)
         self._cache[key] = lowered
         self._cached_bytes += _size(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
@@ -59,36 +75,58 @@ class Compiler:
         parts = self.parts(plan)
         return parts if isinstance(parts, Infeasible) else self.link(parts)
 
-    def link(self, parts: Sequence[Lowered]) -> Program:
-        """Segments in their order as one program; a single one is what a task measures."""
-        stream = self.synchroniser.write(self.schedule(parts), [part.code for part in parts])
+    def link(self, parts: Sequence[Part]) -> Program:
+        """Parts in their order as one program; those of a single segment are what a task measures."""
+        codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
+        streams = self.synchroniser.write(self.schedule(parts), codes, segments)
         machine = self.unit.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
-        return Program(machine.digest, (stream, *(idle for _ in range(machine.cores - 1))), self.unit.memory)
+        return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)
 
-    def schedule(self, parts: Sequence[Lowered]) -> Schedule:
+    def schedule(self, parts: Sequence[Part]) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call."""
-        return self.synchroniser.schedule([self.footprint(part) for part in parts])
+        return self.synchroniser.schedule([self.footprint(part.lowered) for part in parts], [part.core for part in parts])
 
-    def footprint(self, part: Lowered) -> Footprint:
-        """What a program's schedule and time need of a segment; kept as long as the segment is."""
-        found = self._footprints.get(part)
+    def footprint(self, lowered: Lowered) -> Footprint:
+        """What a program's schedule and time need of records; kept as long as these are."""
+        found = self._footprints.get(lowered)
         if found is None:
-            found = self._footprints[part] = self.synchroniser.footprint(part.code)
+            found = self._footprints[lowered] = self.synchroniser.footprints.of(lowered.code)
         return found
 
-    def parts(self, plan: Plan) -> list[Lowered] | Infeasible:
-        """The plan's segments, lowered; the first one that does not fit otherwise."""
+    def parts(self, plan: Plan) -> list[Part] | Infeasible:
+        """The plan's segments, lowered, share by share; the first one that does not fit otherwise."""
         names = [name for segment in plan.segments for name in segment.operators]
         if names != [spec.name for spec in self.unit.kernels]:
             return Infeasible("plan", f"its {len(names)} operators are not the model's {len(self.unit.kernels)} in their topological order")
-        start, parts = 0, []
+        start, parts, so_far = 0, list[Part](), [0] * self.unit.machine.cores
         for index, segment in enumerate(plan.segments):
-            lowered = self.segment(segment, start, bool(index % 2))
-            if isinstance(lowered, Infeasible):
-                return Infeasible(f"segment {index}, {lowered.where.removeprefix('segment ')}", lowered.what)
-            parts.append(lowered)
+            found = self._shares(index, segment, segment.cores, start, so_far)
+            if isinstance(found, Infeasible):
+                return Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
+            parts += found
             start += len(segment.operators)
+        return parts
+
+    def alone(self, plan: SegmentPlan, start: int) -> list[Part] | Infeasible:
+        """A segment as it is measured for itself: its shares, on cores from 0 on."""
+        return self._shares(0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
+
+    def _shares(self, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]) -> list[Part] | Infeasible:
+        """Shares of a segment that have work, on `cores`; so_far: parts that each core has, counted up.
+
+        Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
+        """
+        key, parts = plan.key, []
+        if max(cores) >= len(so_far):
+            return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
+        for i, core in enumerate(cores):
+            lowered = self._lowered(plan, key, start, bool(so_far[core] % 2), (i, len(cores)))
+            if isinstance(lowered, Infeasible):
+                return lowered
+            if len(lowered.code):
+                parts.append(Part(index, core, lowered))
+                so_far[core] += 1
         return parts
 
 

@@ -26,7 +26,6 @@ import numpy as np
 from compiler.derive.gene import Gene, Genome, block_counts, choice_count, plan_of, realise, single_operators
 from compiler.derive.moves import MOVES, random_genome, repaired
 from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.emit.segment import Lowered
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
 from compiler.pipeline import Compiler
@@ -140,12 +139,12 @@ class Stages:
         segments = [plan for plan, _ in known]
         whole = genome[0].start == 0 and genome[-1].stop == len(unit.kernels)
         parts = self._timed(
-            "emission", lambda: compiler.parts(plan_of(unit, segments)) if whole else _alone(compiler, segments[0], genome[0])
+            "emission", lambda: compiler.parts(plan_of(unit, segments)) if whole else compiler.alone(segments[0], genome[0].start)
         )
         if isinstance(parts, Infeasible):
             return
-        footprints = self._timed("synchronise", lambda: [compiler.footprint(part) for part in parts])
-        schedule = self._timed("synchronise", lambda: compiler.synchroniser.schedule(footprints))
+        footprints = self._timed("synchronise", lambda: [compiler.footprint(part.lowered) for part in parts])
+        schedule = self._timed("synchronise", lambda: compiler.schedule(parts))
         program = self._timed("simulation", lambda: prepared(machine, schedule, footprints))
         self._timed("simulation", lambda: simulate_levels(program, machine, self.levels))
         linked = self._timed("link", lambda: compiler.link(parts))
@@ -169,11 +168,6 @@ class Stages:
             "share": {stage: self.seconds[stage] / total for stage in STAGES},
             "record_times": without / total,
         }
-
-
-def _alone(compiler: Compiler, plan: SegmentPlan, gene: Gene) -> list[Lowered] | Infeasible:
-    lowered = compiler.segment(plan, gene.start)
-    return lowered if isinstance(lowered, Infeasible) else [lowered]
 
 
 def wall_rate(backend: Backend[Ask, Answer], asks: list[Ask]) -> float:

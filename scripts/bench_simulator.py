@@ -1,11 +1,14 @@
 """Speed of the timing simulator: instructions per second and simulated cycles per second, beside ONNXim's published rate.
 
+Programs of 10 thousand to 10 million instructions, on 1, 2, 4 and 8 cores; the last of them take 1.3 GB of records.
+
     python scripts/bench_simulator.py [--json] [--max-instructions N] [--repeats N]
 
 The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs,
 FIXPIPE, stores.  `simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown
-beside it.  The last line is a whole network: ResNet-50 (weights drawn from a seed) as it is compiled layer by layer for `edge` in
-float16, the mean of the machine's levels.
+beside it.  Below the table: how far the cost of an instruction differs, over sizes at one number of cores and over numbers of cores at
+one size, as largest over smallest.  The last line is a whole network: ResNet-50 (weights drawn from a seed) as it is compiled layer by
+layer for `edge` in float16, the mean of the machine's levels.
 
 ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio says how long a sweep takes, not
 that the models are equally detailed.
@@ -38,6 +41,7 @@ from tuner.source import Source  # noqa: E402
 
 # cycles per second that ONNXim (IEEE CAL 2024) reached on this class of host at 4 cores
 ONNXIM_CYCLES_PER_SECOND = (31_000, 66_000)
+SIZES, CORES = (10_000, 100_000, 1_000_000, 10_000_000), (1, 2, 4, 8)
 _TILE = 40  # instructions of one tile, 16 of them flags
 
 
@@ -94,7 +98,10 @@ def tiled_program(machine: Machine, instructions: int) -> Program:
         first = [_record(Op.SET, a, p=(core, b, parity)) for a, b in free for parity in (0, 1)]
         last = [_record(Op.WAIT, b, p=(core, a, parity)) for a, b in free for parity in (0, 1)]
         repeats = max(1, instructions // machine.cores // len(body))
-        streams.append(np.concatenate((first, np.tile(body, (repeats, 1)), last)))
+        stream = np.empty((len(first) + repeats * len(body) + len(last), WORDS), np.int32)
+        stream[: len(first)], stream[-len(last) :] = first, last
+        stream[len(first) : -len(last)].reshape(repeats, len(body), WORDS)[...] = body
+        streams.append(stream)
     blocks = 2048 + machine.cores * 256
     memory = MemoryMap(DataType.float16, (DdrBuffer("all", "scratch", 0, blocks),), blocks)
     return Program(machine.digest, tuple(streams), memory)
@@ -116,15 +123,26 @@ def measure(machine: Machine, instructions: int, repeats: int) -> dict[str, Any]
     n, cycles = timing.instructions, timing.cycles
     return {
         "cores": machine.cores,
+        "size": instructions,
         "instructions": n,
         "cycles": cycles,
         "prepare_s": min(prepare_s),
         "simulate_s": min(run_s),
         "instructions_per_s": n / min(run_s),
+        "ns_per_instruction": 1e9 * min(run_s) / n,
         "instructions_per_s_with_prepare": n / (min(run_s) + min(prepare_s)),
         "cycles_per_s": cycles / min(run_s),
         "times_onnxim": [cycles / min(run_s) / rate for rate in reversed(ONNXIM_CYCLES_PER_SECOND)],
     }
+
+
+def flatness(rows: list[dict[str, Any]], of: str, at: str) -> float:
+    """Largest over smallest cost of an instruction over `of` at equal `at` (columns of the rows); the largest of these ratios."""
+    costs: dict[int, list[float]] = {}
+    for row in rows:
+        costs.setdefault(row[at], []).append(row["ns_per_instruction"])
+    assert all(len(group) == len({row[of] for row in rows}) for group in costs.values())
+    return max(max(group) / min(group) for group in costs.values())
 
 
 def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, Any]:
@@ -160,18 +178,23 @@ def main() -> None:
     options = parser.parse_args()
     edge = load_machine("edge")
     simulate(tiled_program(edge, 1000), edge, SHARE_UNIT)  # compile
-    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= options.max_instructions]
-    cases = [(1, size) for size in sizes] + [(cores, min(1_000_000, options.max_instructions)) for cores in (2, 4, 8)]
-    rows = [measure(edge.model_copy(update={"cores": cores}), size, options.repeats) for cores, size in cases]
+    sizes = [size for size in SIZES if size <= options.max_instructions]
+    rows = [measure(edge.model_copy(update={"cores": cores}), size, options.repeats) for cores in CORES for size in sizes]
+    flat = {"over_sizes": flatness(rows, of="size", at="cores"), "over_cores": flatness(rows, of="cores", at="size")}
     network = measure_network("resnet50", edge, options.repeats)
     if options.json:
-        print(json.dumps({"host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "rows": rows, "network": network}))
+        host = {"host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
+        print(json.dumps(host | {"rows": rows, "flatness": flat, "network": network}))
         return
-    print("cores instructions   M instr/s  (with prepare)   M cycles/s   times ONNXim (31-66 thousand cycles/s)")
+    print("cores instructions  ns/instr   M instr/s  (with prepare)   M cycles/s   times ONNXim (31-66 thousand cycles/s)")
     for r in rows:
         alone, both, cycles = (r[key] / 1e6 for key in ("instructions_per_s", "instructions_per_s_with_prepare", "cycles_per_s"))
         low, high = r["times_onnxim"]
-        print(f"{r['cores']:5d} {r['instructions']:12,d} {alone:11.1f} {both:15.1f} {cycles:12.1f}   {low:,.0f}-{high:,.0f}")
+        front = f"{r['cores']:5d} {r['instructions']:12,d} {r['ns_per_instruction']:9.1f}"
+        print(f"{front} {alone:11.1f} {both:15.1f} {cycles:12.1f}   {low:,.0f}-{high:,.0f}")
+    slowest = min(r["instructions_per_s"] for r in rows) / 1e6
+    over_sizes, over_cores = flat["over_sizes"], flat["over_cores"]
+    print(f"slowest {slowest:.1f} M instr/s; cost per instruction differs {over_sizes:.2f}x over sizes, {over_cores:.2f}x over cores")
     alone, both = 1e3 * network["simulate_s"], 1e3 * (network["simulate_s"] + network["prepare_s"])
     print(f"resnet50: {network['instructions']:,} instructions, {alone:.1f} ms per simulation at one level, {both:.1f} ms with preparation")
 

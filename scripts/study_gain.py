@@ -63,9 +63,9 @@ def honesty(run: Path) -> dict[str, float]:
     for k, segment in enumerate(read_plan(run / "plans/baseline.json").segments):
         if not isinstance(unit.kernels[k], ConvSpec):
             continue
-        part = opened.compiler.segment(segment, k)
-        assert not isinstance(part, Infeasible)
-        program = opened.compiler.link([part])
+        parts = opened.compiler.alone(segment, k)
+        assert not isinstance(parts, Infeasible)
+        program = opened.compiler.link(parts)
         for level, timing in simulate_levels(program, machine).items():
             ratios[level].append(timing.cycles / program_bound(program, machine, machine.share_units(level)))
     return {level: median(values) for level, values in ratios.items()}

@@ -32,7 +32,7 @@ class SegmentTime:
     first, last: numbers of its operators; blocks: of rows, None where the file does not say.  start, end: of its work.
     own_cycles: see above.  alone_cycles: in which it works and no other segment does.  utilisation: resource -> busy share of the own
     cycles, empty where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.  steps: pairs of an operator and a block
-    that it works on; loading_steps: those with a transfer from DDR.
+    that it works on; loading_steps: those with a transfer from DDR; loader_steps: all steps of the operators that have such a step.
 
     needed_macs: what the model needs of them.  halo: work per needed work because outputs are handed out twice, or for nothing.
     padding: macs per macs of that work, because channels and pixels are rounded up.  So macs = needed_macs * halo * padding; all three are
@@ -51,6 +51,7 @@ class SegmentTime:
     utilisation: dict[str, float]
     steps: int
     loading_steps: int
+    loader_steps: int
     loads: int
     ddr_read_bytes: int
     ddr_write_bytes: int
@@ -69,9 +70,49 @@ class SegmentTime:
         return self.steps / self.loading_steps if self.loading_steps else None
 
     @property
+    def blocks_per_load(self) -> float | None:
+        """The part of it that is blocks: of operators that load, steps per step that loads.  More than 1 where weights stay on chip."""
+        return self.loader_steps / self.loading_steps if self.loading_steps else None
+
+    @property
     def bound(self) -> str | None:
         """The busiest resource.  Where even that one works less than half of the time, it is the waiting for one another that takes it."""
         return max(self.utilisation, key=lambda name: self.utilisation[name]) if self.utilisation else None
+
+
+@dataclass(frozen=True)
+class ProgramReuse:
+    """What a program makes of its loads: `SegmentTime` summed over its segments.
+
+    operators_per_load, blocks_per_load: None where nothing is loaded.  halo: None where there are no products.
+    """
+
+    segments: int
+    blocks: int | None
+    loads: int
+    ddr_read_bytes: int
+    ddr_write_bytes: int
+    operators_per_load: float | None
+    blocks_per_load: float | None
+    halo: float | None
+
+
+def program_reuse(rows: Sequence[SegmentTime]) -> ProgramReuse:
+    """Of all segments of one run."""
+    loading = sum(row.loading_steps for row in rows)
+    products = [(row.needed_macs, row.halo) for row in rows if row.needed_macs is not None and row.halo is not None]
+    needed = sum(macs for macs, _ in products)
+    blocks = [row.blocks for row in rows]
+    return ProgramReuse(
+        segments=len(rows),
+        blocks=None if None in blocks else sum(b for b in blocks if b is not None),
+        loads=sum(row.loads for row in rows),
+        ddr_read_bytes=sum(row.ddr_read_bytes for row in rows),
+        ddr_write_bytes=sum(row.ddr_write_bytes for row in rows),
+        operators_per_load=sum(row.steps for row in rows) / loading if loading else None,
+        blocks_per_load=sum(row.loader_steps for row in rows) / loading if loading else None,
+        halo=sum(macs * halo for macs, halo in products) / needed if needed else None,
+    )
 
 
 def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence[Operator] = ()) -> tuple[SegmentTime, ...]:
@@ -89,7 +130,7 @@ def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence
     before = np.concatenate(([0], reached[:-1])).astype(np.int64)
     used = {name: np.stack([covered(*i, reached) - covered(*i, before) for i in each]).max(axis=0) for name, each in _resources(t).items()}
     alone = _alone(t, rows_of)
-    steps = t.block << 16 | t.operator
+    steps = t.block << 16 | t.operator  # unique in a segment
     found = []
     for i, (name, rows) in enumerate(zip(names.tolist(), rows_of, strict=True)):
         own = int(reached[i] - before[i])
@@ -97,7 +138,9 @@ def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence
         known = segments[name] if 0 <= name < len(segments) else None
         macs, needed, halo, padding = _products(t, rows, operators)
         useful = t.useful[rows]
-        step = steps[rows]
+        done = np.unique(steps[rows])
+        loading = np.unique(steps[rows[useful > 0]])
+        loaders = np.isin(done & 0xFFFF, loading & 0xFFFF)
         found.append(
             SegmentTime(
                 segment=name,
@@ -110,8 +153,9 @@ def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence
                 own_cycles=own,
                 alone_cycles=int(alone[i]),
                 utilisation={resource: float(busy[i]) / own for resource, busy in used.items()} if own else {},
-                steps=len(np.unique(step)),
-                loading_steps=len(np.unique(step[useful > 0])),
+                steps=len(done),
+                loading_steps=len(loading),
+                loader_steps=int(loaders.sum()),
                 loads=int((useful > 0).sum()),
                 ddr_read_bytes=int(useful[useful > 0].sum()),
                 ddr_write_bytes=-int(useful[useful < 0].sum()),

@@ -25,16 +25,12 @@ from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, Engine, Machine, Memory
-from simulator.npu.program import Program, ProgramError
+from simulator.npu.program import DeadlockError, Program
 from simulator.primitives import Bytes, Words, copy, fixpipe, im2col, mmad
 from simulator.vector_unit import vector
 
 FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
-
-
-class DeadlockError(ProgramError):
-    """Work is left and no queue can go on: which queues stand, and at which flags."""
 
 
 @dataclass(frozen=True)

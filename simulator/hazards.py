@@ -16,6 +16,10 @@ A race shows in any legal order: two accesses that are not ordered by queues and
 comes first (FastTrack, Flanagan and Freund, PLDI 2009: an epoch where readers are ordered, more only where they are not).  The
 constants of DDR are read-only, so they have no shadow.  IM2COL reads exactly the blocks that its taps name, not the whole rows
 of `access`: rows that are filled in part are legal.
+
+What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
+operator and block they work (TAG, BLOCK), and that bounds it: nothing stays on chip from one segment to the next, nothing but L1 passes
+data between operators, and no block reads what a later one has made.  A read that breaks this found its place overwritten.
 """
 
 from __future__ import annotations
@@ -34,15 +38,16 @@ from simulator.npu.machine import Memory
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
-OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE = range(5)
+OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = range(6)
 UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
 
-OP, S0, FLAGGED = isa.OP, isa.S0, (int(Op.SET), int(Op.WAIT))
+OP, S0, TAG, BLOCK, FLAGGED = isa.OP, isa.S0, isa.TAG, isa.BLOCK, (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _IM2COL = int(Op.SET), int(Op.WAIT), int(Op.IM2COL)
 _DDR, _L1 = int(Memory.DDR), int(Memory.L1)
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
 I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW, isa.I_PT, isa.I_PL
 I_OW, I_MOFF, I_M, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_KOFF, isa.I_K, isa.I_LANES
+I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 _LOOK_BACK = 16  # findings of one record that a further block may join
 
 
@@ -107,6 +112,17 @@ def _before(w: Walk, other: int, q: int) -> bool:
 
 
 @njit(cache=True)
+def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
+    """Whether record i cannot want what record `writer` left in a memory (see the top)."""
+    if memory == _DDR:
+        return False
+    theirs, mine = code[writer, TAG], code[i, TAG]
+    if theirs != mine and (memory != _L1 or theirs >> 16 != mine >> 16):
+        return True
+    return code[writer, BLOCK] > code[i, BLOCK]
+
+
+@njit(cache=True)
 def _read(w: Walk, i: int, q: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
     """Read one block; `nodes` int32 [k, 2] holds (record, next) lists, used[0] of them taken, used[1] heads the free ones."""
     at = shift + block
@@ -118,6 +134,8 @@ def _read(w: Walk, i: int, q: int, memory: int, shift: int, block: int, nodes: I
         _report(w, UNWRITTEN_READ, i, memory, block, -1)
     elif writer >= 0 and not _before(w, writer, q):
         _report(w, RACE, i, memory, block, writer)
+    elif writer >= 0 and _overwritten(w.code, writer, i, memory):
+        _report(w, OVERWRITTEN_READ, i, memory, block, writer)
     if last == NOBODY or (last >= 0 and _before(w, last, q)):
         w.reader[at] = i
         return
@@ -201,9 +219,10 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
             for _ in range(c[I_M]):
                 y, x = oy * c[I_SH] + dy, ox * c[I_SW] + dx
                 if 0 <= y < c[I_H] and 0 <= x < c[I_W]:
-                    block = start + y * c[I_PITCH] + (x // 4 if four else x)
+                    row = (c[I_FIRST] + y) % c[I_RING] if c[I_RING] else y
+                    block = start + row * c[I_PITCH] + (x // 4 if four else x)
                     at = shift + block
-                    if _read_run(i, q, at, at + 1, writer, reader, queue, place, seen) == at:
+                    if _read_run(w.code, i, q, _L1, at, at + 1, writer, reader, queue, place, seen) == at:
                         nodes = _grown(nodes, used, 2)
                         _read(w, i, q, _L1, shift, block, nodes, used)
                 ox += 1
@@ -214,7 +233,10 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
 
 
 @njit(cache=True)
-def _read_run(i: int, q: int, at: int, stop: int, writer: Int32s, reader: Int32s, queue: Int32s, place: Int32s, seen: Int32s) -> int:
+def _read_run(
+    code: Int32s, i: int, q: int, memory: int, at: int, stop: int, writer: Int32s, reader: Int32s,
+    queue: Int32s, place: Int32s, seen: Int32s,
+) -> int:  # fmt: skip
     """Read shadow blocks [at, stop) while all is well; the first one that `_read` has to look at, or stop."""
     fine = i  # a record already found to be ordered before this one
     while at < stop:
@@ -222,7 +244,7 @@ def _read_run(i: int, q: int, at: int, stop: int, writer: Int32s, reader: Int32s
         if last != i:
             before = writer[at]
             if before != fine and before != WRITTEN:
-                if before < 0 or (queue[before] != q and seen[queue[before]] < place[before]):
+                if before < 0 or (queue[before] != q and seen[queue[before]] < place[before]) or _overwritten(code, before, i, memory):
                     return at
                 fine = before
             if last < NOBODY or (last >= 0 and queue[last] != q and seen[queue[last]] < place[last]):
@@ -288,7 +310,7 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
                 else:
                     start = max(start, readable)
                     while start < stop:
-                        start = _read_run(i, q, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        start = _read_run(w.code, i, q, memory, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
                         if start < stop:
                             nodes = _grown(nodes, used, 2)
                             _read(w, i, q, memory, shift, start, nodes, used)

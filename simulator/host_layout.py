@@ -2,6 +2,7 @@
 
 Storage is [N][C1][H][W][C0], where the lane of a logical channel is `lanes[c]` (plane lanes[c] // C0), or, where
 `pixel_lanes` is 4, an image [N][H][pitch][4] with the pitch W rounded up to four pixels.  Lanes that no channel takes are zero.
+The host's own array has the axes in the buffer's `order`: a sequence [n, h, c] is order (0, 2, 1, 3).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ STORAGE: dict[DataType, np.dtype[Any]] = {DataType.float16: np.dtype(np.float16)
 
 
 def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], dtype: DataType) -> None:
-    """Write `array` (as many values as `buffer.shape`, any float type) into the buffer's place in `ddr`, rounded to `dtype`."""
+    """Write `array` (as many values as `buffer.shape`, in its `order`, any float type) into its place in `ddr`, rounded to `dtype`."""
     n, c, h, w = buffer.shape
     if array.size != n * c * h * w:
         raise BadInputError(f"input {buffer.name!r}: found shape {list(array.shape)}, expected {list(buffer.onnx_shape or buffer.shape)}")
-    values = array.reshape(n, c, h, w)
+    values = array.reshape([buffer.shape[axis] for axis in buffer.order]).transpose(np.argsort(buffer.order))
     storage = _storage(ddr, buffer, dtype)
     storage[...] = 0
     lanes = np.asarray(buffer.lanes)
@@ -36,7 +37,7 @@ def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], d
 
 
 def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDArray[np.float32]:
-    """The buffer's values as float32 [n, c, h, w]."""
+    """The buffer's values as float32, the axes of (n, c, h, w) in the buffer's `order`."""
     w = buffer.shape[3]
     storage = _storage(ddr, buffer, dtype)
     lanes = np.asarray(buffer.lanes)
@@ -45,7 +46,7 @@ def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> N
     else:
         planes, inner = np.divmod(lanes, dtype.lanes)
         values = storage[:, planes, :, :, inner].transpose(1, 0, 2, 3)
-    return np.ascontiguousarray(values, np.float32)
+    return np.ascontiguousarray(values.transpose(buffer.order), np.float32)
 
 
 def read_blocks(buffer: DdrBuffer, dtype: DataType) -> NDArray[np.bool_]:

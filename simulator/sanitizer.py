@@ -1,8 +1,10 @@
 """Is a program right whatever the times?  Races, reads of unwritten memory, bounds, deadlock, flag counts, to the 32-byte block.
 
 Two accesses that share a block, one of them a write, must be ordered by happens-before: the order of a queue, and flags (the i-th
-WAIT of a flag comes after its i-th SET).  Lifetimes of buffers that overlap show as races or as reads of what somebody else wrote
-last.  `simulator.hazards` has the walk.
+WAIT of a flag comes after its i-th SET).  Lifetimes of buffers that overlap show as races, or as reads of what was written last for another
+segment, operator or later block.  What records do not say cannot be found: a place that is overwritten within one operator and block, or by
+another operator of the segment in the same or an earlier block, reads as if it were meant (docs/deviations.md).  `simulator.hazards` has
+the walk.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Machine, Memory
 from simulator.npu.program import Code, Program, block_limits
 
-FindingKind = Literal["out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "deadlock"]
-_KINDS: tuple[FindingKind, ...] = ("out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write")
+FindingKind = Literal["out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "overwritten_read", "deadlock"]
+_KINDS: tuple[FindingKind, ...] = ("out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "overwritten_read")
 FINDINGS_LIMIT = 1000
 _HOST = -1
 
@@ -33,7 +35,7 @@ class Finding:
 
     core, instruction, engine: the record, of a race the later one in the streams; -1, -1, None where it is the host that reads.
     blocks: first and one past the last block of `memory`; a hull where several are concerned; None where no memory is.
-    other: (core, instruction) on the other side of a race.
+    other: (core, instruction) on the other side of a race, or the one that wrote what is read.
     """
 
     kind: FindingKind
@@ -132,9 +134,14 @@ class _Namer:
         core, instruction = self.place(i)
         return f"core {core} instruction {instruction} ({Engine(int(self.code[i, isa.ENGINE])).name} {Op(int(self.code[i, isa.OP])).name})"
 
+    def purpose(self, i: int) -> str:
+        """For which segment, operator and block a record works."""
+        tag = int(self.code[i, isa.TAG])
+        return f" for segment {tag >> 16}, operator {tag & 0xFFFF}, block {int(self.code[i, isa.BLOCK])}"
+
     def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
         kind, i, memory, lo, hi, other = (int(value) for value in row)
-        if other > i:  # a race reads the same whichever side the walk met first
+        if kind == hazards.RACE and other > i:  # a race reads the same whichever side the walk met first
             i, other = other, i
         core, instruction = self.place(i)
         engine = Engine(int(self.code[i, isa.ENGINE]))
@@ -146,6 +153,7 @@ class _Namer:
             hazards.OUT_OF_BOUNDS: f"touches {where}, the memory has {int(self.walk.limits[memory, 0])}",
             hazards.UNWRITTEN_READ: f"reads {where}, which nobody has written",
             hazards.CONSTANT_WRITE: f"writes {where}, which hold constants",
+            hazards.OVERWRITTEN_READ: f"reads {where}, which {self.name(other)} has overwritten{self.purpose(other)}" if other >= 0 else "",
             hazards.RACE: f"and {self.name(other)} touch {where} in no order" if other >= 0 else "",
         }[kind]
         partner = self.place(other) if other >= 0 else None

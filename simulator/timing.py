@@ -34,7 +34,7 @@ from simulator.npu.cycles import cap_units, cost_tables, latency_cycles, port_un
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine
-from simulator.npu.program import Code, Program, ProgramError
+from simulator.npu.program import Code, DeadlockError, Program, ProgramError
 from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
 Flags = NDArray[np.int32]
@@ -44,10 +44,6 @@ _FLAG_CORE, _FLAG_ENGINE, _FLAG_ID = isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
 _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
-
-
-class DeadlockError(ProgramError):
-    """A program that cannot run to its end: names what every stuck queue waits for."""
 
 
 @dataclass(frozen=True)
@@ -337,11 +333,6 @@ def simulate(
         raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
     rates = shared_rates(machine, share_units, p.cores) if shared else lone_rates(machine, share_units, p.cores, rate_divisor)
     return _run(p, kernel.new_state(p.instructions, p.flag_slots, p.cores, record), rates[None], _ALWAYS, record)
-
-
-def simulate_level(program: Program | Prepared, machine: Machine, level: str) -> Timing:
-    """Run a program at a contention level of the machine."""
-    return simulate_levels(program, machine, (level,))[level]
 
 
 def simulate_levels(program: Program | Prepared, machine: Machine, levels: Sequence[str] | None = None) -> dict[str, Timing]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles, stalls
 from simulator.timing_kernel import Ints
@@ -37,7 +37,7 @@ _COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
 
 def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
     """The file in pieces.  operators: names by the number in TAG; about: what the file says of itself (JSON values)."""
-    about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr_share": t.share_units / 65536} | dict(
+    about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr_share": t.share_units / SHARE_UNIT} | dict(
         about or {}
     )
     yield opening(about)

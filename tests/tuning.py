@@ -80,9 +80,11 @@ def take_interrupts() -> None:
 class Driver:
     """`tilefarm tune` in a process of its own."""
 
-    def __init__(self, model: Path, out: Path, candidates: int, resume: bool = False, machine: str = "edge") -> None:
+    def __init__(
+        self, model: Path, out: Path, candidates: int, resume: bool = False, options: tuple[str, ...] = ("--backend", "serial")
+    ) -> None:
         settings = [word for text in QUICK for word in ("--set", text)]
-        command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", machine, "--out", str(out), "--backend", "serial"]
+        command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(out), *options]
         command += ["--candidates", str(candidates), *settings, *(["--resume"] if resume else [])]
         self.out = out
         self.process = subprocess.Popen(
@@ -100,5 +102,13 @@ class Driver:
     def stop(self, number: signal.Signals) -> tuple[int, str]:
         """Send a signal; exit code and stderr."""
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=120)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code and stderr."""
+        try:
+            _, errors = self.process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         return self.process.returncode, errors

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.npu.errors import BadInputError, TilefarmError
+
+if TYPE_CHECKING:
+    from tuner.commands.contended import Contention
 
 INTERRUPTED = 130
 BAD_INPUT = 2
@@ -74,7 +77,13 @@ Load = Annotated[
     typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
 ]
 Controller = Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")]
+TMin = Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")]
+TMax = Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")]
+Slice = Annotated[
+    int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
+]
 Inferences = Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")]
+SwitchCycles = Annotated[int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
 Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
@@ -180,6 +189,43 @@ def _study(
     study(request, as_json)
 
 
+@app.command("sweep")
+def _sweep(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Models, as in tune.")],
+    machine: Annotated[list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
+    candidates: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Measured programs per run. (default: budget.candidates)")
+    ] = None,
+    config: Config = None,
+    overrides: Set = None,
+    backend: Backend = None,
+    address: Address = None,
+    workers: Workers = None,
+    wait: Wait = None,
+    resume: Resume = False,
+    style: Style = StyleName.function,
+    tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
+    dtype: DType = DTypeName.float16,
+    random_weights: RandomWeights = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    """Every model on every machine with every seed: a run folder each, and DIR/index.parquet over all of them."""
+    from tuner.commands.options import parse_tags
+    from tuner.commands.search import sweep
+    from tuner.request import SweepRequest
+
+    request = SweepRequest(
+        models=tuple(_named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
+        candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
+        address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
+        quiet=quiet,
+    )  # fmt: skip
+    return sweep(request, as_json)
+
+
 @app.command("compile")
 def _compile(
     model: Model,
@@ -247,22 +293,16 @@ def _simulate(
     ] = False,
     trace: Load = None,
     controller: Controller = None,
-    t_min: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant heavier below.")] = None,
-    t_max: Annotated[float | None, typer.Option(metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None,
-    slice_cycles: Annotated[
-        int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
-    ] = None,
+    t_min: TMin = None,
+    t_max: TMax = None,
+    slice_cycles: Slice = None,
     inferences: Inferences = None,
-    switch_cycles: Annotated[
-        int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")
-    ] = None,
+    switch_cycles: SwitchCycles = None,
     as_json: Json = False,
 ) -> None:
     """Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine; with --trace, inferences under a changing load."""
-    if trace is None:
-        given = {"--controller": controller, "--t-min": t_min, "--t-max": t_max, "--slice": slice_cycles}
-        given |= {"--inferences": inferences, "--switch-cycles": switch_cycles}
-        _only_with_trace(given)
+    contention = _contention(trace, level, controller, t_min, t_max, slice_cycles, inferences, switch_cycles)
+    if contention is None:
         from tuner.commands.compiled import simulate_file
         from tuner.commands.profile import segments
 
@@ -270,11 +310,9 @@ def _simulate(
         return
     if by_segment:
         raise BadInputError("--segments does not go with --trace")
-    from tuner.commands.contended import Contention, simulate_contended
+    from tuner.commands.contended import simulate_contended
 
-    name = (controller or ControllerName.estimator).value
-    count = 1000 if inferences is None else inferences
-    simulate_contended(compiled, Contention(trace, name, count, level, t_min, t_max, slice_cycles, switch_cycles), as_json)
+    simulate_contended(compiled, contention, as_json)
 
 
 @app.command("trace")
@@ -286,24 +324,46 @@ def _trace(
     ] = None,
     load: Load = None,
     controller: Controller = None,
+    t_min: TMin = None,
+    t_max: TMax = None,
+    slice_cycles: Slice = None,
     inferences: Inferences = None,
+    switch_cycles: SwitchCycles = None,
 ) -> None:
     """Every instruction of a variant on a time line: engines, waits, memory, bandwidth; with --trace, inferences under a changing load."""
-    if load is None:
-        _only_with_trace({"--controller": controller, "--inferences": inferences})
+    contention = _contention(load, level, controller, t_min, t_max, slice_cycles, inferences, switch_cycles)
+    if contention is None:
         from tuner.commands.profile import trace
 
         trace(compiled, level, out)
         return
-    from tuner.commands.contended import Contention, trace_contended
+    from tuner.commands.contended import trace_contended
 
-    trace_contended(compiled, Contention(load, (controller or ControllerName.estimator).value, inferences or 1000, level), out)
+    trace_contended(compiled, contention, out)
 
 
-def _only_with_trace(given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise BadInputError(f"{name} goes with --trace")
+def _contention(
+    load: str | None,
+    level: str | None,
+    controller: ControllerName | None,
+    t_min: float | None,
+    t_max: float | None,
+    slice_cycles: int | None,
+    inferences: int | None,
+    switch_cycles: int | None,
+) -> Contention | None:
+    """What `simulate` and `trace` share; None without --trace, with which all but the level go."""
+    if load is None:
+        given = {"--controller": controller, "--t-min": t_min, "--t-max": t_max, "--slice": slice_cycles}
+        given |= {"--inferences": inferences, "--switch-cycles": switch_cycles}
+        for name, value in given.items():
+            if value is not None:
+                raise BadInputError(f"{name} goes with --trace")
+        return None
+    from tuner.commands.contended import Contention
+
+    count = 1000 if inferences is None else inferences
+    return Contention(load, (controller or ControllerName.estimator).value, count, level, t_min, t_max, slice_cycles, switch_cycles)
 
 
 @app.command("ls")

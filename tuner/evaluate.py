@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise, single_operators
 from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.emit.segment import Lowered
 from compiler.ir.graph import Concat, Shuffle
-from compiler.pipeline import Compiler
+from compiler.pipeline import Compiler, Part
 from compiler.tile.features import raw_features
 from compiler.tile.spec import ConvSpec, Unit
 from simulator.npu.cycles import port_units
@@ -134,18 +133,18 @@ class Evaluator:
         return known
 
     def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
-        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"})
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators", "cores"}) | {"cores": len(plan.cores)}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
-        lowered = self.compiler.segment(plan, gene.start)
-        if isinstance(lowered, Infeasible):
-            return Answer("infeasible", str(lowered), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure([lowered], gene.start, gene.stop))
+        parts = self.compiler.alone(plan, gene.start)
+        if isinstance(parts, Infeasible):
+            return Answer("infeasible", str(parts), payload, raw, None)
+        return Answer("ok", None, payload, raw, self._measure(parts, gene.start, gene.stop))
 
-    def _measure(self, parts: list[Lowered], start: int, stop: int) -> NDArray[np.int64]:
-        footprints = [self.compiler.footprint(part) for part in parts]
-        program = prepared(self.unit.machine, self.compiler.synchroniser.schedule(footprints), footprints)
+    def _measure(self, parts: list[Part], start: int, stop: int) -> NDArray[np.int64]:
+        footprints = [self.compiler.footprint(part.lowered) for part in parts]
+        program = prepared(self.unit.machine, self.compiler.schedule(parts), footprints)
         timings = simulate_levels(program, self.unit.machine, self.levels)
-        peaks = [max(part.peak_bytes[name] for part in parts) for name in _PEAKS]
+        peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
         rows = [measured(timings[level], self._roofline.cycles(start, stop, level), peaks) for level in self.levels]
         return np.array(rows, np.int64)
 

@@ -5,6 +5,8 @@ grows.  An actor works on its batches in order; the one at the head is the one t
 actor dies or takes too long.  A suspect is split (`backend.pieces`) until an item is alone; what was queued behind it
 goes back unblamed.  An item that is alone with a worker when it dies gets one more worker, so that a machine that goes
 away under it does not make it a crash.  Results are keyed by item number: late or repeated answers change nothing.
+
+Where a machine goes away, its workers wait for room elsewhere, and the others go on without them; they come back when there is room.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ DEATHS_ALONE = 2  # worker deaths that make a lone item a crash
 BUILD_TRIES = 3
 SUSPICION_S = 5.0  # a batch made for 35 ms that runs this long is killed and split; only a lone item gets `item_timeout_s`
 POLL_S = 1.0
+PATIENCE_S = 20.0  # an actor starts in seconds where there is room
 
 
 class _Actor:
@@ -62,10 +65,15 @@ class _Slot:
     index: int
     actor: Any = None
     name: str = ""
-    building: Any = None  # reference to the pending build(), None when built
+    building: Any = None  # reference to the pending build(), None when built, or given up
     since: float = 0.0  # when the head batch, or the build, could begin
     sent: deque[_Sent] = field(default_factory=deque)
     failed_builds: int = 0
+    said: bool = False  # that it waits
+
+    @property
+    def works(self) -> bool:
+        return self.actor is not None and self.building is None
 
     @property
     def awaited(self) -> Any:
@@ -103,6 +111,7 @@ class RayBackend(Generic[T, R]):
         self._slots: list[_Slot] = []
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._item_timeout_s, self._build_timeout_s, self._in_flight = item_timeout_s, build_timeout_s, in_flight
+        self._say = say
         self._sizer = BatchSizer(max_batch) if max_batch else BatchSizer()
         self._items: dict[int, T] = {}
         self._fresh: deque[int] = deque()
@@ -193,12 +202,22 @@ class RayBackend(Generic[T, R]):
             self._build_failed(slot, one_line(error))
             return
         slot.name, slot.building, slot.failed_builds, slot.since = f"w{slot.index}@{where}", None, 0, time.monotonic()
+        if slot.said:
+            self._say(f"worker {slot.index} is back")
+            slot.said = False
 
     def _build_failed(self, slot: _Slot, why: str) -> None:
         slot.failed_builds += 1
-        if slot.failed_builds == BUILD_TRIES:
-            raise FarmError(f"worker {slot.index} died {BUILD_TRIES} times while it started: {why}")
-        self._replace(slot)
+        if slot.failed_builds < BUILD_TRIES:
+            self._replace(slot)
+            return
+        ray.kill(slot.actor, no_restart=True)
+        slot.actor = slot.building = None
+        left = sum(other.actor is not None for other in self._slots)
+        text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {why}"
+        if not left:
+            raise FarmError(text)
+        self._say(f"{text}; going on with {left} of {self.workers}")
 
     def _replace(self, slot: _Slot) -> None:
         ray.kill(slot.actor, no_restart=True)
@@ -207,11 +226,12 @@ class RayBackend(Generic[T, R]):
     # batches
 
     def _dispatch(self) -> None:
-        ready = [slot for slot in self._slots if len(slot.sent) < self._in_flight]
+        # what an actor that is not there yet was given, nobody else would do
+        ready = [slot for slot in self._slots if slot.works and len(slot.sent) < self._in_flight]
         for depth in range(self._in_flight):  # the idle first, so that a few items are spread over all actors
             for slot in ready:
                 if len(slot.sent) == depth and (ids := self._next_batch()):
-                    if not slot.sent and slot.building is None:
+                    if not slot.sent:
                         slot.since = time.monotonic()
                     slot.sent.append(_Sent(slot.actor.run.remote([self._items[i] for i in ids]), ids))
 
@@ -224,7 +244,7 @@ class RayBackend(Generic[T, R]):
 
     def _allowed_s(self, slot: _Slot) -> float | None:
         if slot.building is not None:
-            return self._build_timeout_s
+            return None if any(other.works for other in self._slots) else self._build_timeout_s
         if self._item_timeout_s is None or len(slot.sent[0].ids) == 1:
             return self._item_timeout_s
         expected_s = (self._sizer.item_s or 0.0) * len(slot.sent[0].ids)
@@ -244,8 +264,11 @@ class RayBackend(Generic[T, R]):
             if slot.awaited in ready:
                 self._built(slot) if slot.building is not None else self._answered(slot)
                 continue
-            allowed_s = self._allowed_s(slot)
-            if allowed_s is not None and time.monotonic() - slot.since > allowed_s:
+            allowed_s, waited_s = self._allowed_s(slot), time.monotonic() - slot.since
+            if slot.building is not None and waited_s > PATIENCE_S and not slot.said:
+                slot.said = True
+                self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
+            if allowed_s is not None and waited_s > allowed_s:
                 if slot.building is not None:
                     self._build_failed(slot, f"not ready within {allowed_s:g} s")
                 else:

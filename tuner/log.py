@@ -54,12 +54,16 @@ def part_numbers(folder: Path) -> list[int]:
 
 
 def dataset_schema(folder: Path) -> pa.Schema:
-    """The schema of a dataset, from its first part; `BadInputError` where there is none."""
+    """The schema of a dataset, from its first part; `BadInputError` where there is none, or a newer program wrote it."""
     first = folder / f"{0:08d}.parquet"
     try:
-        return pq.read_schema(first)
+        schema = pq.read_schema(first)
     except (OSError, pa.ArrowInvalid) as error:
         raise BadInputError(f"{first}: not the first part of a dataset: {error}") from None
+    version = (schema.metadata or {}).get(b"schema_version", b"").decode("ascii", "replace")
+    if not version.isdecimal() or int(version) > SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version or 'of no version'}; this program reads up to {SCHEMA_VERSION}")
+    return schema
 
 
 class DatasetWriter:
@@ -310,4 +314,5 @@ def _read(path: Path, name: str) -> pd.DataFrame:
     folder = path / name if (path / name).is_dir() else path
     if not part_numbers(folder):
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
+    dataset_schema(folder)
     return pd.read_parquet(folder)

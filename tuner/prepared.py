@@ -1,7 +1,7 @@
 """A schedule as the event loop wants it: what `simulator.timing.prepare` makes of the linked program, without its records.
 
 Evaluating a program needs times only, and records are 128 bytes each.  Equal to the last cycle, which a test holds; what is shipped is
-measured from its own stream (`tuner.build`).
+measured from its own streams (`tuner.build`).
 """
 
 from __future__ import annotations
@@ -12,85 +12,90 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from compiler.schedule.sync import Footprint, Schedule
+from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
+from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
 from simulator.timing import Prepared
-from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, SET, TRANSFER, WAIT
+from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
-_FIXED, _TRANSFER, _WAIT, _SET = FIXED, TRANSFER, WAIT, SET
+_FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
 
 
 @njit(cache=True)
-def _fill(engine, place, edge_from, edge_count, set_head, set_next, cost, transfer, word, queue_start, stream, totals):  # type: ignore[no-untyped-def]
-    """Fills word [rows], queue_start [ENGINES + 1], stream [rows], totals [3, ENGINES]; returns how many flag slots there are."""
-    n, width = engine.shape[0], edge_from.shape[1]
-    flags = np.zeros((ENGINES, ENGINES), np.int64)
-    length = np.zeros(ENGINES, np.int64)
-    for i in range(n):
-        e: Any = np.int64(engine[i])
-        length[e] += 1 + edge_count[i]
-        for k in range(edge_count[i]):
-            source: Any = np.int64(engine[edge_from[i, k]])
-            flags[source, e] += 1
-            length[source] += 1
-    cursor = np.empty(ENGINES, np.int64)
+def _fill(
+    place: Ints32,
+    core: Bytes8,
+    engine: Bytes8,
+    edge_start: Ints32,
+    edge_from: Ints32,
+    edge_to: Ints32,
+    set_head: Ints32,
+    set_next: Ints32,
+    cost: Ints,
+    transfer: Bytes8,
+    stream_start: Ints,
+    word: Ints,
+    queue_start: Ints,
+    stream: Bytes8,
+    totals: Ints,
+) -> None:
+    """Fills word [rows], queue_start [cores * ENGINES + 1], stream [rows], totals [3, cores * ENGINES]; an edge is its own flag slot."""
+    queues = queue_start.shape[0] - 1
+    length = np.zeros(queues, np.int64)
+    for i in range(engine.shape[0]):
+        q: Any = np.int64(core[i]) * ENGINES + engine[i]
+        length[q] += 1 + edge_start[i + 1] - edge_start[i]
+        for edge in range(edge_start[i], edge_start[i + 1]):
+            source = edge_from[edge]
+            length[np.int64(core[source]) * ENGINES + engine[source]] += 1
+    cursor = np.empty(queues, np.int64)
     queue_start[0] = 0
-    for e in range(ENGINES):
-        cursor[e] = queue_start[e]
-        queue_start[e + 1] = queue_start[e] + length[e]
-    slots = 0
-    waits, sets = np.empty((ENGINES, ENGINES), np.int64), np.empty((ENGINES, ENGINES), np.int64)
-    for a in range(ENGINES):
-        for b in range(ENGINES):
-            waits[a, b] = sets[a, b] = slots
-            slots += flags[a, b]
-    for i in range(n):
-        e = np.int64(engine[i])
-        at, row = cursor[e], place[i] - edge_count[i]
-        for k in range(edge_count[i]):
-            source = np.int64(engine[edge_from[i, k]])
-            word[at] = waits[source, e] << KIND_BITS | _WAIT
-            waits[source, e] += 1
+    for q in range(queues):
+        cursor[q] = queue_start[q]
+        queue_start[q + 1] = queue_start[q] + length[q]
+    for i in range(engine.shape[0]):
+        e = engine[i]
+        q = np.int64(core[i]) * ENGINES + e
+        at, row = cursor[q], stream_start[core[i]] + place[i] - (edge_start[i + 1] - edge_start[i])
+        for edge in range(edge_start[i], edge_start[i + 1]):
+            word[at] = edge << KIND_BITS | _WAIT
             stream[row] = e
             at += 1
             row += 1
         if transfer[i]:
             word[at] = cost[i] << KIND_BITS | _TRANSFER
-            totals[1, e] += 1
-            totals[2, e] += cost[i]
+            totals[1, q] += 1
+            totals[2, q] += cost[i]
         else:
             word[at] = cost[i] << KIND_BITS | _FIXED
-            totals[0, e] += cost[i]
+            totals[0, q] += cost[i]
         stream[row] = e
         at += 1
         row += 1
-        edge: Any = np.int64(set_head[i])
-        while edge >= 0:
-            target = np.int64(engine[edge // width])
-            word[at] = sets[e, target] << KIND_BITS | _SET
-            sets[e, target] += 1
+        out: Any = np.int64(set_head[i])
+        while out >= 0:
+            word[at] = out << KIND_BITS | (_SET if core[edge_to[out]] == core[i] else _SET_REMOTE)
             stream[row] = e
             at += 1
             row += 1
-            edge = set_next[edge]
-        cursor[e] = at
-    return slots
+            out = set_next[out]
+        cursor[q] = at
 
 
 def prepared(machine: Machine, schedule: Schedule, parts: Sequence[Footprint]) -> Prepared:
-    """The schedule of `parts` on core 0, the other cores idle."""
-    word, stream = np.empty(schedule.length, np.int64), np.empty(schedule.length, np.uint8)
-    totals = np.zeros((3, machine.cores, ENGINES), np.int64)
-    queue_start = np.full(machine.cores * ENGINES + 1, schedule.length, np.int64)
-    stream_start = np.full(machine.cores + 1, schedule.length, np.int64)
-    stream_start[0] = 0
+    """The schedule of `parts`, on the cores that it uses: the first len(schedule.lengths) of the machine."""
+    s, cores = schedule, len(schedule.lengths)
+    rows = sum(s.lengths)
+    word, stream = np.empty(rows, np.int64), np.empty(rows, np.uint8)
+    totals = np.zeros((3, cores * ENGINES), np.int64)
+    queue_start = np.empty(cores * ENGINES + 1, np.int64)
+    stream_start = np.concatenate(([0], np.cumsum(s.lengths))).astype(np.int64)
     cost = np.concatenate([part.cost for part in parts])
     transfer = np.concatenate([part.transfer for part in parts])
-    s = schedule
-    edges = (s.edge_from, s.edge_count, s.set_head, s.set_next)
-    slots = _fill(s.engine, s.place, *edges, cost, transfer, word, queue_start, stream, totals[:, 0])
+    edges = (s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next)
+    _fill(s.place, s.core, s.engine, *edges, cost, transfer, stream_start, word, queue_start, stream, totals)
     for array in (word, queue_start, stream, stream_start, totals):
         array.flags.writeable = False
-    fixed, transfers, bus_units = totals
+    fixed, transfers, bus_units = totals.reshape(3, cores, ENGINES)
     read, written = sum(part.read_bytes for part in parts), sum(part.written_bytes for part in parts)
-    return Prepared(machine, word, queue_start, stream, stream_start, int(slots), fixed, transfers, bus_units, read, written)
+    return Prepared(machine, word, queue_start, stream, stream_start, len(s.edge_from), fixed, transfers, bus_units, read, written)

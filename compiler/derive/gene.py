@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling
+from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.ir.region import has_halo
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import staged_wishes, weight_wishes
@@ -32,6 +34,8 @@ class Gene(NamedTuple):
     prefetch, window: slots of loaded tensors and of intermediates.  chunk: the largest chunk of streamed weights that may be used
     (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed again may stay.
     choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
+    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     """
 
     start: int
@@ -42,10 +46,12 @@ class Gene(NamedTuple):
     chunk: int = 0
     resident: bool = True
     choices: tuple[int, ...] = ()
+    cores: tuple[int, ...] = (0,)
+    cached: int = 0
 
 
 Genome = tuple[Gene, ...]
-Tail = tuple[int, Literal[1, 2], Literal[1, 2], int, bool, tuple[int, ...]]  # a gene without its place
+Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
 Key = tuple[str, Tail]
 
 
@@ -54,10 +60,47 @@ def choice_count(unit: Unit, kernel: int) -> int:
     return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(_SLOTS)
 
 
+def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
+    """The cores of a gene that get an iteration."""
+    return gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def widths(unit: Unit) -> list[int]:
+    """Numbers of cores worth trying: powers of two, and all of the machine's."""
+    cores = unit.machine.cores
+    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+
+
+def gene_json(gene: Sequence[Any]) -> list[Any]:
+    """JSON form of a gene, or of the end of one."""
+    return [list(value) if isinstance(value, tuple) else value for value in gene]
+
+
+def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The values that `gene_json` made a row of."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in row)
+
+
 def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
     """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output."""
     height = min(spec.out_h for spec in unit.kernels[start:stop])
     return [count for count in BLOCK_COUNTS if count <= max(1, height)]
+
+
+def has_halos(unit: Unit, start: int, stop: int) -> bool:
+    """Whether blocks of operators [start, stop) share rows at all."""
+    return any(has_halo(spec.kernel) for spec in unit.kernels[start:stop])
+
+
+def bits(gene: Gene) -> int:
+    """`cached` without the bits of operators that the segment does not have."""
+    return gene.cached & ((1 << (gene.stop - gene.start)) - 1)
+
+
+def whole_or(gene: Gene, cached: int) -> int:
+    """`cached` as genes spell it: -1 where every operator of the gene caches."""
+    every = (1 << (gene.stop - gene.start)) - 1
+    return -1 if cached & every == every else cached & every
 
 
 def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
@@ -65,7 +108,7 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
-    layout = cut(unit, gene.start, gene.stop, gene.blocks)
+    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), len(working_cores(unit, gene)))
     fitting = _Fitting(unit, gene, layout)
     sizes = {k: spec.weight_blocks for k, spec in enumerate(unit.kernels[gene.start : gene.stop]) if isinstance(spec, ConvSpec)}
     by_size = sorted(sizes, key=lambda k: (sizes[k], k))
@@ -112,7 +155,16 @@ class _Fitting:
         gene = self.gene
         names = tuple(spec.name for spec in self.unit.kernels[gene.start : gene.stop])
         tilings = tuple(self.tilings[k] for k in range(len(names)))
-        return SegmentPlan.model_construct(operators=names, blocks=gene.blocks, prefetch=gene.prefetch, window=gene.window, tilings=tilings)
+        halo: tuple[Halo, ...] = tuple("cache" if used else "recompute" for used in _caching(self.unit, gene, self.layout))
+        return SegmentPlan.model_construct(
+            operators=names,
+            blocks=gene.blocks,
+            prefetch=gene.prefetch,
+            window=gene.window,
+            tilings=tilings,
+            halo=halo if "cache" in halo else (),
+            cores=working_cores(self.unit, gene),
+        )
 
     def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
         gene = self.gene
@@ -120,6 +172,16 @@ class _Fitting:
         if isinstance(spec, ConvSpec):
             return conv_tiling(self.unit, spec, rows, self.layout.inside[k], resident, budget, choice)
         return vector_tiling(self.unit, spec, rows, _SLOTS[choice % len(_SLOTS)])
+
+
+def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
+    """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
+    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
+    mask = bits(gene)
+    return [
+        bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
+        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+    ]
 
 
 def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
@@ -176,9 +238,12 @@ class Structures:
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
 
     def key(self, gene: Gene) -> Key:
-        """Equal keys cost the same: the structure, and everything of the gene but its place."""
+        """Equal keys cost the same: the structure, and everything of the gene but its place (of its cores: how many there are)."""
+        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
         if gene.blocks == 1 and self.unit.storages[0].n == 1:
-            gene = gene._replace(prefetch=2, window=1, resident=True)  # nothing is loaded or made twice
+            gene = gene._replace(prefetch=2, window=1, resident=True, cached=0)  # nothing is loaded or made twice
+        elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
+            gene = gene._replace(cached=0)
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:

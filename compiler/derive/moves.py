@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, bits, block_counts, choice_count, whole_or
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 
@@ -33,7 +33,11 @@ def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
         kept = tuple(known.get(k, 0) for k in range(start, stop))
         choices = kept if any(kept) else ()
     counts = block_counts(unit, start, stop)
-    return gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+    cached = gene.cached
+    if cached != -1:
+        cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
+    resized = gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+    return resized._replace(cached=whole_or(resized, cached))
 
 
 def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -87,6 +91,33 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     return None if counts[at] == gene.blocks else _swap(genome, i, gene._replace(blocks=counts[at]))
 
 
+def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Cache the halo where it was recomputed, or the other way round: of one operator; of those whose rows are not longer than some
+    operator's (a ring takes L1 by the row); or of all."""
+    cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
+    if not cut:
+        return None
+    i = cut[int(rng.integers(len(cut)))]
+    gene = genome[i]
+    draw = rng.random()
+    if draw < 1 / 3:
+        cached = bits(gene) ^ 1 << int(rng.integers(gene.stop - gene.start))
+    elif draw < 2 / 3:
+        cached = thin_operators(unit, gene, rng)
+    else:
+        cached = 0 if gene.cached else -1
+    cached = whole_or(gene, cached)
+    return None if cached == gene.cached else _swap(genome, i, gene._replace(cached=cached))
+
+
+def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
+    """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
+    reads = [spec.reads[0] for spec in unit.kernels[gene.start : gene.stop]]
+    sizes = [read.planes * unit.storages[read.storage].row_blocks for read in reads]
+    limit = sizes[int(rng.integers(len(sizes)))]
+    return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
+
+
 def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """One slot or two for intermediates."""
     i = _pick(genome, rng)
@@ -130,6 +161,7 @@ MOVES: dict[str, Move] = {
     "merge_segments": merge_segments,
     "shift_border": shift_border,
     "change_blocks": change_blocks,
+    "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_weights": change_weights,

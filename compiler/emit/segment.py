@@ -12,10 +12,10 @@ from numba import njit
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
 from compiler.emit.conv import PARITIES, ConvJob, emit_conv
-from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, copy
-from compiler.emit.vector import Place, PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
+from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, Place, before_wrap, block_at, copy
+from compiler.emit.vector import PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
 from compiler.ir.graph import Conv, Pool
-from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import TO_L1, named, place, way_out
 from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stages import LOAD_PIECE_BLOCKS, WEIGHT_PIECE_BLOCKS
@@ -45,19 +45,24 @@ class _Emitter:
     out: Code
     at: int = 0
     jobs: dict[int, ConvJob] = field(default_factory=dict)  # per convolution, what is the same in all of its blocks
+    begun: set[int] = field(default_factory=set)  # kernels that have had rows, and so have their constants
 
 
-def lower_segment(unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None) -> Lowered | Infeasible:
-    """Lower the segment whose first kernel is `start`.
+def lower_segment(
+    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, share: Share = (0, 1)
+) -> Lowered | Infeasible:
+    """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image); each loads the weights for itself.
     """
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1])
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):
         return places
     emitter = _Emitter(unit, plan, blocks, places.l1, places.ub, scratch if scratch is not None else new_scratch())
-    if not _emit(emitter):
+    images = unit.storages[unit.kernels[start].y.storage].n
+    if not _emit(emitter, dealt(images * plan.blocks, share)):
         return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
     return Lowered(emitter.out[: emitter.at].copy(), places.peak_bytes)
 
@@ -66,13 +71,16 @@ def new_scratch() -> Code:
     return np.empty((CAPACITY, WORDS), np.int32)
 
 
-def _emit(e: _Emitter) -> bool:
+def _emit(e: _Emitter, iterations: range) -> bool:
+    """iterations: image * blocks + block of the image."""
     unit, blocks = e.unit, e.blocks
     conv_parity, vector_parity = np.zeros(PARITIES, np.int64), np.zeros(1, np.int64)
     images = unit.storages[unit.kernels[blocks.start].y.storage].n
-    iteration = 0
     for image in range(images):
         for t in range(blocks.count):
+            iteration = image * blocks.count + t
+            if iteration not in iterations:
+                continue
             slot = {s: iteration % (e.plan.window if staged.produced else e.plan.prefetch) for s, staged in blocks.staged.items()}
             step, begin = 0, e.at
             for k in range(blocks.stop - blocks.start):
@@ -82,27 +90,21 @@ def _emit(e: _Emitter) -> bool:
                 if e.at < 0:
                     return False
                 spec = unit.kernels[blocks.start + k]
-                if not blocks.computed[k][t].size:
-                    continue
-                first = iteration == _first_use(blocks, k)
-                if isinstance(spec, ConvSpec):
-                    _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
-                else:
-                    _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
-                if e.at < 0:
-                    return False
+                if blocks.computed[k][t].size:
+                    first = k not in e.begun
+                    e.begun.add(k)
+                    if isinstance(spec, ConvSpec):
+                        _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
+                    else:
+                        _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
+                    if e.at < 0:
+                        return False
                 if blocks.inside[k] and blocks.own[k][t].size:
                     _emit_store(e, spec, k, t, image, slot)
             if e.at < 0:
                 return False
-            e.out[begin : e.at, BLOCK] = iteration  # image * blocks + block of the image
-            iteration += 1
+            e.out[begin : e.at, BLOCK] = iteration
     return True
-
-
-def _first_use(blocks: Blocks, k: int) -> int:
-    """The first iteration in which a kernel has rows (later images repeat the blocks)."""
-    return next(t for t in range(blocks.count) if blocks.computed[k][t].size)
 
 
 def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
@@ -110,12 +112,24 @@ def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
     return e.l1[f"t{storage}.0"] if found is None else found
 
 
-def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, slot: dict[int, int]) -> Place:
+def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, image: int, slot: dict[int, int]) -> Place:
     staged = e.blocks.staged[storage]
     row_blocks = e.unit.storages[storage].row_blocks
+    if staged.cached:
+        ring = _ring(e, storage)
+        plane_blocks, first = ring * row_blocks, staged.ring_row(image, row) % ring
+        base = e.l1[f"t{storage}.0"] + (plane - staged.plane) * plane_blocks
+        return Place(L1, base + first * row_blocks, plane_blocks, (ring - first) * row_blocks, plane_blocks)
     plane_blocks = staged.rows[t].size * row_blocks
     base = _slot(e, storage, slot) + (plane - staged.plane) * plane_blocks + (row - staged.rows[t].start) * row_blocks
     return Place(L1, base, plane_blocks)
+
+
+def _ring(e: _Emitter, storage: int) -> int:
+    """Rows of a storage's ring, 0 where it has none."""
+    staged = e.blocks.staged[storage]
+    slots = e.plan.window if staged.produced else e.plan.prefetch
+    return staged.high(slots, e.unit.storages[storage].n) if staged.cached else 0
 
 
 def _in_ddr(e: _Emitter, storage: int, plane: int, row: int, image: int) -> Place:
@@ -126,7 +140,7 @@ def _in_ddr(e: _Emitter, storage: int, plane: int, row: int, image: int) -> Plac
 def _source(e: _Emitter, spec: AnySpec, i: int, row: int, t: int, image: int, slot: dict[int, int]) -> Place:
     piece = spec.reads[i]
     if piece.storage in e.blocks.staged and _covers(e, piece):
-        return _in_l1(e, piece.storage, piece.plane, row, t, slot)
+        return _in_l1(e, piece.storage, piece.plane, row, t, image, slot)
     return _in_ddr(e, piece.storage, piece.plane, row, image)
 
 
@@ -137,48 +151,38 @@ def _covers(e: _Emitter, piece: Piece) -> bool:
 
 def _emit_load(e: _Emitter, index: int, t: int, image: int, slot: dict[int, int]) -> None:
     load = e.blocks.loads[index]
-    rows = e.blocks.staged[load.storage].rows[t]
+    rows = e.blocks.staged[load.storage].fresh[t]
     if not rows.size or e.at < 0:
         return
     ddr = _in_ddr(e, load.storage, load.plane, rows.start, image)
-    l1 = _in_l1(e, load.storage, load.plane, rows.start, t, slot)
+    l1 = _in_l1(e, load.storage, load.plane, rows.start, t, image, slot)
     size = rows.size * e.unit.storages[load.storage].row_blocks
-    tag = e.blocks.start + load.step
-    e.at = _copies(e.out, e.at, int(e.unit.dtype), tag, MTE2, DDR, L1, ddr.base, l1.base, size, load.planes, ddr.plane, l1.plane)
+    e.at = _copies(e.out, e.at, int(e.unit.dtype), e.blocks.start + load.step, MTE2, ddr, l1, size, load.planes)
 
 
 def _emit_store(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int]) -> None:
     """What stays in L1 for the segment and leaves it as well."""
     rows = e.blocks.own[k][t]
-    l1 = _in_l1(e, spec.y.storage, spec.y.plane, rows.start, t, slot)
+    l1 = _in_l1(e, spec.y.storage, spec.y.plane, rows.start, t, image, slot)
     ddr = _in_ddr(e, spec.y.storage, spec.y.plane, rows.start, image)
     size = rows.size * e.unit.storages[spec.y.storage].row_blocks
-    e.at = _copies(e.out, e.at, int(e.unit.dtype), spec.index, MTE3, L1, DDR, l1.base, ddr.base, size, spec.y.planes, l1.plane, ddr.plane)
+    e.at = _copies(e.out, e.at, int(e.unit.dtype), spec.index, MTE3, l1, ddr, size, spec.y.planes)
 
 
 @njit(cache=True)
-def _copies(
-    out: Code,
-    at: int,
-    dtype: int,
-    tag: int,
-    engine: int,
-    src: int,
-    dst: int,
-    s: int,
-    d: int,
-    length: int,
-    count: int,
-    sstride: int,
-    dstride: int,
-) -> int:
+def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place, target: Place, length: int, planes: int) -> int:
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
-    step = max(1, LOAD_PIECE_BLOCKS // length)
-    for i in range(0, count, step):
-        if at >= out.shape[0]:
-            return -1
-        planes = min(step, count - i)
-        at = copy(out, at, dtype, tag, engine, src, dst, s + i * sstride, d + i * dstride, length, planes, sstride, dstride, 1, 0, 0)
+    done = 0
+    while done < length:
+        run = before_wrap(target, done, before_wrap(source, done, length - done))
+        step = max(1, LOAD_PIECE_BLOCKS // run)
+        for p in range(0, planes, step):
+            if at >= out.shape[0]:
+                return -1
+            s, d = block_at(source, p, done), block_at(target, p, done)
+            some = min(step, planes - p)
+            at = copy(out, at, dtype, tag, engine, source.memory, target.memory, s, d, run, some, source.plane, target.plane, 1, 0, 0)
+        done += run
     return at
 
 
@@ -195,7 +199,7 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
 def _target(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int]) -> Place:
     row = e.blocks.computed[k][t].start
     if e.blocks.inside[k]:
-        return _in_l1(e, spec.y.storage, spec.y.plane, row, t, slot)
+        return _in_l1(e, spec.y.storage, spec.y.plane, row, t, image, slot)
     return _in_ddr(e, spec.y.storage, spec.y.plane, row, image)
 
 
@@ -219,23 +223,24 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         first_row = spec.in_h - 1
     else:
         first_row = max(0, top)
-    source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, slot)
+    source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, image, slot)
+    pitch = unit.storages[spec.reads[0].storage].row_blocks
+    in_first = (source.back - source.wrap) // pitch if source.back else 0
     target = _target(e, spec, k, t, image, slot)
     residual = _NOWHERE if spec.residual is None else _source(e, spec, 1, rows.start, t, image, slot)
     job = e.jobs.get(k)
     if job is None:
         job = e.jobs[k] = _conv_job(e, spec, k, tiling)
     job = job._replace(
-        in_base=source.base,
+        in_base=source.base - in_first * pitch,
         in_rows=e.blocks.staged[spec.reads[0].storage].rows[t].stop - first_row,
         in_plane=source.plane,
+        in_ring=source.back // pitch,
+        in_first=in_first,
         pad_top=max(0, -top),
         out_rows=rows.size,
-        dst=target.base,
-        dst_plane=target.plane,
-        residual_from=residual.memory,
-        residual=residual.base,
-        residual_plane=residual.plane,
+        target=target,
+        residual=residual,
     )
     e.at = emit_conv(e.out, e.at, job, parity)
 
@@ -261,6 +266,8 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         in_w=spec.in_w,
         in_pitch=unit.storages[spec.reads[0].storage].row_blocks,
         in_plane=0,
+        in_ring=0,
+        in_first=0,
         kh=kh,
         kw=kw,
         sh=conv.stride[0],
@@ -289,11 +296,8 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         bias=e.ub[f"b{k}"],
         act=int(Activation[conv.activation]),
         to=to,
-        dst=0,
-        dst_plane=0,
-        residual_from=DDR,
-        residual=-1,
-        residual_plane=0,
+        target=_NOWHERE,
+        residual=_NOWHERE,
         out_0=e.ub.get(f"o{k}.0", 0),
         out_1=e.ub.get(f"o{k}.1", 0),
         res_0=e.ub.get(f"r{k}.0", 0),
@@ -332,7 +336,8 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
                 if at >= 0:
                     target_at = consts + offset * spec.y.planes
                     e.at = _fetch(e.out, e.at, dtype, spec.index, UB, at, target_at, spec.y.planes, 1 << 30)
-    sources = np.array([_source(e, spec, i, rows.start, t, image, slot) for i in range(len(spec.reads))], np.int64)
+    places = [(*_source(e, spec, i, 0 if one else rows.start, t, image, slot), int(one)) for i, one in enumerate(spec.pixels)]
+    sources = np.array(places, np.int64)
     planes, tile_rows = min(tiling.tile_planes, spec.y.planes), min(tiling.tile_rows, rows.size)
     width = e.unit.storages[spec.y.storage].row_blocks
     vector = VectorJob(

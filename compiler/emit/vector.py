@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, MTE1, MTE2, MTE3, UB, Code, Ints, copy, flat, strided
+from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, flat, move, strided
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
@@ -17,17 +17,6 @@ _VSUB, _VEXP, _VDIV, _LANE_MAX, _LANE_SUM = (int(o) for o in (Op.VSUB, Op.VEXP, 
 _ITSELF = -2
 
 UB_SLOT = 0  # the one parity these kernels keep
-
-
-class Place(NamedTuple):
-    """Where a block of a tensor lies: memory (DDR or L1), block of (plane 0, first row), blocks per plane.
-
-    As a destination: `also` is a DDR address to store rows [also_skip, also_skip + also_rows) to as well, or -1.
-    """
-
-    memory: int
-    base: int
-    plane: int
 
 
 class VectorJob(NamedTuple):
@@ -52,9 +41,8 @@ def load_tile(
 ) -> int:
     """One tile into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
-    source = place.base + plane * place.plane + row * width
     size = rows * width
-    return copy(out, at, dtype, tag, engine, place.memory, UB, source, target, size, planes, place.plane, size, 1, 0, 0)
+    return move(out, at, dtype, tag, engine, place, row * width, Place(UB, target, size, FAR, 0), 0, plane, planes, size)
 
 
 @njit(cache=True)
@@ -62,27 +50,30 @@ def store_tile(
     out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, width: int, planes: int, rows: int, source: int
 ) -> int:
     """One tile out of UB, to DDR or to L1."""
-    target = place.base + plane * place.plane + row * width
     size = rows * width
-    return copy(out, at, dtype, tag, MTE3, UB, place.memory, source, target, size, planes, size, place.plane, 1, 0, 0)
+    return move(out, at, dtype, tag, MTE3, Place(UB, source, size, FAR, 0), 0, place, row * width, plane, planes, size)
 
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 3] of Place fields; `steps`: int64 [s, 5] (see VectorSpec).  Returns the next row or -1."""
+    """`sources`: int64 [inputs, 6] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
+
+    Returns the next row or -1.
+    """
     inputs = sources.shape[0]
     tile_blocks = j.tile_planes * j.tile_rows * j.width
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
         for r in range(0, j.rows, j.tile_rows):
             rows = min(j.tile_rows, j.rows - r)
-            if at + (inputs + 2 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
+            if at + (2 * inputs + 4 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
             for i in range(inputs):
-                place = Place(sources[i, 0], sources[i, 1], sources[i, 2])
-                at = load_tile(out, at, j.dtype, j.tag, place, p, r, j.width, planes, rows, slot + i * tile_blocks)
+                place = Place(sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4])
+                width, first, count = (1, 0, 1) if sources[i, 5] else (j.width, r, rows)
+                at = load_tile(out, at, j.dtype, j.tag, place, p, first, width, planes, count, slot + i * tile_blocks)
             size = rows * j.width
             v = slot
             if j.keeps_input:
@@ -90,18 +81,30 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                 at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
             for s in range(steps.shape[0]):
                 op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
+                if operand >= 0 and operand < inputs and sources[operand, 5]:
+                    for plane in range(planes):
+                        begin, pixel = v + plane * size, slot + operand * tile_blocks + plane
+                        at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
+                    continue
                 if op == _VMADD:
                     for plane in range(planes):
                         scale = j.consts + 2 * s * j.planes + p + plane
                         begin = v + plane * size
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, scale, scale + j.planes, 0, 0, size, 0)
                     continue
-                other, step = -1, 0
+                target_at, first, other, step = v, v, -1, 0
                 if operand >= 0:
                     other, step = slot + operand * tile_blocks, 1
+                    if op == _VCOPY:
+                        if steps[s, 5]:
+                            target_at, other = other, -1
+                        else:
+                            first, other = other, -1
+                    elif steps[s, 5]:
+                        first, other = other, v
                 elif operand == _ITSELF:
                     other, step = v, 1
-                at = flat(out, at, op, j.dtype, j.tag, v, v, other, -1, step, 0, planes * size, imm)
+                at = flat(out, at, op, j.dtype, j.tag, target_at, first, other, -1, step, 0, planes * size, imm)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, v)
     return at
 
@@ -216,7 +219,7 @@ def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place
         rows = min(j.tile_rows, j.rows - r)
         size = rows * j.width
         groups = (size + 7) // 8
-        if at + 16 + len(gaps) * (size // 1024 + 2) + groups * 6 * ((j.planes + 254) // 255) + j.planes * size // 1024 >= out.shape[0]:
+        if at + 20 + len(gaps) * (size // 1024 + 2) + groups * 6 * ((j.planes + 254) // 255) + j.planes * size // 1024 >= out.shape[0]:
             return -1
         x = j.slot_1 if parity[UB_SLOT] else j.slot_0
         parity[UB_SLOT] ^= 1

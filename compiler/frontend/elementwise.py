@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from compiler.frontend.to_graph import Handler, Translator, View
-from compiler.ir.graph import Floats, Step, Vector
+from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
+from compiler.frontend.to_graph import Handler, Translator
+from compiler.frontend.views import C, P, View, constant_as
+from compiler.ir.graph import Conv, Floats, Step, Vector
 
 Values = dict[str, Any]
 
 
 def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, others: tuple[str, ...] = ()) -> None:
-    state.finish(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.shape)
+    state.finish_as(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.axes)
 
 
 def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
@@ -30,43 +32,29 @@ def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
     if factor.shape != (state.shapes[x][1],):
         raise state.refuse(node, f"statistics of shape {list(factor.shape)} for {state.shapes[x][1]} channels")
     step = Step("scale_shift", scale=factor.astype(np.float32), shift=(shift - mean * factor).astype(np.float32))
-    _chain(state, node, (step,), state.view(node))
+    state.finish(node, Vector(state.name(node), (x,), node.output[0], (step,)), state.view(node).shape)
 
 
-UNARY: dict[str, tuple[Step, ...]] = {
-    "Relu": (Step("relu"),),
-    "Exp": (Step("exp"),),
-    "Log": (Step("ln"),),
-    "Sqrt": (Step("sqrt"),),
-    "Reciprocal": (Step("reciprocal"),),
-    "Neg": (Step("muls", -1.0),),
-    "Sigmoid": (Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("reciprocal")),
-}
+def activation(state: Translator, node: NodeProto, values: Values) -> None:
+    _chain(state, node, ACTIVATIONS[node.op_type](values), state.view(node))
 
 
-def unary(state: Translator, node: NodeProto, values: Values) -> None:
-    _chain(state, node, UNARY[node.op_type], state.view(node))
-
-
-def hard_sigmoid(state: Translator, node: NodeProto, values: Values) -> None:
-    """min(max(alpha * x + beta, 0), 1), and x times that (HardSwish)."""
-    swish = node.op_type == "HardSwish"
-    alpha, beta = (1 / 6, 0.5) if swish else (float(values.get("alpha", 0.2)), float(values.get("beta", 0.5)))
-    steps = (Step("muls", alpha), Step("adds", beta), Step("relu"), Step("mins", 1.0))
+def prelu(state: Translator, node: NodeProto, values: Values) -> None:
+    """max(x, 0) + slope * min(x, 0) with a slope per channel; a leaky ReLU where there is one."""
     view = state.view(node)
-    if swish:
-        _chain(state, node, (*steps, Step("mul", operand=1)), view, (view.tensor,))
-    else:
-        _chain(state, node, steps, view)
+    slope = _per_channel(state, node, view, state.constant(node, 1, "the slope"))
+    if isinstance(slope, float):
+        _chain(state, node, ACTIVATIONS["LeakyRelu"]({"alpha": slope}), view)
+        return
+    below = Step("scale_shift", scale=slope, shift=np.zeros_like(slope))
+    _chain(state, node, (KEEP_X, Step("mins", 0.0), below, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=KEEP_Y.kept)), view)
 
 
-def leaky_relu(state: Translator, node: NodeProto, values: Values) -> None:
-    """max(x, alpha * x), for alpha <= 1."""
-    alpha = float(values.get("alpha", 0.01))
-    if alpha > 1:
-        raise state.refuse(node, f"alpha {alpha}; at most 1 is supported")
-    view = state.view(node)
-    _chain(state, node, (Step("muls", alpha), Step("max", operand=1)), view, (view.tensor,))
+def pow_(state: Translator, node: NodeProto, values: Values) -> None:
+    exponent = state.constant(node, 1, "the exponent")
+    if exponent.size != 1:
+        raise state.refuse(node, f"exponents of shape {list(exponent.shape)}; one number is supported")
+    _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node))
 
 
 def clip(state: Translator, node: NodeProto, values: Values) -> None:
@@ -94,51 +82,53 @@ def _per_channel(state: Translator, node: NodeProto, view: View, array: NDArray[
     """A constant operand as one value, or as one per channel of the view's tensor."""
     if array.size == 1 and array.ndim <= len(view.shape):
         return float(array.reshape(-1)[0])
-    c = state.shapes[view.tensor][1]
-    padded = (1,) * (len(view.shape) - array.ndim) + array.shape
-    is_channel = len(padded) == len(view.shape) and len(view.shape) > 1 and all(d == 1 for i, d in enumerate(padded) if i != 1)
-    if not is_channel or view.shape[1] != c or padded[1] != c:
+    values = constant_as(view, state.shapes[view.tensor], array)
+    if values is None or values.size != values.shape[1] or values.size == 1:
         raise state.refuse(node, f"constant of shape {list(array.shape)} on {list(view.shape)}; one value or one per channel is supported")
-    return np.ascontiguousarray(array.reshape(-1), dtype=np.float32)
+    return values.reshape(-1)
 
 
 def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tuple[Step, ...]:
     """Steps of v op constant, or of constant op v."""
+    one, zero = (np.full_like(value, fill, dtype=np.float32) for fill in (1, 0))
+    if op in ("Max", "Min"):
+        if isinstance(value, float):
+            return (Step("maxs" if op == "Max" else "mins", value),)
+        # max(v, c) = relu(v - c) + c; min(v, c) = c - relu(c - v)
+        sign = one if op == "Max" else -one
+        return (Step("scale_shift", scale=sign, shift=-value * sign), Step("relu"), Step("scale_shift", scale=sign, shift=value))
     lead: tuple[Step, ...] = ()
     if op == "Sub":
         if constant_first:
             lead = (Step("muls", -1.0),)
         else:
             value = -value
-        op = "Add"
-    if op == "Div":
+    elif op == "Div":
         if constant_first:
             lead = (Step("reciprocal"),)
         else:
             value = np.float32(1) / value if not isinstance(value, float) else 1.0 / value
-        op = "Mul"
+    adds = op in ("Add", "Sum", "Sub")
     if isinstance(value, float):
-        return (*lead, Step("adds" if op == "Add" else "muls", value))
-    if op == "Add":
-        return (*lead, Step("scale_shift", scale=np.ones_like(value), shift=value))
-    return (*lead, Step("scale_shift", scale=value, shift=np.zeros_like(value)))
+        return (*lead, Step("adds" if adds else "muls", value))
+    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
 
 
-BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min"}
+BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}
 
 
 def binary(state: Translator, node: NodeProto, values: Values) -> None:
-    """Tensors of one shape, left to right, and constants."""
+    """Tensors, left to right, where one has the shape of the result; or a tensor and a constant."""
     if values.get("broadcast", 0):
         raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")
     constants = [i for i in range(len(node.input)) if state.is_constant(node.input[i])]
     tensors = [i for i in range(len(node.input)) if i not in constants]
     if not tensors:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
-    if constants and (len(node.input) > 2 or node.op_type in ("Max", "Min")):
+    if constants and len(node.input) > 2:
         raise state.refuse(node, "a constant among several inputs; tensor with constant, or tensors only, is supported")
-    view = state.view(node, tensors[0])
     if constants:
+        view = state.view(node, tensors[0])
         array = state.constants[node.input[constants[0]]]
         if node.op_type == "Div" and constants[0] == 1 and not np.all(array):
             raise state.refuse(node, "division by a constant zero")
@@ -146,23 +136,54 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
         _chain(state, node, _with_constant(node.op_type, value, constants[0] == 0), view)
         return
     views = [state.view(node, i) for i in tensors]
-    for other in views[1:]:
-        if other.shape != view.shape or state.shapes[other.tensor] != state.shapes[view.tensor]:
-            raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; tensors of one shape are supported")
+    if len({other.axes for other in views}) > 1:
+        views = [state.in_order(other) for other in views]
     if len(views) == 1:
-        state.views[node.output[0]] = view
+        state.views[node.output[0]] = views[0]
         return
-    step = BINARY[node.op_type]
-    steps = tuple(Step(step, operand=i) for i in range(1, len(views)))  # type: ignore[arg-type]
-    _chain(state, node, steps, view, tuple(v.tensor for v in views[1:]))
+    shape = np.broadcast_shapes(*(other.shape for other in views))
+    full = next((i for i, other in enumerate(views) if other.shape == shape), None)
+    if full is None:
+        raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
+    view = views[full]
+    others = tuple(_broadcast(state, node, view, other) for i, other in enumerate(views) if i != full)
+    _chain(state, node, _with_tensors(node.op_type, len(others), full > 0), view, others)
+
+
+def _with_tensors(op: str, others: int, swapped: bool) -> tuple[Step, ...]:
+    """Steps of v op each of the others; of other op v where that is `swapped` (an other may be one pixel: it is never the left side)."""
+    step: Any = BINARY[op]
+    if swapped and op == "Sub":
+        return (Step("sub", operand=1), Step("muls", -1.0))
+    if swapped and op == "Div":
+        return (Step("reciprocal"), Step("mul", operand=1))
+    steps = tuple(Step(step, operand=i) for i in range(1, others + 1))
+    return (*steps, Step("muls", 1 / (others + 1))) if op == "Mean" else steps
+
+
+def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> str:
+    """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
+    axes = ((),) * (len(view.axes) - len(other.axes)) + other.axes
+    n, c, _, _ = state.shapes[view.tensor]
+    m, k, h, w = state.shapes[other.tensor]
+    spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}
+    whole = k == c or (k == 1 and all(atom.axis != C for theirs in axes for atom in theirs))
+    if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n or not whole:
+        raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(other.shape)} lie in different orders")
+    tensor = other.tensor
+    if k != c:  # one channel for all of them: a product with a column of ones
+        tensor = state.fresh(f"{tensor}.channels")
+        state.emit(Conv(tensor, other.tensor, tensor, np.ones((c, 1, 1, 1), np.float32), np.zeros(c, np.float32)))
+    if P in spread and (h, w) != (1, 1):
+        raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; one value per channel can be spread over an image")
+    return tensor
 
 
 ELEMENTWISE: dict[str, Handler] = {
     "BatchNormalization": batch_norm,
-    "LeakyRelu": leaky_relu,
-    "HardSigmoid": hard_sigmoid,
-    "HardSwish": hard_sigmoid,
     "Clip": clip,
-    **dict.fromkeys(UNARY, unary),
+    "PRelu": prelu,
+    "Pow": pow_,
+    **dict.fromkeys(ACTIVATIONS, activation),
     **dict.fromkeys(BINARY, binary),
 }

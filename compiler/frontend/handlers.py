@@ -11,8 +11,9 @@ from onnx import NodeProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
-from compiler.frontend.to_graph import Handler, Translator, View, graph_shape
-from compiler.ir.graph import Concat, Conv, Floats, Pool, Shuffle, Softmax
+from compiler.frontend.to_graph import Handler, Translator, graph_shape
+from compiler.frontend.views import Atom, C, N, joined, transposed, whole
+from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
 
@@ -61,7 +62,7 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
     if kernel == (1, 1) and groups == 1 and view.shape[2:] == (1, 1) and graph_shape(view.shape) != state.shapes[view.tensor]:
-        _product(state, node, weights[:, :, 0, 0], bias)  # an image flattened into channels
+        _product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
     x = state.image(node)
     _, c, h, w = state.shapes[x]
@@ -72,15 +73,30 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
 
 
-def _product(state: Translator, node: NodeProto, weights: Floats, bias: Floats) -> None:
-    """x [n, k] times weights [m, k] transposed, as a convolution whose kernel covers the image that x flattens."""
-    view = state.view(node)
+def _product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
+    """Sum over ONNX axis `axis` of input `index` times weights [m, k]: a convolution.
+
+    The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
+    the image).
+    """
+    view = state.view(node, index)
     n, c, h, w = state.shapes[view.tensor]
-    if view.shape[0] != n or math.prod(view.shape[1:]) != view.shape[1] or weights.shape[1] != c * h * w:
-        raise state.refuse(node, f"input of shape {list(view.shape)} is not [{n}, {weights.shape[1]}], the flattened ({n}, {c}, {h}, {w})")
-    kernel = _floats(weights).reshape(weights.shape[0], c, h, w)
-    shape = (n, weights.shape[0]) + (1,) * (len(view.shape) - 2)
-    state.finish(node, Conv(state.name(node), view.tensor, node.output[0], kernel, bias), shape)
+    atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
+    if weights.shape[1] != view.shape[axis]:
+        raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
+    covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
+    if any(atom.axis == C or (atom.axis != N and covers) for atom in rest) or any(atom.axis == N for atom in atoms):
+        raise state.refuse(
+            node,
+            f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})",
+        )
+    order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
+    kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
+    kernel = _floats(kernel.reshape(-1, c, *((h, w) if covers else (1, 1))))
+    op = Conv(state.name(node), view.tensor, node.output[0], kernel, bias)
+    axes = list(view.axes)
+    axes[axis] = (Atom(C, len(bias), 1),)
+    state.finish_as(node, op, tuple(axes))
 
 
 def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:
@@ -102,14 +118,20 @@ def gemm(state: Translator, node: NodeProto, values: Values) -> None:
     if state.has(node, 2):
         beta = np.float32(values.get("beta", 1.0))
         bias = _bias(state, node, state.constant(node, 2, "the bias"), weights.shape[0]) * beta
-    _product(state, node, weights, bias)
+    _product(state, node, 1, weights, bias)
 
 
 def matmul(state: Translator, node: NodeProto, values: Values) -> None:
-    right = state.constant(node, 1, "the right side")
-    if right.ndim != 2 or len(state.view(node).shape) != 2:
-        raise state.refuse(node, f"[.., k] x {list(right.shape)}; [n, k] x [k, m] with a constant right side is supported")
-    _product(state, node, _floats(right.T), np.zeros(right.shape[1], np.float32))
+    """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix."""
+    side = 0 if state.is_constant(node.input[0]) else 1
+    matrix = state.constant(node, side, "one of the two")
+    rank = len(state.view(node, 1 - side).shape)
+    if matrix.ndim != 2 or rank < 2:
+        raise state.refuse(
+            node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix and at least 2 are supported"
+        )
+    weights = _floats(matrix.T if side == 1 else matrix)
+    _product(state, node, rank - 1 if side == 1 else rank - 2, weights, np.zeros(len(weights), np.float32), 1 - side)
 
 
 def pool(state: Translator, node: NodeProto, values: Values) -> None:
@@ -172,15 +194,11 @@ def softmax(state: Translator, node: NodeProto, values: Values) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if state.opset >= 13 else 1)) % rank
-    tensor_shape = state.shapes[view.tensor]
     # before opset 13 every axis from `axis` on is one
-    over = view.shape[axis:] if state.opset < 13 else (view.shape[axis],)
-    outer = view.shape[:axis] if state.opset < 13 else view.shape[:axis] + view.shape[axis + 1 :]
-    vector = tensor_shape[2:] == (1, 1) and math.prod(over) == tensor_shape[1] and math.prod(outer) == tensor_shape[0]
-    channels = state.opset >= 13 and axis == 1 and graph_shape(view.shape) == tensor_shape
-    if not vector and not channels:
+    over = view.axes[axis] if state.opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
+    if over != whole(state.shapes[view.tensor], C):
         raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
-    state.finish(node, Softmax(state.name(node), view.tensor, node.output[0]), view.shape)
+    state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0]), view.axes)
 
 
 def relabel(state: Translator, node: NodeProto, values: Values) -> None:
@@ -211,26 +229,16 @@ def relabel(state: Translator, node: NodeProto, values: Values) -> None:
             shape_out = [1 if i in new else next(rest) for i in range(rank)]
     if math.prod(shape_out) != math.prod(shape):
         raise state.refuse(node, f"{shape} cannot become {shape_out}")
-    state.views[node.output[0]] = View(view.tensor, tuple(shape_out))
+    found = state.reshape(view, shape_out)
+    if found is None:
+        raise state.refuse(node, f"{shape} cannot become {shape_out} without moving values: its axes lie in another order")
+    state.views[node.output[0]] = found
 
 
 def transpose(state: Translator, node: NodeProto, values: Values) -> None:
-    """[n, g, m, ..] -> [n, m, g, ..] of an image whose channels are g * m: the middle of a channel shuffle."""
+    """Another view; who reads it says whether it can."""
     view = state.view(node)
-    rank = len(view.shape)
-    perm = [int(a) for a in values.get("perm", list(reversed(range(rank))))]
-    n, c, h, w = state.shapes[view.tensor]
-    moved = [a for a in perm if view.shape[a] != 1]
-    if moved == sorted(moved):  # only axes of one element move
-        state.views[node.output[0]] = View(view.tensor, tuple(view.shape[a] for a in perm))
-        return
-    splits_channels = rank >= 3 and view.shape[0] == n and view.shape[1] * view.shape[2] == c and math.prod(view.shape[3:]) == h * w
-    if not splits_channels or perm != [0, 2, 1, *range(3, rank)]:
-        raise state.refuse(node, f"perm {perm} of {list(view.shape)}; supported is [n, g, c/g, h, w] -> [n, c/g, g, h, w]")
-    groups, size = view.shape[1], view.shape[2]
-    order = tuple(g * size + m for m in range(size) for g in range(groups))
-    shape = (n, size, groups, *view.shape[3:])
-    state.finish(node, Shuffle(state.name(node), view.tensor, node.output[0], order), shape)
+    state.views[node.output[0]] = transposed(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
 
 
 def same(state: Translator, node: NodeProto, values: Values) -> None:

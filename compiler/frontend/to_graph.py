@@ -1,15 +1,14 @@
 """ONNX nodes -> operators of `compiler.ir.graph`, one by one; nothing is fused here.
 
-An ONNX tensor is a `View`: a tensor of the graph, always (n, c, h, w), and the shape under which ONNX sees the same values in the same
-row-major order.  So Reshape, Flatten, Squeeze and Unsqueeze only change the view, Gemm after Flatten is a Conv with a kernel
-as large as the image, and the Transpose inside a channel shuffle is recognised on its own.
+An ONNX tensor is a `View` (`compiler.frontend.views`): a tensor of the graph, always (n, c, h, w), and how ONNX's axes run over it.
+So Reshape, Transpose, Flatten, Squeeze and Unsqueeze only change the view, Gemm after Flatten is a Conv with a kernel as large as the
+image, and a channel shuffle shows where somebody reads an image whose channels are in another order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,11 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.load import MAX_VALUES, one_line, opset_of
-from compiler.ir.graph import Graph, Operator, Port, Shape, output_shape
+from compiler.frontend.views import Atom, C, N, P, View, host_order, joined, reshaped, row_major, whole
+from compiler.ir.graph import Graph, Operator, Port, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class View:
-    """`tensor` of the graph, seen with ONNX's `shape`."""
-
-    tensor: str
-    shape: tuple[int, ...]
 
 
 def graph_shape(shape: tuple[int, ...]) -> Shape:
@@ -51,6 +43,7 @@ class Translator:
         self.shapes: dict[str, Shape] = {}
         self.operators: list[Operator] = []
         self.views: dict[str, View] = {}
+        self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.used_names: set[str] = set()
 
@@ -84,11 +77,36 @@ class Translator:
     def image(self, node: NodeProto, index: int = 0) -> str:
         """The input as a graph tensor whose (n, c, h, w) is ONNX's own shape."""
         view = self.view(node, index)
-        if graph_shape(view.shape) != self.shapes[view.tensor]:
-            raise self.refuse(
-                node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
-            )
-        return view.tensor
+        shape = self.shapes[view.tensor]
+        if graph_shape(view.shape) == shape:
+            found = self.in_order(view)
+            if found.atoms == whole(shape, N, C, P):
+                return found.tensor
+        raise self.refuse(
+            node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
+        )
+
+    def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
+        """As `views.reshaped`; a shuffle puts channels in order where only that lets it."""
+        return reshaped(view, onnx_shape) or reshaped(self.in_order(view), onnx_shape)
+
+    def in_order(self, view: View) -> View:
+        """The same values where the channels of a tensor are in the order in which the view names them."""
+        atoms = [atom for atom in view.atoms if atom.axis == C]
+        order = np.zeros((1,), np.int64)
+        for atom in atoms:
+            order = (order[:, None] + np.arange(atom.size) * atom.stride).reshape(-1)
+        if np.array_equal(order, np.arange(len(order))):
+            return view
+        if view not in self.shuffled:
+            name = self.fresh(f"{view.tensor}.shuffle")
+            self.shuffled[view] = self.emit(Shuffle(name, view.tensor, name, tuple(order.tolist())))
+        stride = 1
+        renamed = {}
+        for atom in reversed(atoms):
+            renamed[atom] = Atom(C, atom.size, stride)
+            stride *= atom.size
+        return View(self.shuffled[view], tuple(joined(renamed.get(atom, atom) for atom in axes) for axes in view.axes))
 
     def has(self, node: NodeProto, index: int) -> bool:
         return len(node.input) > index and bool(node.input[index])
@@ -97,7 +115,10 @@ class Translator:
 
     def name(self, node: NodeProto, suffix: str = "") -> str:
         """A name for an operator, used once."""
-        base = (node.name or node.output[0]) + suffix
+        return self.fresh((node.name or node.output[0]) + suffix)
+
+    def fresh(self, base: str) -> str:
+        """A name that is not taken yet, `base` or one that begins with it."""
         unique, count = base, 1
         while unique in self.used_names:
             count += 1
@@ -115,10 +136,15 @@ class Translator:
         return op.y
 
     def finish(self, node: NodeProto, op: Operator, shape: tuple[int, ...] | None = None) -> None:
-        """Append the operator that produces the node's first output; its ONNX shape is the same as its own unless given."""
+        """Append the operator that produces the node's first output, (n, c, h, w) in this order; ONNX's shape is its own unless given."""
         self.emit(op)
         own = self.shapes[op.y]
-        self.views[node.output[0]] = View(op.y, own if shape is None else shape)
+        self.views[node.output[0]] = row_major(op.y, own, own if shape is None else shape)
+
+    def finish_as(self, node: NodeProto, op: Operator, axes: tuple[tuple[Atom, ...], ...]) -> None:
+        """Append the operator that produces the node's first output, whose ONNX axes run over it as given."""
+        self.emit(op)
+        self.views[node.output[0]] = View(op.y, tuple(joined(atoms) for atoms in axes))
 
     # -- the walk ---------------------------------------------------------------------------------------------------
 
@@ -131,9 +157,14 @@ class Translator:
             kind = item.type.tensor_type.elem_type
             if kind != onnx.TensorProto.FLOAT:
                 raise UnsupportedError(f"input {item.name!r} is {onnx.TensorProto.DataType.Name(kind).lower()}; float is supported")
-            self.shapes[item.name] = graph_shape(shape)
-            self.views[item.name] = View(item.name, shape)
-            ports.append(Port(item.name, item.name, shape))
+            if len(shape) == 3 and channels_last(self.model, item.name):
+                b, length, channels = shape
+                self.shapes[item.name] = (b, channels, length, 1)
+                self.views[item.name] = View(item.name, tuple(whole(self.shapes[item.name], axis) for axis in (N, P, C)))
+            else:
+                self.shapes[item.name] = graph_shape(shape)
+                self.views[item.name] = row_major(item.name, self.shapes[item.name], shape)
+            ports.append(Port(item.name, item.name, shape, self._order(item.name)))
         return tuple(ports)
 
     def outputs(self) -> tuple[Port, ...]:
@@ -142,8 +173,36 @@ class Translator:
             if item.name not in self.views:
                 raise UnsupportedError(f"output {item.name!r} does not depend on any input; nothing to run on the NPU")
             view = self.views[item.name]
-            ports.append(Port(view.tensor, item.name, view.shape))
+            if host_order(view, self.shapes[view.tensor]) is None:
+                view = self.views[item.name] = self.in_order(view)
+            ports.append(Port(view.tensor, item.name, view.shape, self._order(item.name)))
         return tuple(ports)
+
+    def _order(self, name: str) -> tuple[int, int, int, int]:
+        view = self.views[name]
+        order = host_order(view, self.shapes[view.tensor])
+        if order is None:
+            raise UnsupportedError(f"{name!r} of shape {list(view.shape)}: it has its channels in parts, the host takes whole axes")
+        return order
+
+
+_SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis
+_IMAGE = ("BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "LRN", "MaxPool", "AveragePool", "Flatten")
+
+
+def channels_last(model: ModelProto, name: str) -> bool:
+    """Whether the first operator behind a tensor that prefers an axis for the channels wants the last one: a sequence [b, s, d]."""
+    todo, seen = [name], {name}
+    while todo:
+        current = todo.pop(0)
+        for node in model.graph.node:
+            if current not in node.input:
+                continue
+            if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
+                return node.op_type in _SEQUENCE
+            todo += [out for out in node.output if out not in seen]
+            seen.update(node.output)
+    return False
 
 
 Handler = Callable[[Translator, NodeProto, dict[str, Any]], None]

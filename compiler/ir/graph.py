@@ -57,7 +57,7 @@ class Pool:
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
-    "add", "sub", "mul", "div", "max", "min",
+    "add", "sub", "mul", "div", "max", "min", "rsub", "rdiv", "keep", "take",
 ]  # fmt: skip
 
 
@@ -65,19 +65,24 @@ StepOp = Literal[
 class Step:
     """One step of an element-wise chain on the running value v.
 
-    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op inputs[operand].
+    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
+    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
     """
 
     op: StepOp
     value: float = 0.0
     operand: int = -1
+    kept: int = -1
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
 
 
 @dataclass(frozen=True, eq=False)
 class Vector:
-    """An element-wise chain: v starts as inputs[0], every step changes it, y is the last v.  All of one shape."""
+    """An element-wise chain: v starts as inputs[0], every step changes it, y is the last v.
+
+    inputs[0] and y have one shape; each other input has it as well, or is one pixel (n, c, 1, 1) that goes with all of them.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -127,11 +132,24 @@ Kernel = Conv | Pool | Vector | Softmax  # those that become instructions
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it."""
+    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it.
+
+    order: the permutation of (n, c, h, w) in which ONNX has the values, row-major.
+    """
 
     tensor: str
     onnx_name: str
     onnx_shape: tuple[int, ...]
+    order: tuple[int, int, int, int] = (0, 1, 2, 3)
+
+    def from_onnx(self, array: NDArray[np.float32], shape: Shape) -> Floats:
+        """The model's values as (n, c, h, w)."""
+        inverse = np.argsort(self.order)
+        return array.reshape([shape[axis] for axis in self.order]).transpose(inverse)
+
+    def to_onnx(self, values: Floats) -> Floats:
+        """(n, c, h, w) as the model's values."""
+        return values.transpose(self.order).reshape(self.onnx_shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +182,11 @@ class Graph:
                     raise ValueError(f"{op.name}: input {name!r} is not produced before it")
             if op.y in known:
                 raise ValueError(f"{op.name}: output {op.y!r} is produced twice")
+            if isinstance(op, Vector):
+                n, c, h, w = self.shapes[op.inputs[0]]
+                for name in op.inputs[1:]:
+                    if self.shapes[name] not in ((n, c, h, w), (n, c, 1, 1)):
+                        raise ValueError(f"{op.name}: input {name!r} of shape {self.shapes[name]} beside {(n, c, h, w)}")
             expected = output_shape(op, [self.shapes[name] for name in op.inputs])
             if self.shapes.get(op.y) != expected:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")

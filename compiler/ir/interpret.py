@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Shuffle, Softmax, Vector
+from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Shuffle, Softmax, Step, Vector
 
 Pair = tuple[int, int]
 
@@ -16,12 +16,12 @@ def evaluate(graph: Graph, feeds: Mapping[str, Floats], keep: bool = False) -> d
     """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
     values: dict[str, Floats] = {}
     for port in graph.inputs:
-        values[port.tensor] = np.asarray(feeds[port.onnx_name], np.float32).reshape(graph.shapes[port.tensor])
+        values[port.tensor] = port.from_onnx(np.asarray(feeds[port.onnx_name], np.float32), graph.shapes[port.tensor])
     for op in graph.operators:
         values[op.y] = apply(op, [values[name] for name in op.inputs])
     if keep:
         return values
-    return {port.onnx_name: values[port.tensor].reshape(port.onnx_shape) for port in graph.outputs}
+    return {port.onnx_name: port.to_onnx(values[port.tensor]) for port in graph.outputs}
 
 
 def apply(op: Operator, inputs: list[Floats]) -> Floats:
@@ -78,21 +78,30 @@ def _pool(op: Pool, x: Floats) -> Floats:
 
 
 def _vector(op: Vector, inputs: list[Floats]) -> Floats:
-    v = inputs[0]
-    for step in op.steps:
-        value = np.float32(step.value)
-        other = inputs[step.operand] if step.operand >= 0 else v
-        if step.op == "scale_shift":
+    return chain(op.steps, inputs[0], inputs)
+
+
+def chain(steps: Sequence[Step], v: Floats, inputs: Sequence[Floats], rounded: Callable[[Floats], Floats] = np.asarray) -> Floats:
+    """An element-wise chain that starts as v; `rounded` is applied to what every step makes."""
+    kept: dict[int, Floats] = {}
+    for step in steps:
+        if step.op == "keep":
+            kept[step.kept] = v
+        elif step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
-            v = v * step.scale[:, None, None] + step.shift[:, None, None]
+            v = rounded(v * step.scale[:, None, None] + step.shift[:, None, None])
         else:
-            v = {
-                "relu": lambda a, s, b: np.maximum(a, np.float32(0)), "exp": lambda a, s, b: np.exp(a), "ln": lambda a, s, b: np.log(a),
-                "sqrt": lambda a, s, b: np.sqrt(a), "reciprocal": lambda a, s, b: np.float32(1) / a, "square": lambda a, s, b: a * a,
-                "adds": lambda a, s, b: a + s, "muls": lambda a, s, b: a * s, "maxs": lambda a, s, b: np.maximum(a, s),
-                "mins": lambda a, s, b: np.minimum(a, s), "add": lambda a, s, b: a + b, "sub": lambda a, s, b: a - b,
-                "mul": lambda a, s, b: a * b, "div": lambda a, s, b: a / b, "max": lambda a, s, b: np.maximum(a, b),
-                "min": lambda a, s, b: np.minimum(a, b),
-            }[step.op](v, value, other)  # fmt: skip
+            other = inputs[step.operand] if step.operand >= 0 else kept.get(step.kept, v)
+            v = rounded(_STEPS[step.op](v, np.float32(step.value), other))
     return v
+
+
+_STEPS: dict[str, Callable[[Floats, np.float32, Floats], Floats]] = {
+    "relu": lambda a, s, b: np.maximum(a, np.float32(0)), "exp": lambda a, s, b: np.exp(a), "ln": lambda a, s, b: np.log(a),
+    "sqrt": lambda a, s, b: np.sqrt(a), "reciprocal": lambda a, s, b: np.float32(1) / a, "square": lambda a, s, b: a * a,
+    "adds": lambda a, s, b: a + s, "muls": lambda a, s, b: a * s, "maxs": lambda a, s, b: np.maximum(a, s),
+    "mins": lambda a, s, b: np.minimum(a, s), "add": lambda a, s, b: a + b, "sub": lambda a, s, b: a - b,
+    "mul": lambda a, s, b: a * b, "div": lambda a, s, b: a / b, "max": lambda a, s, b: np.maximum(a, b),
+    "min": lambda a, s, b: np.minimum(a, b), "rsub": lambda a, s, b: b - a, "rdiv": lambda a, s, b: b / a, "take": lambda a, s, b: b,
+}  # fmt: skip

@@ -74,6 +74,6 @@ def _step(step: Step, fingerprints: bool) -> str:
         assert step.scale is not None
         assert step.shift is not None
         return f"scale_shift {_values(step.scale, fingerprints)} {_values(step.shift, fingerprints)}"
-    if step.operand >= 0:
-        return f"{step.op} #{step.operand}"
+    if step.operand >= 0 or step.kept >= 0:
+        return f"{step.op} " + (f"#{step.operand}" if step.operand >= 0 else f"kept{step.kept}")
     return f"{step.op} {step.value:.9g}" if step.op in ("adds", "muls", "maxs", "mins") else step.op

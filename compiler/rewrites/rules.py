@@ -82,7 +82,7 @@ def fuse_residual(op: Operator, view: View) -> Match | None:
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
         return None
     first, other = op.inputs[0], op.inputs[op.steps[0].operand]
-    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2:
+    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2 or view.shapes[first] != view.shapes[other]:
         return None
     if any(step.operand in (0, op.steps[0].operand) for step in op.steps[1:]):
         return None
@@ -96,21 +96,25 @@ def fuse_residual(op: Operator, view: View) -> Match | None:
 
 
 def merge_chains(op: Operator, view: View) -> Match | None:
-    """Two element-wise chains, the first read by the second only."""
+    """Two element-wise chains, the first read by the second only; where the second reads its start again, that is put aside."""
     if not isinstance(op, Vector):
         return None
     before = view.producers.get(op.inputs[0])
     if not isinstance(before, Vector) or not view.only_use(before.y) or not op.steps:
         return None
     if any(step.operand == 0 for step in op.steps):
-        return None
+        free = 1 + max(step.kept for step in op.steps)
+        steps = tuple(replace(step, operand=-1, kept=free) if step.operand == 0 else step for step in op.steps)
+        op_steps = (Step("keep", kept=free), *steps)
+    else:
+        op_steps = op.steps
     names = list(before.inputs)
     index: dict[int, int] = {}
     for old, name in enumerate(op.inputs[1:], 1):
         if name not in names:
             names.append(name)
         index[old] = names.index(name)
-    steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op.steps)
+    steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op_steps)
     return Match((before, op), (Vector(before.name, tuple(names), op.y, before.steps + steps),))
 
 
@@ -119,6 +123,8 @@ def swap_operands(op: Operator, view: View) -> Match | None:
     if not isinstance(op, Vector) or len(op.inputs) != 2 or not op.steps or op.steps[0].op not in ("add", "mul", "max", "min"):
         return None
     if op.steps[0].operand != 1 or any(step.operand >= 0 for step in op.steps[1:]):
+        return None
+    if view.shapes[op.inputs[0]] != view.shapes[op.inputs[1]]:
         return None
     a, b = (view.producers.get(name) for name in op.inputs)
     if isinstance(b, Vector) and view.only_use(b.y) and not (isinstance(a, Vector | Conv) and view.only_use(a.y)):

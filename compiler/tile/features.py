@@ -32,7 +32,7 @@ _AT = {name: i for i, name in enumerate(FEATURES)}
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
     t = tables(unit.machine)
     images = unit.storages[0].n
     out = [0.0] * len(FEATURES)
@@ -49,11 +49,12 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
-        size = sum(r.size for r in blocks.staged[load.storage].rows) * unit.storages[load.storage].row_blocks
+        size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
     for staged in blocks.staged.values():
         slots = plan.window if staged.produced else plan.prefetch
-        out[_AT["l1_blocks_log2"]] += staged.blocks(unit.storages[staged.storage].row_blocks) * (slots if plan.blocks > 1 else 1)
+        high = staged.high(slots, images) if staged.cached else staged.high(1, images) * (slots if plan.blocks > 1 else 1)
+        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[staged.storage].row_blocks
     ddr = unit.machine.ddr
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / ddr.read_cap_bytes_per_cycle
@@ -153,6 +154,7 @@ def _vector(
         repeats = size / s.out_w * groups * taps
         read = size * pool.stride[0] * pool.stride[1]
     elif isinstance(s, VectorSpec):
+        read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
     else:

@@ -6,12 +6,13 @@ convolution.  Gaps are followed through the graph as sets of values; only a chai
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from compiler.ir.graph import Concat, Conv, Operator, Pool, Shuffle, Softmax, Step, Vector
-from compiler.ir.interpret import apply
+from compiler.ir.interpret import chain
 
 Values = frozenset[float]
 GUARD = 1.0  # finite under every step: ln, reciprocal, square root and division take it
@@ -45,7 +46,7 @@ def guarded(op: Vector, inputs: list[Values], kind: type[np.floating]) -> tuple[
     clamped: list[Step] = []
     for step in op.steps:
         clamped.append(step)
-        if step.op in ("div", "reciprocal", "exp"):
+        if step.op in ("div", "rdiv", "reciprocal", "exp"):
             clamped += [Step("mins", largest), Step("maxs", -largest)]
     return tuple(clamped), True
 
@@ -56,12 +57,9 @@ def _combinations(inputs: list[Values]) -> list[tuple[float, ...]]:
 
 def _chain(steps: tuple[Step, ...], first: float, values: tuple[float, ...], kind: type[np.floating]) -> float:
     """The chain on a gap of these inputs, v starting as `first`, rounded to `kind` after every step; scale and shift are zero there."""
-    tensors = [np.full((1, 1, 1, 1), value, np.float32) for value in values]
-    v = np.full((1, 1, 1, 1), first, np.float32)
     zero = np.zeros(1, np.float32)
+    there = [replace(step, scale=zero, shift=zero) if step.op == "scale_shift" else step for step in steps]
+    start, *tensors = (np.full((1, 1, 1, 1), value, np.float32) for value in (first, *values))
     with np.errstate(all="ignore"):
-        for step in steps:
-            one = Step(step.op, step.value, 1 if step.operand >= 0 else -1, zero, zero)
-            operands = [v, tensors[step.operand]] if step.operand >= 0 else [v]
-            v = apply(Vector("", (), "", (one,)), operands).astype(kind).astype(np.float32)
+        v = chain(there, start, tensors, lambda made: made.astype(kind).astype(np.float32))
     return float(v[0, 0, 0, 0])

@@ -360,7 +360,7 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         extra = (spec.kernel.kernel[0] - spec.kernel.stride[0]) * spec.in_w
     else:
         assert isinstance(spec, VectorSpec)
-        per_row *= len(spec.reads) + spec.keeps_input
+        per_row *= spec.buffers
     plane = max(1, rows * per_row + extra)
     if plane <= slot_blocks:
         return VectorTiling(tile_planes=max(1, min(spec.y.planes, slot_blocks // plane)), tile_rows=max(1, rows))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.emit import weights
-from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Shuffle, Softmax, Vector
 from compiler.ir.layout import Layout, Placement, assign
 from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
 from compiler.tile.machine import check_machine
@@ -134,14 +134,25 @@ class PoolSpec(KernelSpec):
 
 @dataclass(frozen=True, eq=False)
 class VectorSpec(KernelSpec):
-    """steps: int64 [s, 5] of (opcode, immediate bits, operand (-1: none, -2: v itself), scale blocks or -1, shift blocks or -1)."""
+    """steps: int64 [s, 6] of (opcode, immediate bits, buffer of the other operand (-1: none, -2: v itself), scale blocks or -1, shift
+    blocks or -1, 1 where v and the other change places).  VCOPY with a buffer takes v from there; with places changed it keeps v there.
+
+    pixels: which inputs are one pixel of every channel.
+    Buffers of a tile: the inputs, v where `keeps_input` (else it is the first input), and what is put aside.
+    """
 
     steps: NDArray[np.int64]
+    pixels: tuple[bool, ...]
 
     @property
     def keeps_input(self) -> bool:
         """Whether a later step reads the first input again, so that v needs a buffer of its own."""
         return bool((self.steps[:, 2] == 0).any())
+
+    @property
+    def buffers(self) -> int:
+        """Tiles in UB that the chain works on."""
+        return max(len(self.reads) + self.keeps_input, int(self.steps[:, 2].max(initial=-1)) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +224,7 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
     elif isinstance(kernel, Pool):
         out |= {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
     elif isinstance(spec, VectorSpec):
-        out |= {"steps": [[int(s[0]), int(s[2])] for s in spec.steps]}
+        out |= {"steps": [[int(s[0]), int(s[2]), int(s[5])] for s in spec.steps], "pixels": spec.pixels}
     return out
 
 
@@ -249,7 +260,9 @@ _STEP_OPS = {
     "relu": Op.VRELU, "exp": Op.VEXP, "ln": Op.VLN, "sqrt": Op.VSQRT, "reciprocal": Op.VRECIPROCAL, "square": Op.VMUL,
     "adds": Op.VADDS, "muls": Op.VMULS, "maxs": Op.VMAXS, "mins": Op.VMINS, "scale_shift": Op.VMADD,
     "add": Op.VADD, "sub": Op.VSUB, "mul": Op.VMUL, "div": Op.VDIV, "max": Op.VMAX, "min": Op.VMIN,
+    "rsub": Op.VSUB, "rdiv": Op.VDIV, "keep": Op.VCOPY, "take": Op.VCOPY,
 }  # fmt: skip
+_SWAPPED = ("rsub", "rdiv", "keep")
 
 
 def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
@@ -314,7 +327,7 @@ def _place_storages(layout: Layout, address: int, dtype: DataType) -> tuple[tupl
             lanes = tuple(p.plane * dtype.lanes + lane for lane in p.lanes)
             shape = layout.graph.shapes[port.tensor]
             buffers.append(
-                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes)  # type: ignore[arg-type]
+                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order)  # type: ignore[arg-type]
             )
         address = -(-(address + size) // _ALIGN_BLOCKS) * _ALIGN_BLOCKS
     return tuple(storages), buffers, address
@@ -358,7 +371,8 @@ def _kernel_spec(
         gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
         return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
     assert isinstance(op, Vector)
-    return VectorSpec(*base, steps=_steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs]))
+    steps = _steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs])
+    return VectorSpec(*base, steps=steps, pixels=tuple(shapes[name] != shapes[op.y] for name in op.inputs))
 
 
 def _full(placement: Placement, plane: int, c0: int) -> bool:
@@ -387,12 +401,13 @@ def _conv_spec(base: _Base, op: Conv, x: Placement, y: Placement, layout: Layout
 
 def _steps(op: Vector, y: Placement, constants: _Constants, dtype: DataType, gaps: list[Values]) -> NDArray[np.int64]:
     steps, guard = guarded(op, gaps, weights.numpy_type(dtype))
+    aside = len(op.inputs) + any(step.operand == 0 for step in steps)
     rows = []
     if guard:
         one = np.ones(len(y.lanes), np.float32)
         scale = constants.add(f"{op.name}/guard_scale", weights.pack_lanes(one, y, dtype))
         shift = constants.add(f"{op.name}/guard_shift", weights.pack_lanes(0 * one, y, dtype, gap=GUARD))
-        rows.append((int(Op.VMADD), 0, -1, scale, shift))
+        rows.append((int(Op.VMADD), 0, -1, scale, shift, 0))
     for i, step in enumerate(steps):
         scale = shift = -1
         if step.op == "scale_shift":
@@ -400,12 +415,9 @@ def _steps(op: Vector, y: Placement, constants: _Constants, dtype: DataType, gap
             assert step.shift is not None
             scale = constants.add(f"{op.name}/scale{i}", weights.pack_lanes(step.scale, y, dtype))
             shift = constants.add(f"{op.name}/shift{i}", weights.pack_lanes(step.shift, y, dtype))
-        rows.append((int(_STEP_OPS[step.op]), float_bits(step.value), _operand(step), scale, shift))
-    return np.array(rows, np.int64).reshape(len(rows), 5)
-
-
-def _operand(step: Step) -> int:
-    return ITSELF if step.op == "square" else step.operand
+        other = ITSELF if step.op == "square" else step.operand if step.kept < 0 else aside + step.kept
+        rows.append((int(_STEP_OPS[step.op]), float_bits(step.value), other, scale, shift, int(step.op in _SWAPPED)))
+    return np.array(rows, np.int64).reshape(len(rows), 6)
 
 
 def _inverse_counts(op: Pool, in_h: int, in_w: int, out_h: int, out_w: int) -> NDArray[np.float32]:

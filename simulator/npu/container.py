@@ -136,6 +136,7 @@ def program(container: Container, level: str) -> Program:
 
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Block = Annotated[int, Field(ge=0, le=_MAX_BLOCK)]
+_Axis = Annotated[int, Field(ge=0, le=3)]
 _Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 _Cycles = Annotated[int, Field(ge=0, le=2**62)]
@@ -186,6 +187,7 @@ class _Buffer(_Part):
     lanes: tuple[_Block, ...]
     pixel_lanes: _Block
     planes: _Block
+    order: tuple[_Axis, _Axis, _Axis, _Axis]
 
 
 class _Header(_Part):
@@ -428,6 +430,8 @@ def _check_buffers(container: Container) -> None:
             size *= extent
         if size != n * c * h * w:
             raise ContainerError(f"{where}: shape {list(buffer.shape)} is not the model's {list(buffer.onnx_shape)}")
+        if sorted(buffer.order) != [0, 1, 2, 3]:
+            raise ContainerError(f"{where}: order {list(buffer.order)} is not a permutation of (n, c, h, w)")
         if buffer.pixel_lanes == c0:
             lanes, blocks = buffer.planes * c0, n * buffer.planes * h * w
         elif buffer.pixel_lanes == 4 and c0 == 16 and buffer.planes == 1:

@@ -10,7 +10,7 @@ from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.tile.spec import ConvSpec, make_unit
-from simulator.breakdown import breakdown
+from simulator.breakdown import breakdown, program_reuse
 from simulator.npu import isa
 from simulator.npu.container import Operator, Segment
 from simulator.npu.isa import Op
@@ -71,7 +71,7 @@ def test_ddr_is_the_union_of_reads_and_writes() -> None:
     assert (one.ddr_read_bytes, one.ddr_write_bytes, one.loads, one.macs, one.halo) == (320, 64, 1, 0, None)
 
 
-def test_operators_per_load() -> None:
+def test_operators_and_blocks_per_load() -> None:
     # operator 0 loads in both blocks, twice in the second; operator 1 works in both and loads in one; operator 2 works in one
     rows = [
         *of(0, 0, *(copy(TINY, DDR, L1, 8) for _ in range(3))),
@@ -82,7 +82,24 @@ def test_operators_per_load() -> None:
         row[isa.BLOCK] = block
     one, other = breakdown(run(*rows, *of(1, 3, copy(TINY, UB, DDR, 1, to=100))))
     assert (one.steps, one.loading_steps, one.loads, one.operators_per_load) == (5, 3, 4, 5 / 3)
-    assert (other.steps, other.loading_steps, other.operators_per_load) == (1, 0, None)
+    # operators 0 and 1 load; both run in two blocks, in three of these four steps with a load
+    assert (one.loader_steps, one.blocks_per_load) == (4, 4 / 3)
+    assert (other.steps, other.loading_steps, other.operators_per_load, other.blocks_per_load) == (1, 0, None, None)
+    whole = program_reuse((one, other))
+    assert (whole.segments, whole.blocks, whole.loads, whole.halo) == (2, None, 4, None)
+    assert (whole.operators_per_load, whole.blocks_per_load) == (2.0, 4 / 3)
+    assert (whole.ddr_read_bytes, whole.ddr_write_bytes) == (4 * 8 * 32, 32)
+    assert program_reuse((other,)).operators_per_load is None
+
+
+def test_the_halo_of_a_program_is_weighted_by_work() -> None:
+    rows = [*of(0, 0, mmad(2), fixpipe(), mmad(2), fixpipe()), *of(1, 1, mmad(2), fixpipe())]
+    macs = 16 * 32 * 16
+    # operator 0 is done twice, operator 1 once; three times as much of operator 1 is needed
+    found = breakdown(run(*rows), (Segment(1, 2), Segment(1, 1)), (Operator("a", macs, 256), Operator("b", 3 * macs, 256)))
+    assert [row.halo for row in found] == [2.0, 1.0]
+    assert program_reuse(found).halo == 1.25
+    assert program_reuse(found).blocks == 3
 
 
 def test_halo_and_padding() -> None:
@@ -125,7 +142,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         found = breakdown(t, tuple(Segment(len(s.operators), s.blocks) for s in plan.segments), table)
         assert [s.operators for s in found] == [len(s.operators) for s in plan.segments]
         assert [s.blocks for s in found] == [s.blocks for s in plan.segments]
-        assert all(s.loading_steps <= s.steps <= s.operators * s.blocks for s in found)
+        assert all(s.loading_steps <= s.loader_steps <= s.steps <= s.operators * s.blocks for s in found)
         assert all(s.operators_per_load == 1 for s in found if s.operators == 1 and s.blocks == 1)
         reused += any((s.operators_per_load or 0) >= 1.5 for s in found)
         first = 0

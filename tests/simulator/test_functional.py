@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.functional import DeadlockError, apply, execute, fill_undefined
+from simulator.functional import apply, execute, fill_undefined
 from simulator.host_layout import load_input, read_output
 from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
-from simulator.npu.program import DdrBuffer, ProgramError
+from simulator.npu.program import DdrBuffer, DeadlockError, ProgramError
 from tests.simulator.micro import DDR_BLOCKS, TINY, TYPES, look, memories, place, program, records, reference
 
 INEXACT = (Op.MMAD, Op.VEXP, Op.VLN)  # order of a sum, last bit of a library function

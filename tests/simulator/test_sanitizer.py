@@ -199,6 +199,51 @@ def test_flag_counts():
     assert ["left with count 1" in str(f) for f in left] == [True]
 
 
+LOAD, READ = "MTE2 COPY L1[0] DDR[{}] length=4 count=1 count2=1 f16 @{}\n", "MTE1 COPY UB[0] L1[{}] length=1 count=1 count2=1 f16 @{}\n"
+THERE = "MTE2 SET core=0 engine=MTE1 id=0\nMTE1 WAIT core=0 engine=MTE2 id=0\n"
+BACK = "MTE1 SET core=0 engine=MTE2 id=0\nMTE2 WAIT core=0 engine=MTE1 id=0\n"
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads", "found"),
+    [
+        ("1.2", "1.2", False),
+        ("1.2", "1.3", False),  # L1 passes data from operator to operator
+        ("1.2.0", "1.2.7", False),  # weights stay for all blocks
+        ("1.2.1", "1.3.2", False),  # and a halo for the next one
+        ("2.2", "1.2", True),  # nothing passes from segment to segment
+        ("1.2.3", "1.2.2", True),  # nor from a later block to an earlier one
+    ],
+)
+def test_overwritten_in_order(writes, reads, found):
+    """A load, a reader, another load to the same place, and, after it, another reader: no race."""
+    text = LOAD.format(64, reads) + THERE + READ.format(0, reads) + BACK + LOAD.format(80, writes) + THERE + READ.format(2, reads)
+    findings = [f for f in checked(text) if f.core >= 0]
+    assert [(f.kind, f.instruction, f.memory, f.blocks, f.other) for f in findings] == [
+        ("overwritten_read", 9, Memory.L1, (2, 3), (0, 6)) for _ in range(found)
+    ]
+    if found:
+        segment, operator, block = (*writes.split("."), "0")[:3]
+        assert f"core 0 instruction 6 (MTE2 COPY) has overwritten for segment {segment}, operator {operator}, block {block}" in str(
+            findings[0]
+        )
+
+
+def test_nothing_but_l1_passes_from_operator_to_operator():
+    text = "VECTOR VFILL UB[0] blocks=1 repeats=1 dbs=1 f16 @1.1\nVECTOR VCOPY UB[8] UB[0] blocks=1 repeats=1 dbs=1 s0bs=1 f16 @1.{}\n"
+    assert [f for f in checked(text.format(1)) if f.core >= 0] == []
+    (finding,) = [f for f in checked(text.format(2)) if f.core >= 0]
+    assert (finding.kind, finding.instruction, finding.memory, finding.other) == ("overwritten_read", 1, Memory.UB, (0, 0))
+
+
+def test_an_overwritten_im2col_names_the_blocks_of_its_taps():
+    taps = "MTE1 IM2COL L0A[0] L1[0] h=1 w=4 pitch=4 plane=4 kh=1 kw=1 sh=1 sw=2 dh=1 dw=1 ow=2 m=2 mpad=16 k=1 lanes=16 f16 @1.1\n"
+    late = "MTE2 COPY L1[{}] DDR[80] length=1 count=1 count2=1 f16 @2.1\n"
+    for at, found in ((1, []), (2, [(2, 3)])):
+        findings = [f for f in checked(LOAD.format(64, "1.1") + late.format(at) + THERE + taps) if f.core >= 0]
+        assert [f.blocks for f in findings] == found
+
+
 def test_cores_share_ddr_only():
     """Core 1 reads what core 0 stored; on-chip blocks of one number are two places."""
     store = """

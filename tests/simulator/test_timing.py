@@ -16,8 +16,8 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, SystolicUnit, load_machine
-from simulator.npu.program import Code, Program, ProgramError
-from simulator.timing import DeadlockError, Timing, prepare, program_bound, simulate, simulate_level, simulate_levels, simulate_trace
+from simulator.npu.program import Code, DeadlockError, Program, ProgramError
+from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
 TINY = load_machine("tiny")
@@ -387,7 +387,7 @@ def test_levels_stretch_only_the_data_phase() -> None:
     timings = simulate_levels(p, TINY)
     assert {level: timing.cycles for level, timing in timings.items()} == {"none": 21, "slight": 31, "severe": 51}
     assert [timing.busy_cycles[0, CUBE] for timing in timings.values()] == [7, 7, 7]
-    assert simulate_level(p, TINY, "severe").cycles == 51
+    assert simulate_levels(p, TINY, ("severe",))["severe"].cycles == 51
 
 
 def test_short_bursts_cost_bus_time() -> None:
@@ -482,7 +482,7 @@ def test_ddr_on_another_engine_is_refused() -> None:
 def test_bad_arguments_are_refused() -> None:
     p = program(TINY, [load(1)])
     with pytest.raises(BadInputError, match=r"'medium'.*none, slight, severe"):
-        simulate_level(p, TINY, "medium")
+        simulate_levels(p, TINY, ("medium",))
     with pytest.raises(BadInputError, match="rate_divisor"):
         simulate(p, TINY, SHARE_UNIT, rate_divisor=2)
     with pytest.raises(BadInputError, match="prepared for machine tiny"):

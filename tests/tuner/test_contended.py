@@ -117,11 +117,38 @@ def test_thresholds_that_oscillate_are_said(compiled: Path, capsys: pytest.Captu
 def test_text(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = simulate(capsys, compiled, "--trace", "step:4", "--inferences", 130, "--switch-cycles", 250)
     assert (code, err) == (0, "")
-    first, columns, *rows = out.splitlines()
+    served, variants = out.split("\n\n")
+    first, columns, *rows = served.splitlines()
     assert "edge; trace step:4: 3 steps, shares 0.25 to 1; cycles per switch: 250" in first
     assert columns.split()[:2] == ["controller", "inferences"]
     assert [row.split("  ")[0].removesuffix(" (best)") for row in rows] == ["estimator", "static none", "static severe", "oracle"]
     assert sum("(best)" in row for row in rows) == 1
+    title, columns, *rows = variants.splitlines()
+    assert "computed per load" in title
+    assert columns.split()[-6:] == ["rho", "none", "rho", "slight", "rho", "severe"]
+    assert [row.split()[0] for row in rows] == ["none", "severe"]
+
+
+def test_what_tells_the_variants_apart(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, compiled, "--trace", "step:0", "--inferences", 20)["variants"]
+    container = decode(read_container(compiled))
+    assert {name: row["levels"] for name, row in found.items()} == {"none": ["none", "slight"], "severe": ["severe"]}
+    # the first one has a segment in two blocks, the other the same segments whole
+    assert found["none"]["blocks"] == found["severe"]["blocks"] + 1 == found["severe"]["segments"] + 1
+    assert found["none"]["halo"] >= found["severe"]["halo"] == 1
+    assert found["none"]["operators_per_load"] >= 1
+    for v, row in enumerate(found.values()):
+        runtime = Runtime(prepared_variants(container), EDGE)
+        assert row["rho"] == {level: runtime.steady(v, EDGE.share_units(level)).balance for level in EDGE.contention}
+        assert row["rho"]["none"] > row["rho"]["slight"] > row["rho"]["severe"]
+
+
+def test_segments_say_what_the_program_makes_of_its_loads(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = report(capsys, compiled, "--trace", "step:0", "--inferences", 20)["variants"]
+    segments = report(capsys, compiled, "--segments")["levels"]
+    for name, row in variants.items():
+        assert segments[name]["reuse"] == {key: value for key, value in row.items() if key not in ("levels", "rho")}
+        assert all(s["blocks_per_load"] is None or s["blocks_per_load"] <= s["operators_per_load"] for s in segments[name]["segments"])
 
 
 @pytest.mark.parametrize(
@@ -182,6 +209,9 @@ def test_a_trace_of_the_inferences(compiled: Path, tmp_path: Path, capsys: pytes
     [
         (("--controller", "oracle"), "--controller goes with --trace"),
         (("--inferences", "3"), "--inferences goes with --trace"),
+        (("--t-min", "1", "--t-max", "2"), "--t-min goes with --trace"),
+        (("--switch-cycles", "3"), "--switch-cycles goes with --trace"),
+        (("--trace", "step:1", "--slice", "3"), "--t-min, --t-max and --slice are for --controller threshold"),
         (("--trace", "step:1", "--level", "none"), "--level with --trace is for --controller static"),
         (("--trace", "step"), "--trace step: expected step:SEED"),
     ],
@@ -194,6 +224,15 @@ def test_a_trace_says_what_is_wrong(
     assert main(["trace", str(compiled), "--trace", "step:1", "--out", str(tmp_path / "t.txt")]) == 2
     assert ".json.gz" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_takes_the_controllers_options(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--trace", "adversarial:0", "--controller", "threshold", "--inferences", "50", "--t-min", "0.5", "--t-max", "0.75")
+    words += ("--slice", "12345", "--switch-cycles", "777")
+    result = report(capsys, compiled, *words)["result"]
+    assert main(["trace", str(compiled), *words, "--out", str(tmp_path / "t.json")]) == 0
+    about = json.loads((tmp_path / "t.json").read_text())["otherData"]
+    assert (about["cycles"], about["switches"], about["switch_cycles"]) == (result["cycles"], result["switches"], 777)
 
 
 def test_a_bad_trace_file_is_named(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +20,7 @@ import pytest
 from simulator.npu.errors import BadInputError
 from tuner import log as log_module
 from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, Measurement, TaskRecord, digest, log_schema, row_id
-from tuner.log import LogRow, Origin, RunLog, part_numbers, read_log, read_tasks
+from tuner.log import DatasetWriter, LogRow, Origin, RunLog, part_numbers, read_log, read_tasks
 from tuner.log_care import compact, repair, verify
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
@@ -284,3 +286,30 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> Non
         assert len(frame) >= acknowledged
         assert frame["seq"].tolist() == list(range(len(frame)))
         assert verify(tmp_path) == []
+
+
+def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
+    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        for seq in range(5):
+            log.add_task(task(seq))
+            log.add_row(LogRow(seq, task(seq).task, "operator", "net", failed() if seq == 3 else measured(cycles=seq)))
+            log.flush()  # a part each
+    expected = pd.read_parquet(tmp_path / "log")
+    glob = str(tmp_path / "log" / "*.parquet")
+    by_duckdb = duckdb.sql(f"select * from '{glob}' order by seq").df()
+    by_polars = polars.scan_parquet(glob).sort("seq").collect().to_pandas()
+    for found in (by_duckdb, by_polars):
+        assert list(found.columns) == list(expected.columns)
+        for name in ("task", "level", "status"):
+            assert found[name].astype("str").tolist() == expected[name].astype("str").tolist(), name
+        for name in ("seq", "cycles", "ddr_share"):
+            np.testing.assert_array_equal(found[name].astype("float64"), expected[name].astype("float64"), name)
+
+
+def test_a_log_of_a_newer_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = log_schema().with_metadata({"schema_version": "99"})
+    DatasetWriter(tmp_path / "log", newer, tmp_path / ".tmp")
+    with pytest.raises(BadInputError, match=r"log: schema 99; this program reads up to \d+"):
+        read_log(tmp_path)
+    with pytest.raises(BadInputError, match="schema 99"):
+        DatasetWriter(tmp_path / "log", log_schema(), tmp_path / ".tmp")

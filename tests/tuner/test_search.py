@@ -191,16 +191,18 @@ def test_noise_moves_covers_and_follows_its_generator() -> None:
 # what to look at
 
 
-def test_first_genes_cover_every_operator_in_every_block_count() -> None:
+@pytest.mark.parametrize("caching", [False, True])
+def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) -> None:
     u, table = unit("residual_block"), SegmentTable(structures("residual_block"), len(LEVELS))
-    genes = first_genes(u, table)
+    genes = first_genes(u, table, caching)
+    assert any(gene.cached for gene in genes) == caching
     keys = [structures("residual_block").key(gene) for gene in genes]
     assert len(set(keys)) == len(keys), "equal structures once"
     for k in range(len(u.kernels)):
         for blocks in block_counts(u, k, k + 1)[:12]:
-            assert structures("residual_block").key(Gene(k, k + 1, blocks)) in keys
+            assert structures("residual_block").key(Gene(k, k + 1, blocks, cached=-1 if caching else 0)) in keys
     table.add(genes[0], np.array([1, 1, 1]))
-    assert first_genes(u, table) == genes[1:]
+    assert first_genes(u, table, caching) == genes[1:]
     assert unknown(table, [genes[0], genes[1], genes[1]]) == [genes[1]]
 
 
@@ -218,8 +220,10 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
         assert 0 <= gene.start < gene.stop <= len(u.kernels)
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
     assert {gene.window for gene in genes} == {1, 2}
-    without = propose(u, table, covers, 60, np.random.default_rng(1), allowed({"change_window"}))
+    assert any(gene.cached for gene in genes)
+    without = propose(u, table, covers, 60, np.random.default_rng(1), allowed({"change_window", "toggle_halo"}))
     assert {gene.window for gene in without} == {1}
+    assert {gene.cached for gene in without} == {0}
 
 
 # islands

@@ -383,7 +383,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion"])
+@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "halo_cache"])
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
     summary = quick(model, run, 20, f"use.{part}=false")
@@ -401,6 +401,8 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert set(read_log(whole)["island"]) == {-1, 0, 1}
     elif part == "window":
         assert {segment.window for segment in segments} == {1}
+    elif part == "halo_cache":
+        assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":
         assert {segment.blocks for segment in segments if len(segment.operators) > 1} == {1}
         assert any(segment.blocks > 1 for segment in segments), "single operators still come in blocks"

@@ -15,7 +15,7 @@ from simulator.npu.asm import print_program
 from simulator.npu.container import Container, Variant, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import Engine
+from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
 from simulator.timing import Timing, prepare, program_bound, simulate
@@ -163,7 +163,7 @@ def _simulated(container: Container, level: str) -> dict[str, Any]:
     check_cycles(variant, timing.cycles)
     busy = timing.busy_cycles.sum(axis=0)
     return {
-        "ddr_share": variant.share_units / 65536,
+        "ddr_share": variant.share_units / SHARE_UNIT,
         "plan": variant.plan_digest,
         "same_as": container.same_as(level),
         "cycles": timing.cycles,

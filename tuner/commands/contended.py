@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from simulator.breakdown import breakdown, program_reuse
 from simulator.contention import GENERATORS, Load, generate, read_trace
 from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
 from simulator.ddr import ContentionTrace
-from simulator.npu.container import Container, decode
+from simulator.npu.container import Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
 from simulator.onnx_container import read_container
@@ -20,7 +21,8 @@ from simulator.response import Response, measure_response, prepared_variants, sh
 from simulator.runtime import Runtime, Served
 from simulator.served_trace import served_trace
 from simulator.thresholds import Thresholds, choose_thresholds, one_pair
-from tuner.commands.text import print_json, print_table
+from simulator.timeline import timeline
+from tuner.commands.text import finite, print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
 
 
@@ -62,6 +64,7 @@ def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
         "static": {name: row(served) for name, served in runs.static.items()},
         "best_static": runs.best,
         "oracle": row(runs.oracle),
+        "variants": {name: _variant(runs, v, name) for v, name in enumerate(runs.runtime.names)},
         "thresholds": _threshold_report(thresholds, runs.response) if thresholds else None,
     }
     if as_json:
@@ -192,6 +195,15 @@ def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
     }
 
 
+def _variant(runs: _Runs, v: int, name: str) -> dict[str, Any]:
+    """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
+    container = runs.container
+    t = timeline(program(container, name), container.machine, container.variant(name).share_units)
+    reuse = program_reuse(breakdown(t, container.variant(name).segments, container.operators))
+    rho = {variant.level: finite(runs.runtime.steady(v, variant.share_units).balance) for variant in container.variants}
+    return {"levels": [level for level in container.levels if (container.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
+
+
 def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, Any]:
     rule = thresholds.rule
     return {
@@ -229,6 +241,25 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
                 *(f"{spent / row['cycles']:.1%}" for spent in row["variant_cycles"].values()),
             )
             for label, row in rows.items()
+        ],
+    )
+    levels = next(iter(report["variants"].values()))["rho"]
+    print("\nblocks and operators computed per load, work done per work needed, and rho at the share of each level")
+    print_table(
+        ("<variant", "<for", "segments", "blocks", "blocks/load", "ops/load", "DDR B", "halo", *(f"rho {level}" for level in levels)),
+        [
+            (
+                variant,
+                ", ".join(row["levels"]),
+                row["segments"],
+                row["blocks"],
+                ratio(row["blocks_per_load"], 2),
+                ratio(row["operators_per_load"], 2),
+                row["ddr_read_bytes"] + row["ddr_write_bytes"],
+                ratio(row["halo"], 3),
+                *("inf" if value is None else f"{value:.3f}" for value in row["rho"].values()),
+            )
+            for variant, row in report["variants"].items()
         ],
     )
     if thresholds is None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simulator.breakdown import SegmentTime, breakdown
+from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
 from simulator.npu.container import Container, decode, program
 from simulator.onnx_container import read_container
 from simulator.timeline import Timeline, timeline
 from simulator.trace import chrome_trace
 from tuner.commands.compiled import check_cycles
-from tuner.commands.text import print_json, print_table
+from tuner.commands.text import print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
 
 
@@ -50,7 +51,11 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
                 "dtype": container.dtype.name,
                 "clock_hz": machine.clock_hz,
                 "levels": {
-                    name: {"cycles": runs[name].cycles, "segments": [_json(container, row) for row in found]}
+                    name: {
+                        "cycles": runs[name].cycles,
+                        "reuse": asdict(program_reuse(found)),
+                        "segments": [_json(container, row) for row in found],
+                    }
                     for name, found in rows.items()
                 },
             }
@@ -60,11 +65,12 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
         cycles = runs[name].cycles
         print(f"{'' if i == 0 else chr(10)}{path}: {machine.name}, {container.dtype.name}, level {name}, {cycles:,} cycles")
         print_table(_COLUMNS, [_cells(container, row, cycles) for row in found])
+        print(_reuse_line(program_reuse(found)))
 
 
 _COLUMNS = (
-    "seg", "<operators", "ops", "blocks", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE", "DDR read B",
-    "DDR write B", "MACs", "MACs/B", "halo", "padding",
+    "seg", "<operators", "ops", "blocks", "blocks/load", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE",
+    "DDR read B", "DDR write B", "MACs", "MACs/B", "halo", "padding",
 )  # fmt: skip
 
 
@@ -76,7 +82,8 @@ def _cells(container: Container, row: SegmentTime, cycles: int) -> tuple[object,
         first if first == last else f"{first} .. {last}",
         row.operators,
         row.blocks,
-        "" if row.operators_per_load is None else f"{row.operators_per_load:.1f}",
+        ratio(row.blocks_per_load, 1),
+        ratio(row.operators_per_load, 1),
         row.cycles,
         row.own_cycles,
         f"{row.own_cycles / cycles:.1%}",
@@ -88,9 +95,19 @@ def _cells(container: Container, row: SegmentTime, cycles: int) -> tuple[object,
         row.ddr_write_bytes,
         row.macs,
         f"{row.macs / traffic:.1f}" if traffic and row.macs else "",
-        "" if row.halo is None else f"{row.halo:.2f}",
-        "" if row.padding is None else f"{row.padding:.2f}",
+        ratio(row.halo, 2),
+        ratio(row.padding, 2),
     )
+
+
+def _reuse_line(reuse: ProgramReuse) -> str:
+    """The whole program, below its segments."""
+    parts = [f"{reuse.segments} segments"]
+    parts += [f"{reuse.blocks} blocks"] if reuse.blocks is not None else []
+    parts += [f"{reuse.loads:,} loads"]
+    for value, what in ((reuse.blocks_per_load, "blocks/load"), (reuse.operators_per_load, "ops/load"), (reuse.halo, "halo")):
+        parts += [f"{what} {value:.2f}"] if value is not None else []
+    return "in all: " + ", ".join(parts)
 
 
 def _name(container: Container, number: int) -> str:
@@ -114,6 +131,7 @@ def _json(container: Container, row: SegmentTime) -> dict[str, Any]:
         "steps": row.steps,
         "loading_steps": row.loading_steps,
         "operators_per_load": row.operators_per_load,
+        "blocks_per_load": row.blocks_per_load,
         "loads": row.loads,
         "ddr_read_bytes": row.ddr_read_bytes,
         "ddr_write_bytes": row.ddr_write_bytes,

@@ -51,3 +51,8 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 def finite(value: float) -> float | None:
     """JSON has no infinity: null then."""
     return value if abs(value) != float("inf") and value == value else None
+
+
+def ratio(value: float | None, digits: int) -> str:
+    """A cell; empty where there was nothing to divide by."""
+    return "" if value is None else f"{value:.{digits}f}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome
+from compiler.derive.gene import Gene, Genome, gene_json, gene_values
 from tuner.search.population import Individual
 
 
@@ -54,11 +54,11 @@ def _better(old: Individual | None, new: Individual, merit: Callable[[Individual
 
 def individual_json(m: Individual) -> list[Any]:
     """JSON form of a measured genome."""
-    return [[list(gene) for gene in m.genome], [int(c) for c in m.cycles], m.task]
+    return [[gene_json(gene) for gene in m.genome], [int(c) for c in m.cycles], m.task]
 
 
 def genome_from(rows: Sequence[Sequence[Any]]) -> Genome:
-    return tuple(Gene._make((*row[:-1], tuple(row[-1]))) for row in rows)
+    return tuple(Gene._make(gene_values(row)) for row in rows)
 
 
 def individual_from(row: Sequence[Any]) -> Individual:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, block_counts
-from compiler.derive.moves import MOVES, Move
+from compiler.derive.gene import Gene, Genome, block_counts, whole_or
+from compiler.derive.moves import MOVES, Move, thin_operators
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
-_OWN = ("change_blocks", "change_window", "change_prefetch", "change_weights", "change_tiling")
+_OWN = ("change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling")
 
 
-def first_genes(unit: Unit, table: SegmentTable) -> list[Gene]:
-    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with."""
-    genes = [Gene(k, k + 1, blocks) for k in range(len(unit.kernels)) for blocks in block_counts(unit, k, k + 1)[:12]]
+def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
+    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
+
+    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.
+    """
+    alone = -1 if caching else 0
+    genes = [Gene(k, k + 1, blocks, cached=alone) for k in range(len(unit.kernels)) for blocks in block_counts(unit, k, k + 1)[:12]]
     for length in (2, 3):
         for start in range(len(unit.kernels) - length + 1):
             counts = block_counts(unit, start, start + length)
-            genes += [Gene(start, start + length, blocks) for blocks in sorted({1, *counts[3:8:4]})]
+            for blocks in sorted({1, *counts[3:8:4]}):
+                genes += [Gene(start, start + length, blocks, cached=cached) for cached in ((0, -1) if caching and blocks > 1 else (0,))]
     return unknown(table, genes)
 
 
@@ -36,7 +41,7 @@ def propose(
         draw = rng.random()
         fresh: list[Gene] = []
         if draw < 0.15:
-            fresh = [_random(unit, rng)]
+            fresh = [_random(unit, rng, "toggle_halo" in moves)]
         elif draw < 0.35 and singles is not None:
             fresh = _moved(unit, singles, own, rng)
         else:
@@ -48,11 +53,14 @@ def propose(
     return list(out.values())
 
 
-def _random(unit: Unit, rng: np.random.Generator) -> Gene:
+def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
     start = int(rng.integers(len(unit.kernels)))
     stop = min(len(unit.kernels), start + int(rng.geometric(0.3)))
     counts = block_counts(unit, start, stop)
-    return Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    if caching and gene.blocks > 1 and rng.random() < 0.5:
+        return gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
+    return gene
 
 
 def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:

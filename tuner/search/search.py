@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key, Structures, single_operators
+from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators
 from compiler.derive.moves import random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES, scaled
@@ -74,7 +74,8 @@ class Search:
         self.models: list[CostModel | None] = [None] * len(levels)
         self.border = np.zeros(len(levels))
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
-        off = set() if config.use.window else {"change_window"}
+        use = config.use
+        off = {name for name, on in (("change_window", use.window), ("toggle_halo", use.halo_cache)) if not on}
         self.moves = allowed(off)
 
     # one generation
@@ -101,7 +102,8 @@ class Search:
             raise InfeasibleError(f"{self.unit.machine.name}: layer by layer: {answer.error}")
         self._admit(self.islands[0], replies)
         # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
-        self._measure_segments(measure, unknown(self.table, [*genome, *self._wanted(first_genes(self.unit, self.table))]))
+        first = self._wanted(first_genes(self.unit, self.table, self.config.use.halo_cache))
+        self._measure_segments(measure, unknown(self.table, [*genome, *first]))
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
@@ -309,7 +311,7 @@ class Search:
             "islands": [{"rng": _rng_state(i.rng), "members": [individual_json(m) for m in i.members]} for i in self.islands],
             "table": self.table.state(),
             "infeasible": [key_json(key) for key, raw in self._raw.items() if raw is None],
-            "seen": [[list(gene) for gene in genome] for genome in sorted(self.seen)],
+            "seen": [[gene_json(gene) for gene in genome] for genome in sorted(self.seen)],
             "border": self.border.tolist(),
         }
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail, gene_json, gene_values
 
 
 class SegmentTable:
@@ -128,9 +128,9 @@ class SegmentTable:
 def key_json(key: Key) -> list[Any]:
     """JSON form of a key: structure, tail."""
     structure, tail = key
-    return [structure, [*tail[:-1], list(tail[-1])]]
+    return [structure, gene_json(tail)]
 
 
 def key_from(raw: Sequence[Any]) -> Key:
-    structure, (blocks, prefetch, window, chunk, resident, choices) = raw
-    return str(structure), (int(blocks), 2 if prefetch == 2 else 1, 2 if window == 2 else 1, int(chunk), bool(resident), tuple(choices))
+    structure, tail = raw
+    return str(structure), gene_values(tail)

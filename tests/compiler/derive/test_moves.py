@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count, realise
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count, realise, whole_or
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.space import CHUNK_BUDGETS
@@ -38,6 +38,7 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert gene.window in (1, 2)
         assert 0 <= gene.chunk < len(CHUNK_BUDGETS)
         assert all(0 <= choice < choice_count(u, gene.start + k) for k, choice in enumerate(gene.choices))
+        assert gene.cached == whole_or(gene, gene.cached), "one spelling"
         assert gene.choices == () or any(gene.choices), "all zeros has one spelling, so that equal genes have one key"
 
 
@@ -106,6 +107,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "merge_segments": lambda a, b: len(b) == len(a) - 1 and stops(b) < stops(a),
     "shift_border": one_border_moved,
     "change_blocks": only("blocks"),
+    "toggle_halo": only("cached"),
     "change_window": only("window"),
     "change_prefetch": only("prefetch"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),

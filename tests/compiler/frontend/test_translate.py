@@ -67,6 +67,15 @@ CASES: dict[str, Callable[[Builder], str]] = {
     "softmax": lambda b: b.softmax("x"),
     "softmax of a vector": lambda b: b.softmax(b.gemm("x", 9), axis=-1),
     "shuffle": lambda b: b.shuffle("x", 3),
+    "channels last": lambda b: b.node("Transpose", ["x"], perm=[0, 2, 3, 1]),
+    "pixels first": lambda b: b.node("Transpose", ["x"], perm=[2, 0, 1, 3]),
+    "rows as columns": lambda b: b.relu(b.node("Reshape", ["x", b.constant(np.array([1, 6, 11, 9]))])),
+    "channels last and back": lambda b: b.relu(b.node("Transpose", [b.node("Transpose", ["x"], perm=[0, 2, 3, 1])], perm=[0, 3, 1, 2])),
+    "matmul of pixels": lambda b: b.node("MatMul", [b.node("Transpose", ["x"], perm=[0, 2, 3, 1]), b.normal((6, 5), 0.4)]),
+    "matmul from the left": lambda b: b.node("MatMul", [b.normal((4, 6), 0.4), b.node("Reshape", ["x", b.constant(np.array([6, 99]))])]),
+    "matmul of shuffled channels": lambda b: b.node("MatMul", [b.node("Flatten", [b.shuffle("x", 3)]), b.normal((6 * 9 * 11, 5), 0.1)]),
+    "channels last constant": lambda b: b.add(b.node("Transpose", ["x"], perm=[0, 2, 3, 1]), b.normal((6,))),
+    "softmax of the last axis": lambda b: b.softmax(b.node("Transpose", ["x"], perm=[0, 2, 3, 1]), axis=-1),
     "shuffle twice": lambda b: b.shuffle(b.shuffle("x", 3), 3),
     "concat of itself": lambda b: b.concat("x", "x", "x"),
     "sum of three": lambda b: b.node("Sum", ["x", b.relu("x"), b.batch_norm("x")]),
@@ -175,11 +184,18 @@ def test_several_outputs_and_an_input_that_is_one() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
-    "unknown": (lambda b: b.node("Erf", ["x"]), "Erf 't1': not supported; supported are Add,"),
+    "unknown": (lambda b: b.node("Erf", ["x"]), "Erf 't1': not supported; supported are Abs, Add,"),
     "softmax of rows": (lambda b: b.softmax("x", axis=3), "axis 3"),
     "concat of rows": (lambda b: b.node("Concat", ["x", "x"], axis=2), "axis 2"),
-    "transpose": (lambda b: b.node("Transpose", ["x"], perm=[0, 2, 3, 1]), "perm [0, 2, 3, 1]"),
-    "broadcast": (lambda b: b.add("x", b.node("GlobalAveragePool", ["x"])), "one shape"),
+    "transpose": (
+        lambda b: b.node("Transpose", [b.node("Reshape", ["x", b.constant(np.array([1, 2, 3, 99]))])], perm=[0, 1, 3, 2]),
+        "channels in parts",
+    ),
+    "broadcast of columns": (lambda b: b.add("x", b.node("MaxPool", ["x"], kernel_shape=[9, 1])), "one value per channel"),
+    "broadcast both ways": (
+        lambda b: b.add(b.node("MaxPool", ["x"], kernel_shape=[9, 1]), b.node("MaxPool", ["x"], kernel_shape=[1, 11])),
+        "one of them has to be that of the result",
+    ),
     "constant image": (lambda b: b.add("x", b.normal((1, 6, 9, 11))), "one value or one per channel"),
     "constant row": (lambda b: b.add("x", b.normal((11,))), "one value or one per channel"),
     "computed weights": (
@@ -189,7 +205,7 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "dilated pool": (lambda b: b.max_pool("x", 2, 1, dilations=[2, 2]), "dilations [2, 2]"),
     "gemm transposed": (lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1), "transA"),
     "division by zero": (lambda b: b.node("Div", ["x", b.constant(np.array(0, np.float32))]), "zero"),
-    "steep leaky relu": (lambda b: b.node("LeakyRelu", ["x"], alpha=2.0), "alpha"),
+    "exponents": (lambda b: b.node("Pow", ["x", b.normal((6, 1, 1))]), "exponents of shape [6, 1, 1]; one number"),
 }
 
 

@@ -42,6 +42,7 @@ def scaled(c: int = 6) -> Step:
 
 
 RELU, ADD = Step("relu"), Step("add", operand=1)
+KEEP, USE = Step("keep", kept=0), Step("sub", kept=0)
 DEAL = (0, 3, 1, 4, 2, 5)
 
 # rule -> (operators, outputs, how many operators are left)
@@ -68,6 +69,7 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
     "merge-chains": [
         ([chain("a", "x", steps=(scaled(), RELU)), chain("b", "a", "z", steps=(ADD, Step("exp")))], ["b"], 1),
         ([chain("a", "x", "z", steps=(ADD,)), chain("b", "a", "z", "x", steps=(ADD, Step("mul", operand=2)))], ["b"], 1),
+        ([chain("a", "x", steps=(KEEP, RELU, USE)), chain("b", "a", "z", steps=(ADD, KEEP, RELU, USE, Step("mul", operand=0)))], ["b"], 1),
     ],
     "swap-operands": [([conv("x", "p"), chain("a", "z", steps=(scaled(),)), chain("b", "x", "a", steps=(ADD,))], ["b", "p"], 3)],
     "simplify-steps": [
@@ -93,6 +95,7 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([conv("x", "a"), Shuffle("b", "a", "b", DEAL)], ["b", "a"]),
     ],
     "fold-affine": [
+        ([conv("x", "a"), chain("b", "a", steps=(KEEP, Step("muls", 2.0), USE))], ["b"]),
         ([conv("x", "a"), chain("b", "a", steps=(scaled(),)), conv("a", "c")], ["b", "c"]),
         ([conv("x", "a"), chain("b", "a", steps=(scaled(),))], ["a", "b"]),
         ([conv("x", "a", activation="relu"), chain("b", "a", steps=(scaled(),))], ["b"]),
@@ -105,7 +108,7 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([conv("x", "a", activation="relu"), chain("b", "a", "z", steps=(ADD,))], ["b"]),
         ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b", "a"]),
     ],
-    "merge-chains": [([chain("a", "x", steps=(RELU,)), chain("b", "a", "z", steps=(ADD, Step("mul", operand=0)))], ["b"])],
+    "merge-chains": [([chain("a", "x", steps=(RELU,)), chain("b", "a", "z", steps=(ADD,))], ["b", "a"])],
     "relu-before-concat": [([Concat("c", ("x", "z"), "c"), chain("r", "c", steps=(RELU,))], ["r"])],
     "drop-needless-relu": [([conv("x", "a"), chain("r", "a", steps=(RELU,))], ["r"])],
 }

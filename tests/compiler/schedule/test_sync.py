@@ -103,9 +103,11 @@ def test_flags_and_order_are_all_that_is_added() -> None:
     assert not isinstance(plan, Infeasible)
     parts = compiler.parts(plan)
     assert isinstance(parts, list)
-    sequential = np.concatenate([part.code for part in parts])
+    sequential = np.concatenate([part.lowered.code for part in parts])
     before = sequential.copy()
-    stream = Synchroniser(case.unit.machine, case.unit.memory).synchronise(sequential)
+    synchroniser = Synchroniser(case.unit.machine, case.unit.memory)
+    schedule = synchroniser.schedule([synchroniser.footprints.of(sequential)], [0])
+    (stream,) = synchroniser.write(schedule, [sequential], [0])
     assert (sequential == before).all()
     work = stream[~np.isin(stream[:, isa.OP], FLAGS)]
     for engine in range(7):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.functional import apply
 from simulator.npu import isa
-from simulator.npu.access import MAX_RANGES, accesses, extent, ranges_of
+from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, Memory
 from tests.simulator.micro import TINY, memories, program, records
@@ -100,11 +100,11 @@ def test_ranges_of_a_stream():
     MTE2 SET core=0 engine=MTE1 id=0
     CUBE MMAD L0C[4] L0A[1] L0B[2] mpad=16 k=2 n1=3 acc=1
     """
-    rows, owner = ranges_of(program(text).streams[0])
-    assert owner.tolist() == [0, 0, 2, 2, 2, 2]
-    assert rows.tolist() == [
-        [Memory.DDR, 0, 7, 2, 3, 4, 2, 100],
-        [Memory.L1, 1, 5, 2, 3, 2, 2, 10],
+    code, rows = program(text).streams[0], np.zeros((MAX_RANGES, 8), np.int64)
+    found = [rows[: accesses(code, i, rows)].tolist() for i in range(3)]
+    assert found[0] == [[Memory.DDR, 0, 7, 2, 3, 4, 2, 100], [Memory.L1, 1, 5, 2, 3, 2, 2, 10]]
+    assert found[1] == []
+    assert found[2] == [
         [Memory.L0A, 0, 1, 32, 1, 0, 1, 0],
         [Memory.L0B, 0, 2, 96, 1, 0, 1, 0],
         [Memory.L0C, 0, 4, 96, 1, 0, 1, 0],

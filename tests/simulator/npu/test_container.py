@@ -294,6 +294,7 @@ def test_bytes_behind_the_end_are_refused():
         (lambda h: h["buffers"][1].update(lanes=[0] * 16), "lanes are not 16 different ones"),
         (lambda h: h["buffers"][1].update(lanes=[*range(15), 16]), "lanes are not 16 different ones below 16"),
         (lambda h: h["buffers"][1].update(size_blocks=3), "3 blocks, its layout needs 4"),
+        (lambda h: h["buffers"][1].update(order=[0, 1, 1, 3]), "not a permutation"),
         (lambda h: h["buffers"][1].update(pixel_lanes=8), "8 lanes in a pixel"),
         (lambda h: h["buffers"][2].update(name="x"), "an input or output is given twice: x, x"),
         (lambda h: h["buffers"][2].update(onnx_shape=[1, 16, 2]), "is not the model's"),

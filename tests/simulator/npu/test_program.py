@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.functional import DeadlockError, execute
+from simulator.functional import execute
 from simulator.npu import isa
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory, load_machine
-from simulator.npu.program import DdrBuffer, MemoryMap, Program, ProgramError
+from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
 
 TINY = load_machine("tiny")
 F16, F32 = DataType.float16, DataType.float32
@@ -110,6 +110,8 @@ def test_the_legal_one_passes_and_runs():
         (IM2COL, "I_MOFF", -1, "parameter word 23 must be in 0.."),
         (IM2COL, "I_MPAD", 24, "mpad must be a multiple of 16"),
         (IM2COL, "I_M", 33, "m must not exceed mpad"),
+        (IM2COL, "I_RING", 1, "h must not exceed the ring's rows"),
+        (IM2COL, "I_RING", -1, "parameter word 29 must be in 0.."),
         (IM2COL, "I_LANES", 8, "lanes must be C0 of the data type, or 4 for float16"),
         (IM2COL, "S0", -1, "parameter word 7 must be in 0.."),
         (MMAD, "M_MPAD", 8, "parameter word 10 must be in 16.."),

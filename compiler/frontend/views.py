@@ -1,0 +1,162 @@
+"""Views: how ONNX sees a tensor of the graph, axis by axis.
+
+A graph tensor is (n, c, h, w), here images of channels of p = h * w pixels.  An `Atom` runs over a part of one of these three axes: `size`
+steps of `stride`.  A `View` says for each ONNX axis which atoms it runs over, the slowest first; together its atoms cover the tensor
+once.  Examples:
+
+| ONNX                                        | axes                                                     |
+|---------------------------------------------|----------------------------------------------------------|
+| [n, c, h, w]                                | (n) (c) (p: h steps of w) (p: w steps of 1)              |
+| [n, c * h * w]                              | (n) (c p)                                                |
+| a sequence [b, s, d], d being the channels  | (n) (p) (c)                                              |
+| its heads [b, heads, s, d / heads]          | (n) (c: heads steps of d / heads) (p) (c: d / heads)     |
+
+So Reshape, Transpose, Squeeze and their like change the view and cost nothing; only who reads it decides whether it can be read like that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Shape
+
+N, C, P = range(3)
+
+
+class Atom(NamedTuple):
+    """`size` steps of `stride` along axis `axis` of (n, c, p)."""
+
+    axis: int
+    size: int
+    stride: int
+
+
+Atoms = tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """`tensor` of the graph as ONNX sees it.  No atom has size 1, and no two neighbours of one ONNX axis could be one."""
+
+    tensor: str
+    axes: tuple[Atoms, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(math.prod(atom.size for atom in atoms) for atoms in self.axes)
+
+    @property
+    def atoms(self) -> Atoms:
+        """All of them in ONNX's row-major order."""
+        return joined(atom for atoms in self.axes for atom in atoms)
+
+    def of(self, tensor: str) -> View:
+        """Another tensor of the same shape, seen in the same way."""
+        return View(tensor, self.axes)
+
+
+def whole(shape: Shape, *axes: int) -> Atoms:
+    """Atoms that run over all of some axes, in this order."""
+    sizes = (shape[0], shape[1], shape[2] * shape[3])
+    return joined(Atom(axis, sizes[axis], 1) for axis in axes)
+
+
+def joined(atoms: Iterable[Atom]) -> Atoms:
+    """The same steps in as few atoms as possible."""
+    out: list[Atom] = []
+    for atom in atoms:
+        if atom.size == 1:
+            continue
+        last = out[-1] if out else None
+        if last is not None and last.axis == atom.axis and last.stride == atom.size * atom.stride:
+            out[-1] = Atom(atom.axis, last.size * atom.size, atom.stride)
+        else:
+            out.append(atom)
+    return tuple(out)
+
+
+def row_major(tensor: str, shape: Shape, onnx_shape: Sequence[int]) -> View:
+    """A tensor whose values ONNX sees in the order of (n, c, h, w), in any shape of as many values."""
+    view = reshaped(View(tensor, tuple(whole(shape, axis) for axis in (N, C, P))), onnx_shape)
+    if view is None:
+        raise ValueError(f"{tensor} of shape {list(shape)} has no view {list(onnx_shape)}")
+    return view
+
+
+def reshaped(view: View, onnx_shape: Sequence[int]) -> View | None:
+    """The same values in the same order, in other axes; None where an axis would begin inside of a step."""
+    todo = list(reversed(view.atoms))
+    axes = []
+    for size in onnx_shape:
+        atoms, left = [], int(size)
+        while left > 1:
+            if not todo:
+                return None
+            axis, length, stride = todo.pop()
+            if left % length == 0:
+                atoms.append(Atom(axis, length, stride))
+                left //= length
+            elif length % left == 0:
+                atoms.append(Atom(axis, left, stride * (length // left)))
+                todo.append(Atom(axis, length // left, stride))
+                left = 1
+            else:
+                return None
+        axes.append(joined(atoms))
+    return None if todo else View(view.tensor, tuple(axes))
+
+
+def transposed(view: View, perm: Sequence[int]) -> View:
+    return View(view.tensor, tuple(view.axes[a] for a in perm))
+
+
+def host_order(view: View, shape: Shape) -> tuple[int, int, int, int] | None:
+    """The permutation of (n, c, h, w) whose row-major order is that of the view; None where no permutation of whole axes is."""
+    axes = []
+    for axis, size, stride in view.atoms:
+        if axis != P:
+            if (size, stride) != (shape[axis], 1):
+                return None
+            axes.append(axis)
+        elif (size, stride) == (shape[2] * shape[3], 1):
+            axes += [axis for axis in (2, 3) if shape[axis] > 1]
+        elif (size, stride) in ((shape[2], shape[3]), (shape[3], 1)):
+            axes.append(2 if stride == shape[3] else 3)
+        else:
+            return None
+    if axes == sorted(axes):
+        return (0, 1, 2, 3)
+    axes += [axis for axis in range(4) if axis not in axes]  # of one element: they go where it does not matter
+    return (axes[0], axes[1], axes[2], axes[3])
+
+
+def constant_as(view: View, shape: Shape, array: NDArray[Any]) -> NDArray[np.float32] | None:
+    """A constant that ONNX broadcasts to the view, in the tensor's own axes: float32 [n | 1, c | 1, h | 1, w | 1].
+
+    h and w are whole where any pixel differs from another.
+    None where the constant is larger than the view.
+    """
+    rank = len(view.axes)
+    if array.ndim > rank:
+        return None
+    padded = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    if any(have not in (1, want) for have, want in zip(padded.shape, view.shape, strict=True)):
+        return None
+    places = [(atom, padded.shape[i] > 1) for i, atoms in enumerate(view.axes) for atom in atoms]
+    values = padded.reshape([atom.size if varies else 1 for atom, varies in places])
+    order = sorted(range(len(places)), key=lambda i: (places[i][0].axis, -places[i][0].stride))
+    values = values.transpose(order)
+    sizes: list[int] = []
+    dims: list[int] = []
+    for axis in (N, C, P):
+        mine = [places[i] for i in order if places[i][0].axis == axis]
+        varies = any(item[1] for item in mine)
+        sizes += [atom.size if varies else 1 for atom, _ in mine]
+        dims += (shape[2:] if varies else (1, 1)) if axis == P else [shape[axis] if varies else 1]
+    return np.ascontiguousarray(np.broadcast_to(values, sizes).reshape(dims), np.float32)

@@ -1,0 +1,177 @@
+"""What scheduling and timing need of a segment's records: made once per segment, read by every program that contains it.
+
+Records touch memories in granules of some hundred bytes to 2 KiB; granules that no record of the segment tells apart are one *cell*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.emit.records import Code
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units, price
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
+from simulator.npu.program import MemoryMap
+
+_MTE3 = int(Engine.MTE3)
+_DDR = int(Memory.DDR)
+# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
+# are written and rows that are still read lie side by side; coarse where a slot is the unit
+_SHIFT = np.array([6, 0, 6, 6, 5, 3], np.int64)
+
+Bytes8 = NDArray[np.uint8]
+Ints32 = NDArray[np.int32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """What scheduling and timing need of n sequential records.
+
+    Cell c is granules [bound[c], bound[c + 1]); those of DDR come first.
+    engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
+    touched: uint8 [cells].
+    cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n].  cycles: int64 [n], alone on the bus.
+    read_bytes, written_bytes: of DDR.
+    """
+
+    engine: Bytes8
+    span: Ints32
+    start: Ints32
+    bound: Ints32
+    touched: Bytes8
+    cost: Ints
+    transfer: Bytes8
+    cycles: Ints
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.engine, self.span, self.start, self.bound, self.touched, self.cost, self.transfer, self.cycles)
+        return sum(array.nbytes for array in arrays)
+
+
+@njit(cache=True)
+def _spans(code: Code, offsets: Ints, shift: Ints, constant_blocks: int, start: Ints32, span: Ints32) -> int:
+    """Fills span and start; returns how many spans, or -1 where there is no room."""
+    rows = np.empty((MAX_RANGES, 8), np.int64)
+    room = span.shape[0]
+    at = 0
+    for i in range(code.shape[0]):
+        start[i] = at
+        count = accesses(code, i, rows)
+        for r in range(count):
+            memory, write, first_block, length = rows[r, 0], rows[r, 1], rows[r, 2], rows[r, 3]
+            if memory == _DDR:
+                if first_block < constant_blocks:
+                    continue
+                first_block -= constant_blocks
+            s = shift[memory]
+            base = offsets[memory]
+            runs, stride = rows[r, 4], rows[r, 5]
+            groups, group_stride = rows[r, 6], rows[r, 7]
+            if stride == length or stride * runs < (1 << s):
+                length += (runs - 1) * stride
+                runs = 1
+            if runs == 1 and (group_stride == length or group_stride * groups < (1 << s)):
+                length += (groups - 1) * group_stride
+                groups = 1
+            for o in range(groups):
+                last = -1
+                for k in range(runs):
+                    block = first_block + o * group_stride + k * stride
+                    g0 = block >> s
+                    g1 = (block + length - 1) >> s
+                    if stride >= 0 and g0 <= last:
+                        g0 = last + 1
+                    last = max(last, g1)
+                    if g0 > g1:
+                        continue
+                    a = (base + g0) * 2 + write
+                    if at > start[i] and span[at - 1, 1] == base + g0 and span[at - 1, 0] & 1 == write:
+                        span[at - 1, 1] = base + g1 + 1
+                        continue
+                    if at == room:
+                        return -1
+                    span[at, 0] = a
+                    span[at, 1] = base + g1 + 1
+                    at += 1
+    start[code.shape[0]] = at
+    return at
+
+
+@njit(cache=True)
+def _compress(span: Ints32, at: Ints32, bound: Ints32) -> int:
+    """Rewrite spans of granules as spans of cells and fill bound; returns how many.  at: int32 [granules + 1], all 0 before and after."""
+    for s in range(span.shape[0]):
+        at[span[s, 0] >> 1] = 1
+        at[span[s, 1]] = 1
+    bounds = 0
+    for g in range(at.shape[0]):
+        if at[g]:
+            at[g] = bounds
+            bound[bounds] = g
+            bounds += 1
+    for s in range(span.shape[0]):
+        span[s, 0] = at[span[s, 0] >> 1] << 1 | span[s, 0] & 1
+        span[s, 1] = at[span[s, 1]]
+    for k in range(bounds):
+        at[bound[k]] = 0
+    return bounds
+
+
+@njit(cache=True)
+def _touch(span: Ints32, touched: Bytes8) -> None:
+    for s in range(span.shape[0]):
+        for c in range(span[s, 0] >> 1, span[s, 1]):
+            touched[c] = 1
+
+
+class Footprints:
+    """Makes footprints for one (machine, memory map)."""
+
+    def __init__(self, machine: Machine, memory: MemoryMap) -> None:
+        self.tables: CostTables = cost_tables(machine)
+        self.constant_blocks = memory.constant_blocks
+        sizes = [max(0, memory.size_blocks - memory.constant_blocks)]
+        sizes += [machine.buffer_blocks(m) for m in Memory if m != Memory.DDR]
+        granules = [(size >> int(s)) + 2 for size, s in zip(sizes, _SHIFT, strict=True)]
+        self.granules, self.ddr_granules = sum(granules), granules[_DDR]
+        self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
+        port = port_units(machine, SHARE_UNIT)
+        self.rates = (min(cap_units(machine, Engine.MTE2), port), min(cap_units(machine, Engine.MTE3), port))
+        self._at = np.zeros(self.granules + 1, np.int32)
+        self._bound = np.empty(self.granules + 1, np.int32)
+        self._span = np.empty((1 << 12, 2), np.int32)
+
+    def of(self, code: Code) -> Footprint:
+        """What a schedule needs of records, apart from what stands before them."""
+        start = np.empty(len(code) + 1, np.int32)
+        while (used := _spans(code, self.offsets, _SHIFT, self.constant_blocks, start, self._span)) < 0:
+            self._span = np.empty((2 * len(self._span), 2), np.int32)
+        span = self._span[:used].copy()
+        bound = self._bound[: _compress(span, self._at, self._bound)].copy()
+        touched = np.zeros(max(0, len(bound) - 1), np.uint8)
+        _touch(span, touched)
+        cost = price(code, self.tables)
+        transfer = cost.bus > 0
+        engine = code[:, isa.ENGINE].astype(np.uint8)
+        rate = np.where(engine == _MTE3, self.rates[1], self.rates[0])
+        return Footprint(
+            engine,
+            span,
+            start,
+            bound,
+            touched,
+            np.where(transfer, cost.bus, cost.busy),
+            transfer.view(np.uint8),
+            np.where(transfer, (cost.bus + rate - 1) // rate, cost.busy),
+            int(cost.useful[cost.useful > 0].sum()),
+            -int(cost.useful[cost.useful < 0].sum()),
+        )

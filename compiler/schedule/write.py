@@ -1,0 +1,81 @@
+"""Records of a schedule: each instruction copied once to its row, with its WAITs before and its SETs behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba import njit
+
+from compiler.emit.records import Code
+from compiler.schedule.footprint import Bytes8, Ints32
+from simulator.npu import isa
+from simulator.npu.isa import Op
+
+OP, ENGINE, TAG, BLOCK, FLAG_CORE, FLAG_ENGINE = isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK, isa.FLAG_CORE, isa.FLAG_ENGINE
+_SET, _WAIT = int(Op.SET), int(Op.WAIT)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Where n instructions and their flags come in the streams.  Views of the synchroniser's scratch: valid until its next call.
+
+    place: int32 [n], row of its core's stream; the WAITs stand before it, the SETs behind it.  core, engine: uint8 [n].
+    Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; those to i are edge_start[i] .. edge_start[i + 1].
+    set_head: int32 [n], set_next: int32 [edges]: the edges from an instruction as a list, or -1.
+    lengths: rows of every core's stream.
+    """
+
+    place: Ints32
+    core: Bytes8
+    engine: Bytes8
+    edge_start: Ints32
+    edge_from: Ints32
+    edge_to: Ints32
+    set_head: Ints32
+    set_next: Ints32
+    lengths: tuple[int, ...]
+
+
+@njit(cache=True)
+def write(
+    code: Code,
+    first: int,
+    tag: int,
+    place: Ints32,
+    core: Bytes8,
+    engine: Bytes8,
+    edge_start: Ints32,
+    edge_from: Ints32,
+    edge_to: Ints32,
+    set_head: Ints32,
+    set_next: Ints32,
+    out: Code,
+) -> None:
+    """Records of one part (instructions `first` ..), and the flags around them, to their rows of the stream."""
+    for j in range(code.shape[0]):
+        i = first + j
+        at = place[i]
+        out[at] = code[j]
+        out[at, TAG] |= tag
+        row = at - (edge_start[i + 1] - edge_start[i])
+        for edge in range(edge_start[i], edge_start[i + 1]):
+            _flag(out, row, at, _WAIT, core[edge_from[edge]], engine[edge_from[edge]])
+            row += 1
+        row = at + 1
+        edge = set_head[i]
+        while edge >= 0:
+            _flag(out, row, at, _SET, core[edge_to[edge]], engine[edge_to[edge]])
+            row += 1
+            edge = set_next[edge]
+
+
+@njit(cache=True)
+def _flag(out: Code, row: int, owner: int, op: int, core: int, engine: int) -> None:
+    """A SET or WAIT of the instruction in row `owner`; core, engine: the other side."""
+    out[row, :] = 0
+    out[row, OP] = op
+    out[row, ENGINE] = out[owner, ENGINE]
+    out[row, TAG] = out[owner, TAG]
+    out[row, BLOCK] = out[owner, BLOCK]
+    out[row, FLAG_CORE] = core
+    out[row, FLAG_ENGINE] = engine

@@ -1,0 +1,56 @@
+"""A model with several plans: each is refused readably, or becomes a program of which everything holds."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import ModelProto
+
+from compiler.derive.gene import layer_by_layer, realise, realise_all
+from compiler.derive.moves import random_genome, repaired
+from compiler.derive.plan import Infeasible, Plan
+from compiler.pipeline import Compiler
+from compiler.tile.spec import Unit
+from simulator.npu.machine import DataType, Machine, load_machine
+from tests.compiled import check_program, make_case
+from tests.plans import random_plan, resized
+
+EDGE = load_machine("edge")
+MACHINES = {
+    "edge": EDGE,
+    "ascend310": load_machine("ascend310"),
+    "tiny": load_machine("tiny"),
+    "edge-little-l1": resized(EDGE, L1=65536),
+    "edge-odd-sizes": resized(EDGE, L1=65536 + 32 * 5, UB=65536 + 32 * 3, L0A=8192 + 32, L0B=16384 + 32, L0C=16384 + 32 * 7),
+}
+PLANS = 4
+
+
+def searched_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+    """A start of the search: random segments, cut until they fit."""
+    genome = repaired(unit, random_genome(unit, rng), lambda gene: realise(unit, gene) is not None)
+    return None if genome is None else realise_all(unit, genome)
+
+
+PLAN_KINDS = (lambda unit, rng: layer_by_layer(unit), searched_plan, random_plan)
+
+
+def hold(model: ModelProto, machine: Machine, dtype: DataType, seed: int) -> int:
+    """Check `PLANS` plans; returns how many of them fitted."""
+    case = make_case(model, machine, dtype, seed)
+    rng = np.random.default_rng(seed)
+    compiler, fitted = Compiler(case.unit), 0
+    for i in range(PLANS):
+        plan = PLAN_KINDS[min(i, 2)](case.unit, rng)
+        if plan is None:
+            continue
+        program = plan if isinstance(plan, Infeasible) else compiler.compile(plan)
+        if isinstance(program, Infeasible):
+            assert program.where
+            assert any(unit in program.what for unit in (" B of ", "instructions")), program
+            continue
+        assert not isinstance(plan, Infeasible)
+        check_program(case, program)
+        # the cache of segments, and what was compiled before, change nothing
+        assert Compiler(case.unit).compile(plan).digest == program.digest  # type: ignore[union-attr]
+        fitted += 1
+    return fitted

@@ -1,0 +1,155 @@
+"""What happens to a run when something happens to its machines and disks: real processes, killed and stopped."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.tuner.test_farm import Squares
+from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
+from tuner import farm
+from tuner.farm import RayBackend
+from tuner.log_care import verify
+
+N = 150  # measured programs: seconds of work, so that a kill lands in the middle
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small("conv_chain", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    quick(model, out, N)
+    return out
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head and a second node, one CPU each, as processes of this computer."""
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    made = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    made.second = made.add_node(**small)
+    try:
+        yield made
+    finally:
+        made.shutdown()
+
+
+def on_cluster(model: Path, run: Path, address: str) -> Driver:
+    return Driver(model, run, N, options=("--backend", "ray", "--address", address, "--workers", "2"))
+
+
+def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path, cluster: Any) -> None:
+    driver = on_cluster(model, tmp_path / "run", cluster.address)
+    driver.wait_for_parts(4)
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    code, errors = driver.wait()
+    assert code == 0, errors
+    assert_equal_runs(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [2, 5])
+def test_a_head_that_dies_leaves_a_run_that_resumes(model: Path, whole: Path, tmp_path: Path, cluster: Any, parts: int) -> None:
+    driver = on_cluster(model, tmp_path / "run", cluster.address)
+    driver.wait_for_parts(parts)
+    cluster.head_node.kill_gcs_server()
+    cluster.head_node.kill_raylet()
+    code, errors = driver.wait()
+    assert code != 0, errors
+    assert verify(tmp_path / "run") == []
+    quick(model, tmp_path / "run", N, resume=True)
+    assert_equal_runs(tmp_path / "run", whole)
+
+
+def test_a_worker_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP: the process is there, holds its CPU and says nothing."""
+    monkeypatch.setattr(farm, "SUSPICION_S", 1.0)
+    said: list[str] = []
+    with RayBackend(Squares, 2, run_id="stopped", item_timeout_s=3.0, say=said.append) as backend:
+        backend.submit(range(10))
+        backend.collect(10)
+        pid = int(next(slot.name for slot in backend._slots if slot.works).rsplit(":")[-1])
+        os.kill(pid, signal.SIGSTOP)
+        backend.submit(range(2000))
+        outcomes = backend.collect(2000)
+        assert [outcome.value for outcome in outcomes] == [i * i for i in range(2000)]
+        assert backend.replaced >= 1
+
+
+def limit_files() -> None:
+    """In a child: no file grows beyond 64 KiB, as on a disk that is full (the same OSError, another number)."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
+
+
+def test_a_full_disk_is_said_and_the_log_stays_readable(model: Path, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = [word for text in QUICK for word in ("--set", text)]
+    command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
+    done = subprocess.run(
+        [*command, "--candidates", str(N), "--quiet", *words], cwd=ROOT, preexec_fn=limit_files, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "cannot be written: File too large" in done.stderr
+    assert len(pd.read_parquet(run / "log"))
+    assert verify(run) == []
+    quick(model, run, N, resume=True)
+    assert_equal_runs(run, whole)
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from tuner import log as L
+from tuner.candidate import RESULTS, Measurement, TaskRecord
+L.PUBLISH_ROWS = 5
+with L.RunLog(Path(sys.argv[1]), L.Origin(sys.argv[2], "net", "tiny", "1")) as log:
+    for seq in range(400):
+        record = TaskRecord.of("segment", {"n": seq})
+        log.add_task(record)
+        log.add_row(L.LogRow(seq, record.task, "segment", "net", Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, seq))))
+        time.sleep(0.002)
+"""
+
+
+def test_logs_are_readable_while_four_write_and_one_is_killed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    names = ["a", "b", "c", "d"]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / name), name], env=environment) for name in names]
+    seen = dict.fromkeys(names, 0)
+    killed = False
+    deadline = time.monotonic() + 90
+    while any(writer.poll() is None for writer in writers) and time.monotonic() < deadline:
+        for name in names:
+            if (tmp_path / name / "log").exists():
+                frame = pd.read_parquet(tmp_path / name / "log")
+                assert frame["seq"].tolist() == list(range(len(frame)))
+                assert len(frame) >= seen[name]
+                seen[name] = len(frame)
+        if not killed and seen["b"] > 20:
+            writers[1].send_signal(signal.SIGKILL)
+            killed = True
+    assert killed
+    for name, writer in zip(names, writers, strict=True):
+        assert writer.wait() == (-signal.SIGKILL if name == "b" else 0)
+        assert verify(tmp_path / name) == []
+    everything = pd.concat([pd.read_parquet(tmp_path / name / "log") for name in names])
+    counts = everything["run"].astype("str").value_counts()
+    assert counts["a"] == counts["c"] == counts["d"] == 400
+    assert seen["b"] <= counts["b"] < 400
