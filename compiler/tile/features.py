@@ -2,32 +2,42 @@
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
 means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables.
+
+Features of stages (`tile.stages`) are summed over the operators by where a stage moves or computes, on each operator's largest block:
+bits that are kept (store_bit x store_num, doubled where two tiles are live), bits that go through it in all blocks, bits that one
+instruction handles, and instructions in all blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.stages import Nest, Stage, live, nest_of, stages_of, tiles_of
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
-FEATURE_SET = "schedule-1"
+FEATURE_SET = "schedule-2"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
     "read_cycles", "write_cycles", "drain_cycles",
 )  # fmt: skip
+_STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
+_STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
+_STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
 _INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share")
-FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_INTENSIVE)
+FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_STAGE_SUMS, *_STAGE_MEANS, *_INTENSIVE)
 _AT = {name: i for i, name in enumerate(FEATURES)}
+_AT_STAGE = {stage: tuple(_AT[f"{stage}_{what}"] for what in ("store_bits", "compute_bits", "emit_bits", "emit_num")) for stage in _STAGES}
 
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
@@ -45,6 +55,7 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         else:
             assert isinstance(tiling, VectorTiling)
             _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
+        _stages(out, unit, start + k, max(rows, default=1), _on_chip(blocks, spec), blocks.inside[k], tiling, len(rows) * images)
         out[_AT["row_share"]] += sum(rows) / spec.out_h
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
@@ -68,6 +79,41 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     out[_AT["window"]] = plan.window * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
     return np.array(out, np.float64)
+
+
+def _on_chip(blocks: Blocks, spec: AnySpec) -> tuple[bool, ...]:
+    """Which reads come from L1."""
+    return tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
+
+
+@lru_cache(maxsize=1 << 14)
+def _nest(unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[Nest, tuple[tuple[Stage, str], ...]]:
+    """The nest of a block and its stages with the name that their features go by."""
+    nest = nest_of(unit, unit.kernels[kernel], rows, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
+    return nest, tuple((stage, _name(stage)) for stage in stages_of(unit.machine, nest))
+
+
+def _name(stage: Stage) -> str:
+    if stage.source == stage.buffer:
+        return "cube" if stage.buffer == Memory.L0C else "vector"
+    if stage.source == Memory.L0C:
+        return "out"
+    if stage.source == Memory.UB or stage.buffer == Memory.DDR:
+        return "store"
+    return f"to_{stage.buffer.name.lower()}"
+
+
+def _stages(
+    out: list[float], unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, times: int
+) -> None:
+    nest, named = _nest(unit, kernel, rows, on_chip, inside)
+    stages = tuple(stage for stage, _ in named)
+    for (stage, name), tile in zip(named, tiles_of(nest, stages, tiling), strict=True):
+        store_bits, compute_bits, emit_bits, emit_num = _AT_STAGE[name]
+        out[store_bits] += live(stage, tile, nest, tiling) * stage.bits
+        out[compute_bits] += tile.computed * stage.bits * times
+        out[emit_bits] += tile.elements * stage.bits
+        out[emit_num] += tile.emitted * times
 
 
 def _conv(
@@ -175,8 +221,9 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     x = np.array(raw, np.float64)
     operators = np.maximum(1.0, x[..., _AT["operators"]])
     out = x.copy()
-    count = len(_EXTENSIVE)
-    out[..., :count] = np.log2(1.0 + x[..., :count])
+    sums, means = len(_EXTENSIVE) + len(_STAGE_SUMS), len(_STAGE_MEANS)
+    out[..., :sums] = np.log2(1.0 + x[..., :sums])
+    out[..., sums : sums + means] = np.log2(1.0 + x[..., sums : sums + means] / operators[..., None])
     out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
     for name in ("window", "prefetch", "streamed_share", "row_share"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators

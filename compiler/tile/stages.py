@@ -120,7 +120,10 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
         result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
         return Nest("CUBE", loops, tuple(reads), result, lanes, *source)
     plane, steps = ("p", "h", "w"), 1
-    reads = [Operand(f"x{i}", plane, bits, at, Memory.UB) for i, at in enumerate(lies)]
+    pixels = spec.pixels if isinstance(spec, VectorSpec) else (False,) * len(lies)
+    reads = [
+        Operand(f"x{i}", ("p",) if pixel else plane, bits, at, Memory.UB) for i, (at, pixel) in enumerate(zip(lies, pixels, strict=True))
+    ]
     if isinstance(spec, VectorSpec):
         steps = len(spec.steps) + spec.keeps_input
         for i in range(len(spec.steps)):
@@ -289,7 +292,8 @@ def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
     tiles_p, tiles_h = sum(count for _, count in planes), sum(count for _, count in rows)
     whole, tile = p * h * w * c0, tile_p * tile_h * w * c0
     if stage.loops == ("p",):
-        return Tile(p * c0, p * c0, 1)
+        again = stage.tensor.startswith("x")  # an input of one pixel comes with every tile, constants once
+        return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h) if again else Tile(p * c0, p * c0, 1)
     if stage.loops == ("h", "w"):
         return Tile(tile_h * w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
     if stage.source == stage.buffer:
