@@ -122,6 +122,11 @@ class Evaluator:
         known = self._look_at(gene)
         return None if known is None else known.plan
 
+    def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
+        """int64 [levels]: a segment measured alone; None where it does not fit."""
+        parts = self.compiler.alone(plan, start)
+        return None if isinstance(parts, Infeasible) else self._measure(parts, start, start + len(plan.operators))[:, 0]
+
     def _look_at(self, gene: Gene) -> Known | None:
         if gene in self._known:
             self._known.move_to_end(gene)
