@@ -72,6 +72,7 @@ class Use(_Section):
     islands: bool
     window: bool
     block_fusion: bool
+    cores: bool
     halo_cache: bool
 
 

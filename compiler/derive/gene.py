@@ -223,6 +223,17 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
     return tuple(genes)
 
 
+def spread(unit: Unit, genome: Genome) -> Genome:
+    """Every segment over all cores of the machine, in the fewest blocks that give each of them work; as it is where none of that fits."""
+    cores, images = tuple(range(unit.machine.cores)), unit.storages[0].n
+    genes = []
+    for gene in genome:
+        counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
+        wider = (gene._replace(blocks=count, cores=cores) for count in counts if count >= gene.blocks and count * images >= len(cores))
+        genes.append(next((g for g in wider if realise(unit, g) is not None), gene))
+    return tuple(genes)
+
+
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
     """`single_operators` as a plan: what `compile` does without a plan, and what every search has to beat."""
     genome = single_operators(unit)

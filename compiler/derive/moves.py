@@ -5,11 +5,12 @@ A move returns a new genome, or None where it does not apply.  None of them look
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, bits, block_counts, choice_count, whole_or
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, bits, block_counts, choice_count, whole_or, widths, working_cores
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 
@@ -37,7 +38,7 @@ def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     resized = gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
-    return resized._replace(cached=whole_or(resized, cached))
+    return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
 
 
 def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -88,7 +89,10 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
         at = int(np.clip(at + rng.choice([-2, -1, 1, 2]), 0, len(counts) - 1))
     else:
         at = int(rng.integers(len(counts)))
-    return None if counts[at] == gene.blocks else _swap(genome, i, gene._replace(blocks=counts[at]))
+    if counts[at] == gene.blocks:
+        return None
+    changed = gene._replace(blocks=counts[at])
+    return _swap(genome, i, changed._replace(cores=working_cores(unit, changed)))
 
 
 def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -156,6 +160,28 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else ()))
 
 
+def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """More cores, fewer, or others.  Blocks follow where there are too few to go around."""
+    count = unit.machine.cores
+    if count == 1:
+        return None
+    i = _pick(genome, rng)
+    gene = genome[i]
+    width = len(gene.cores)
+    if rng.random() < 0.25:
+        first = int(rng.integers(count))
+        cores = tuple(sorted((first + c) % count for c in range(width)))
+        return None if set(cores) == set(gene.cores) else _swap(genome, i, gene._replace(cores=cores))
+    at = bisect_left(options := widths(unit), width)
+    wanted = options[int(np.clip(at + rng.choice([-1, 1]), 0, len(options) - 1))]
+    images = unit.storages[0].n
+    blocks = next((c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks and c * images >= wanted), None)
+    if wanted == width or blocks is None:
+        return None
+    nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
+    return _swap(genome, i, gene._replace(blocks=blocks, cores=tuple(sorted(list(nearest)[:wanted]))))
+
+
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
@@ -166,6 +192,7 @@ MOVES: dict[str, Move] = {
     "change_prefetch": change_prefetch,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
+    "change_cores": change_cores,
 }
 
 
@@ -180,14 +207,23 @@ def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
 
 
 def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
-    """Random block splits and random DDR writes and reads over the topological order."""
+    """Random block splits, random cores and random DDR writes and reads over the topological order."""
     genes, start = [], 0
     while start < len(unit.kernels):
         stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
         counts = block_counts(unit, start, stop)
-        genes.append(Gene(start, stop, counts[int(rng.integers(len(counts)))]))
+        genes.append(on_random_cores(unit, Gene(start, stop, counts[int(rng.integers(len(counts)))]), rng))
         start = stop
     return tuple(genes)
+
+
+def on_random_cores(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+    """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
+    if unit.machine.cores == 1:
+        return gene
+    options = [width for width in widths(unit) if width <= gene.blocks * unit.storages[0].n]
+    width, first = options[int(rng.integers(len(options)))], int(rng.integers(unit.machine.cores))
+    return gene._replace(cores=tuple(sorted((first + c) % unit.machine.cores for c in range(width))))
 
 
 def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:

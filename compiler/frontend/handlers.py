@@ -11,6 +11,7 @@ from onnx import NodeProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, N, joined, transposed, whole
 from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax
@@ -279,4 +280,5 @@ HANDLERS: dict[str, Handler] = {
     "Identity": same,
     "LRN": lrn,
     **ELEMENTWISE,
+    **RESAMPLING,
 }

@@ -18,7 +18,7 @@ from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Wish, fit
 from compiler.schedule.shortage import shortage
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 # where a convolution's results go first
@@ -153,6 +153,8 @@ def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
         return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
     if isinstance(spec, SoftmaxSpec):
         return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
+    if isinstance(spec, ResampleSpec):
+        return spec.slot_blocks(tiling.tile_planes, tiling.tile_rows)
     assert isinstance(spec, VectorSpec)
     return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
 

@@ -1,7 +1,8 @@
 """Features of a segment (and, summed, of a program) without lowering it: what the cost model sees.
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
-means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables.
+means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
+products are what the core with most of the segment's iterations has, bytes are all cores'.
 
 Features of stages (`tile.stages`) are summed over the operators by where a stage moves or computes, on each operator's largest block:
 bits that are kept (store_bit x store_num, doubled where two tiles are live), bits that go through it in all blocks, bits that one
@@ -20,7 +21,7 @@ from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import tables
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stages import Nest, Stage, live, nest_of, stages_of, tiles_of
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, Memory
@@ -34,7 +35,11 @@ _EXTENSIVE = (
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
 _STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
 _STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
-_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share")
+_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores")
+_OF_A_CORE = (
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
+    "iterations", "drain_cycles",
+)  # fmt: skip
 FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_STAGE_SUMS, *_STAGE_MEANS, *_INTENSIVE)
 _AT = {name: i for i, name in enumerate(FEATURES)}
 _AT_STAGE = {stage: tuple(_AT[f"{stage}_{what}"] for what in ("store_bits", "compute_bits", "emit_bits", "emit_num")) for stage in _STAGES}
@@ -44,14 +49,14 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
     t = tables(unit.machine)
-    images = unit.storages[0].n
+    images, cores = unit.storages[0].n, len(plan.cores)
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
         rows = [size for r in blocks.computed[k] if (size := r.size)]
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
-            _conv(out, unit, t, spec, tiling, rows, blocks, k, images)
+            _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
         else:
             assert isinstance(tiling, VectorTiling)
             _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
@@ -68,9 +73,11 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[staged.storage].row_blocks
     ddr = unit.machine.ddr
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
-    out[_AT["read_cycles"]] = read / ddr.read_cap_bytes_per_cycle
-    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / ddr.write_cap_bytes_per_cycle
-    out[_AT["iterations"]] = plan.blocks * images
+    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
+    iterations = out[_AT["iterations"]] = plan.blocks * images
+    for name in _OF_A_CORE:
+        out[_AT[name]] *= -(-iterations // cores) / iterations
     engines = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
     moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
     out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in engines))
@@ -78,6 +85,7 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     out[_AT["segments"]] = 1
     out[_AT["window"]] = plan.window * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
+    out[_AT["cores"]] = cores * len(plan.operators)
     return np.array(out, np.float64)
 
 
@@ -126,6 +134,7 @@ def _conv(
     blocks: Blocks,
     k: int,
     images: int,
+    cores: int,
 ) -> None:
     conv = s.kernel
     assert isinstance(conv, Conv)
@@ -156,7 +165,7 @@ def _conv(
     inside = blocks.inside[k]
     fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
-    out[_AT["weight_bytes"]] += s.weight_blocks * BLOCK_BYTES * (1 if resident else len(rows) * images) + s.bias_blocks * BLOCK_BYTES
+    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else len(rows) * images) + s.bias_blocks * cores) * BLOCK_BYTES
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if inside and unit.machine.path(l0c, l1) is None:
@@ -179,7 +188,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -203,6 +212,10 @@ def _vector(
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+    elif isinstance(s, ResampleSpec):
+        runs = len(s.columns) + len(s.rows)
+        repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
+        read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
     else:
         repeats, calls = size / 8 * 10, tiles * 10
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
@@ -225,6 +238,6 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     out[..., :sums] = np.log2(1.0 + x[..., :sums])
     out[..., sums : sums + means] = np.log2(1.0 + x[..., sums : sums + means] / operators[..., None])
     out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
-    for name in ("window", "prefetch", "streamed_share", "row_share"):
+    for name in ("window", "prefetch", "streamed_share", "row_share", "cores"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators
     return out.astype(np.float32)

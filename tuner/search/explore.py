@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, block_counts, whole_or
-from compiler.derive.moves import MOVES, Move, thin_operators
+from compiler.derive.gene import Gene, Genome, block_counts, whole_or, widths
+from compiler.derive.moves import MOVES, Move, on_random_cores, thin_operators
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
-_OWN = ("change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling")
+_OWN = ("change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores")
 
 
 def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
-    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.
+    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: the
+    same in the first block counts that give each of them work.
     """
-    alone = -1 if caching else 0
-    genes = [Gene(k, k + 1, blocks, cached=alone) for k in range(len(unit.kernels)) for blocks in block_counts(unit, k, k + 1)[:12]]
-    for length in (2, 3):
+    genes = []
+    for length in (1, 2, 3):
         for start in range(len(unit.kernels) - length + 1):
             counts = block_counts(unit, start, start + length)
-            for blocks in sorted({1, *counts[3:8:4]}):
-                genes += [Gene(start, start + length, blocks, cached=cached) for cached in ((0, -1) if caching and blocks > 1 else (0,))]
+            for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
+                genes += _with_halos(Gene(start, start + length, blocks), caching)
+            for width in widths(unit)[1:]:
+                enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
+                for blocks in enough[:4] if length == 1 else enough[:3:2]:
+                    genes += _with_halos(Gene(start, start + length, blocks, cores=tuple(range(width))), caching)
     return unknown(table, genes)
+
+
+def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
+    if not caching:
+        return [gene]
+    if gene.stop - gene.start == 1:
+        return [gene._replace(cached=-1)]
+    return [gene._replace(cached=cached) for cached in ((0, -1) if gene.blocks > 1 else (0,))]
 
 
 def propose(
@@ -59,8 +71,8 @@ def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
     if caching and gene.blocks > 1 and rng.random() < 0.5:
-        return gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
-    return gene
+        gene = gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
+    return on_random_cores(unit, gene, rng)
 
 
 def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:
