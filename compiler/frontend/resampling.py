@@ -28,7 +28,7 @@ def _numbers(state: Translator, node: NodeProto, index: int, what: str) -> list[
     return [int(v) for v in state.constant(node, index, what).reshape(-1)]
 
 
-def _axis_of(state: Translator, node: NodeProto, view: View, axis: int) -> int:
+def axis_of(state: Translator, node: NodeProto, view: View, axis: int) -> int:
     """Which of (n, c, h, w) an ONNX axis of more than one element runs over, all of it."""
     shape = state.shapes[view.tensor]
     atoms = view.axes[axis]
@@ -46,7 +46,7 @@ def _axis_of(state: Translator, node: NodeProto, view: View, axis: int) -> int:
 def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float, out: str) -> View:
     """`view` with some of its axes taken anew, ONNX axis -> taps, as tensor `out`."""
     shape = state.shapes[view.tensor]
-    found = {_axis_of(state, node, view, axis): taps for axis, taps in taken.items()}
+    found = {axis_of(state, node, view, axis): taps for axis, taps in taken.items()}
     if N in found:
         raise state.refuse(node, f"axis 0 of {list(view.shape)} is the batch; images are taken whole")
     tensor = view.tensor
@@ -59,10 +59,10 @@ def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps]
         tensor = state.emit(Conv(state.name(node, ".channels") if both else state.name(node), tensor, name, matrix, bias))
     if both:
         tensor = state.emit(Resample(state.name(node), tensor, out, rows, columns, fill))
-    return View(tensor, tuple(_resized(atoms, shape, state.shapes[tensor]) for atoms in view.axes))
+    return View(tensor, tuple(resized_atoms(atoms, shape, state.shapes[tensor]) for atoms in view.axes))
 
 
-def _resized(atoms: Sequence[Atom], old: Sequence[int], new: Sequence[int]) -> tuple[Atom, ...]:
+def resized_atoms(atoms: Sequence[Atom], old: Sequence[int], new: Sequence[int]) -> tuple[Atom, ...]:
     """Atoms of a view of whole axes, on a tensor whose axes have other sizes."""
     out = []
     for axis, size, stride in atoms:
