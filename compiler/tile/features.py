@@ -2,17 +2,13 @@
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
 means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
-products are what the core with most of the segment's iterations has, bytes are all cores'.
-
-Features of stages (`tile.stages`) are summed over the operators by where a stage moves or computes, on each operator's largest block:
-bits that are kept (store_bit x store_num, doubled where two tiles are live), bits that go through it in all blocks, bits that one
-instruction handles, and instructions in all blocks.
+products are what the core with most of the segment's iterations has, bytes are all cores'. What stages keep,
+move and emit: `tile.stage_features`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,29 +16,27 @@ from numpy.typing import NDArray
 from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.memory import slot_counts
 from compiler.tile.space import tables
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
-from compiler.tile.stages import Nest, Stage, live, nest_of, stages_of, tiles_of
+from compiler.tile.spec import ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
-FEATURE_SET = "schedule-2"
+FEATURE_SET = "schedule-3"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
     "read_cycles", "write_cycles", "drain_cycles",
 )  # fmt: skip
-_STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
-_STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
-_STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
-_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores")
+_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores", "sliding")
 _OF_A_CORE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
     "iterations", "drain_cycles",
 )  # fmt: skip
-FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_STAGE_SUMS, *_STAGE_MEANS, *_INTENSIVE)
+FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE)
+_ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
-_AT_STAGE = {stage: tuple(_AT[f"{stage}_{what}"] for what in ("store_bits", "compute_bits", "emit_bits", "emit_num")) for stage in _STAGES}
 
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
@@ -53,24 +47,18 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
-        rows = [size for r in blocks.computed[k] if (size := r.size)]
-        if isinstance(spec, ConvSpec):
-            assert isinstance(tiling, ConvTiling)
-            _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
-        else:
-            assert isinstance(tiling, VectorTiling)
-            _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
-        _stages(out, unit, start + k, max(rows, default=1), _on_chip(blocks, spec), blocks.inside[k], tiling, len(rows) * images)
-        out[_AT["row_share"]] += sum(rows) / spec.out_h
+        rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
+        add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
+        out[_AT["row_share"]] += rows / spec.out_h
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
         size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
-    for staged in blocks.staged.values():
-        slots = plan.window if staged.produced else plan.prefetch
-        high = staged.high(slots, images) if staged.cached else staged.high(1, images) * (slots if plan.blocks > 1 else 1)
-        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[staged.storage].row_blocks
+    for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
+        staged = blocks.staged[storage]
+        high = staged.high(count, images) * (1 if staged.cached else count)
+        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
     ddr = unit.machine.ddr
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
@@ -78,50 +66,35 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     iterations = out[_AT["iterations"]] = plan.blocks * images
     for name in _OF_A_CORE:
         out[_AT[name]] *= -(-iterations // cores) / iterations
-    engines = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
     moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
-    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in engines))
+    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in _ENGINES))
     out[_AT["operators"]] = len(plan.operators)
     out[_AT["segments"]] = 1
-    out[_AT["window"]] = plan.window * len(plan.operators)
+    out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
+    out[_AT["sliding"]] = plan.sliding * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
     out[_AT["cores"]] = cores * len(plan.operators)
     return np.array(out, np.float64)
 
 
-def _on_chip(blocks: Blocks, spec: AnySpec) -> tuple[bool, ...]:
-    """Which reads come from L1."""
-    return tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
+def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
+    """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
+    out = [0.0] * len(FEATURES)
+    _operator(out, unit, tables(unit.machine), tiling, blocks, k, 1)
+    return max(out[_AT[name]] for name in (*_ENGINES, "mte3_on_chip_cycles"))
 
 
-@lru_cache(maxsize=1 << 14)
-def _nest(unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[Nest, tuple[tuple[Stage, str], ...]]:
-    """The nest of a block and its stages with the name that their features go by."""
-    nest = nest_of(unit, unit.kernels[kernel], rows, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
-    return nest, tuple((stage, _name(stage)) for stage in stages_of(unit.machine, nest))
-
-
-def _name(stage: Stage) -> str:
-    if stage.source == stage.buffer:
-        return "cube" if stage.buffer == Memory.L0C else "vector"
-    if stage.source == Memory.L0C:
-        return "out"
-    if stage.source == Memory.UB or stage.buffer == Memory.DDR:
-        return "store"
-    return f"to_{stage.buffer.name.lower()}"
-
-
-def _stages(
-    out: list[float], unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, times: int
-) -> None:
-    nest, named = _nest(unit, kernel, rows, on_chip, inside)
-    stages = tuple(stage for stage, _ in named)
-    for (stage, name), tile in zip(named, tiles_of(nest, stages, tiling), strict=True):
-        store_bits, compute_bits, emit_bits, emit_num = _AT_STAGE[name]
-        out[store_bits] += live(stage, tile, nest, tiling) * stage.bits
-        out[compute_bits] += tile.computed * stage.bits * times
-        out[emit_bits] += tile.elements * stage.bits
-        out[emit_num] += tile.emitted * times
+def _operator(out: list[float], unit: Unit, t: CostTables, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
+    """Adds operator k of the segment to the features; returns the rows that it computes."""
+    spec = unit.kernels[blocks.start + k]
+    rows = [size for r in blocks.computed[k] if (size := r.size)]
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
+    else:
+        assert isinstance(tiling, VectorTiling)
+        _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
+    return sum(rows)
 
 
 def _conv(
@@ -234,10 +207,11 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     x = np.array(raw, np.float64)
     operators = np.maximum(1.0, x[..., _AT["operators"]])
     out = x.copy()
-    sums, means = len(_EXTENSIVE) + len(_STAGE_SUMS), len(_STAGE_MEANS)
+    sums = len(_EXTENSIVE) + len(STAGE_SUMS)
+    means = slice(sums, sums + len(STAGE_MEANS))
     out[..., :sums] = np.log2(1.0 + x[..., :sums])
-    out[..., sums : sums + means] = np.log2(1.0 + x[..., sums : sums + means] / operators[..., None])
+    out[..., means] = np.log2(1.0 + x[..., means] / operators[..., None])
     out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
-    for name in ("window", "prefetch", "streamed_share", "row_share", "cores"):
+    for name in ("window", "prefetch", "streamed_share", "row_share", "cores", "sliding"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators
     return out.astype(np.float32)

@@ -400,7 +400,9 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert set(log["island"]) == {-1, 0}
         assert set(read_log(whole)["island"]) == {-1, 0, 1}
     elif part == "window":
-        assert {segment.window for segment in segments} == {1}
+        assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
+        whole_tasks = sorted_tasks(whole)
+        assert any('"sliding":true' in text for text in whole_tasks["payload"]), "with it, windows are looked at"
     elif part == "halo_cache":
         assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":
