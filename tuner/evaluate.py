@@ -130,7 +130,7 @@ class Evaluator:
     def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
         """int64 [levels]: a segment measured alone; None where it does not fit."""
         parts = self.compiler.alone(plan, start)
-        return None if isinstance(parts, Infeasible) else self._measure(parts, start, start + len(plan.operators))[:, 0]
+        return None if isinstance(parts, Infeasible) else self._measure(parts, range(start, start + len(plan.operators)))[:, 0]
 
     def _look_at(self, gene: Gene) -> Known | None:
         if gene in self._known:
