@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Operator, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Reflow, Shuffle, Softmax, Step, Vector
 from compiler.ir.interpret import chain
 
 Values = frozenset[float]
@@ -25,8 +25,10 @@ def output_gaps(op: Operator, inputs: list[Values], kind: type[np.floating]) -> 
         return frozenset().union(*inputs)
     if isinstance(op, Pool | Shuffle):
         return inputs[0]
-    if isinstance(op, Softmax):
+    if isinstance(op, Softmax | LayerNorm | MatMul):
         return frozenset({0.0})
+    if isinstance(op, Reflow):
+        return inputs[0] | {0.0}
     if isinstance(op, Conv):
         residual = inputs[1] if op.residual is not None else frozenset({0.0})
         return frozenset(max(0.0, v) for v in residual) if op.activation == "relu" else residual
