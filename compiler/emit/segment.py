@@ -335,7 +335,8 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
                 if at >= 0:
                     target_at = consts + offset * spec.y.planes
                     e.at = _fetch(e.out, e.at, dtype, spec.index, UB, at, target_at, spec.y.planes, 1 << 30)
-    sources = np.array([_source(e, spec, i, rows.start, t, image, slot) for i in range(len(spec.reads))], np.int64)
+    places = [(*_source(e, spec, i, 0 if one else rows.start, t, image, slot), int(one)) for i, one in enumerate(spec.pixels)]
+    sources = np.array(places, np.int64)
     planes, tile_rows = min(tiling.tile_planes, spec.y.planes), min(tiling.tile_rows, rows.size)
     width = e.unit.storages[spec.y.storage].row_blocks
     vector = VectorJob(

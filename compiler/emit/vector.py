@@ -69,7 +69,10 @@ def store_tile(
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 3] of Place fields; `steps`: int64 [s, 6] (see VectorSpec).  Returns the next row or -1."""
+    """`sources`: int64 [inputs, 4] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
+
+    Returns the next row or -1.
+    """
     inputs = sources.shape[0]
     tile_blocks = j.tile_planes * j.tile_rows * j.width
     for p in range(0, j.planes, j.tile_planes):
@@ -82,7 +85,8 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
             parity[UB_SLOT] ^= 1
             for i in range(inputs):
                 place = Place(sources[i, 0], sources[i, 1], sources[i, 2])
-                at = load_tile(out, at, j.dtype, j.tag, place, p, r, j.width, planes, rows, slot + i * tile_blocks)
+                width, first, count = (1, 0, 1) if sources[i, 3] else (j.width, r, rows)
+                at = load_tile(out, at, j.dtype, j.tag, place, p, first, width, planes, count, slot + i * tile_blocks)
             size = rows * j.width
             v = slot
             if j.keeps_input:
@@ -90,6 +94,11 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                 at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
             for s in range(steps.shape[0]):
                 op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
+                if operand >= 0 and operand < inputs and sources[operand, 3]:
+                    for plane in range(planes):
+                        begin, pixel = v + plane * size, slot + operand * tile_blocks + plane
+                        at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
+                    continue
                 if op == _VMADD:
                     for plane in range(planes):
                         scale = j.consts + 2 * s * j.planes + p + plane

@@ -11,8 +11,8 @@ from onnx import NodeProto
 
 from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.views import View, constant_as
-from compiler.ir.graph import Floats, Step, Vector
+from compiler.frontend.views import C, P, View, constant_as
+from compiler.ir.graph import Conv, Floats, Step, Vector
 
 Values = dict[str, Any]
 
@@ -133,7 +133,7 @@ BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", 
 
 
 def binary(state: Translator, node: NodeProto, values: Values) -> None:
-    """Tensors of one shape, left to right, and constants."""
+    """Tensors, left to right, where one has the shape of the result; or a tensor and a constant."""
     if values.get("broadcast", 0):
         raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")
     constants = [i for i in range(len(node.input)) if state.is_constant(node.input[i])]
@@ -142,30 +142,55 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
     if constants and len(node.input) > 2:
         raise state.refuse(node, "a constant among several inputs; tensor with constant, or tensors only, is supported")
-    view = state.view(node, tensors[0])
     if constants:
+        view = state.view(node, tensors[0])
         array = state.constants[node.input[constants[0]]]
         if node.op_type == "Div" and constants[0] == 1 and not np.all(array):
             raise state.refuse(node, "division by a constant zero")
         _with(state, node, view, array, constants[0] == 0)
         return
     views = [state.view(node, i) for i in tensors]
-    if any(other.axes != view.axes for other in views):
+    if len({other.axes for other in views}) > 1:
         views = [state.in_order(other) for other in views]
-        view = views[0]
-    for other in views[1:]:
-        if other.shape != view.shape:
-            raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; tensors of one shape are supported")
-        if other.axes != view.axes or state.shapes[other.tensor] != state.shapes[view.tensor]:
-            raise state.refuse(node, f"its inputs of shape {list(view.shape)} lie in different orders; one would have to be transposed")
     if len(views) == 1:
-        state.views[node.output[0]] = view
+        state.views[node.output[0]] = views[0]
         return
-    step = BINARY[node.op_type]
-    steps = tuple(Step(step, operand=i) for i in range(1, len(views)))  # type: ignore[arg-type]
-    if node.op_type == "Mean":
-        steps = (*steps, Step("muls", 1 / len(views)))
-    _chain(state, node, steps, view, tuple(v.tensor for v in views[1:]))
+    shape = np.broadcast_shapes(*(other.shape for other in views))
+    full = next((i for i, other in enumerate(views) if other.shape == shape), None)
+    if full is None:
+        raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
+    view = views[full]
+    others = tuple(_broadcast(state, node, view, other) for i, other in enumerate(views) if i != full)
+    _chain(state, node, _with_tensors(node.op_type, len(others), full > 0), view, others)
+
+
+def _with_tensors(op: str, others: int, swapped: bool) -> tuple[Step, ...]:
+    """Steps of v op each of the others; of other op v where that is `swapped` (an other may be one pixel: it is never the left side)."""
+    step: Any = BINARY[op]
+    if swapped and op == "Sub":
+        return (Step("sub", operand=1), Step("muls", -1.0))
+    if swapped and op == "Div":
+        return (Step("reciprocal"), Step("mul", operand=1))
+    steps = tuple(Step(step, operand=i) for i in range(1, others + 1))
+    return (*steps, Step("muls", 1 / (others + 1))) if op == "Mean" else steps
+
+
+def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> str:
+    """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
+    axes = ((),) * (len(view.axes) - len(other.axes)) + other.axes
+    n, c, _, _ = state.shapes[view.tensor]
+    m, k, h, w = state.shapes[other.tensor]
+    spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}
+    whole = k == c or (k == 1 and all(atom.axis != C for theirs in axes for atom in theirs))
+    if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n or not whole:
+        raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(other.shape)} lie in different orders")
+    tensor = other.tensor
+    if k != c:  # one channel for all of them: a product with a column of ones
+        tensor = state.fresh(f"{tensor}.channels")
+        state.emit(Conv(tensor, other.tensor, tensor, np.ones((c, 1, 1, 1), np.float32), np.zeros(c, np.float32)))
+    if P in spread and (h, w) != (1, 1):
+        raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; one value per channel can be spread over an image")
+    return tensor
 
 
 ELEMENTWISE: dict[str, Handler] = {

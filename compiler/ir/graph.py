@@ -81,7 +81,10 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Vector:
-    """An element-wise chain: v starts as inputs[0], every step changes it, y is the last v.  All of one shape."""
+    """An element-wise chain: v starts as inputs[0], every step changes it, y is the last v.
+
+    inputs[0] and y have one shape; each other input has it as well, or is one pixel (n, c, 1, 1) that goes with all of them.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -240,6 +243,11 @@ class Graph:
                     raise ValueError(f"{op.name}: input {name!r} is not produced before it")
             if op.y in known:
                 raise ValueError(f"{op.name}: output {op.y!r} is produced twice")
+            if isinstance(op, Vector):
+                n, c, h, w = self.shapes[op.inputs[0]]
+                for name in op.inputs[1:]:
+                    if self.shapes[name] not in ((n, c, h, w), (n, c, 1, 1)):
+                        raise ValueError(f"{op.name}: input {name!r} of shape {self.shapes[name]} beside {(n, c, h, w)}")
             expected = output_shape(op, [self.shapes[name] for name in op.inputs])
             if self.shapes.get(op.y) != expected:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")

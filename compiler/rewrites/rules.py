@@ -82,7 +82,7 @@ def fuse_residual(op: Operator, view: View) -> Match | None:
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
         return None
     first, other = op.inputs[0], op.inputs[op.steps[0].operand]
-    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2:
+    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2 or view.shapes[first] != view.shapes[other]:
         return None
     if any(step.operand in (0, op.steps[0].operand) for step in op.steps[1:]):
         return None
@@ -123,6 +123,8 @@ def swap_operands(op: Operator, view: View) -> Match | None:
     if not isinstance(op, Vector) or len(op.inputs) != 2 or not op.steps or op.steps[0].op not in ("add", "mul", "max", "min"):
         return None
     if op.steps[0].operand != 1 or any(step.operand >= 0 for step in op.steps[1:]):
+        return None
+    if view.shapes[op.inputs[0]] != view.shapes[op.inputs[1]]:
         return None
     a, b = (view.producers.get(name) for name in op.inputs)
     if isinstance(b, Vector) and view.only_use(b.y) and not (isinstance(a, Vector | Conv) and view.only_use(a.y)):

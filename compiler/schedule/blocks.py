@@ -95,16 +95,23 @@ def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
     return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, staged, loads)
 
 
+_PIXEL = Rows(0, 1)
+
+
 @lru_cache(maxsize=1 << 16)
-def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool]:
-    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand."""
-    first, *others = unit.kernels[reader].reads
-    return first.overlaps(piece), any(read.overlaps(piece) for read in others)
+def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, bool]:
+    """Whether kernel `reader` reads (some of) a piece as its main input, as another operand, and as a pixel for all rows."""
+    spec = unit.kernels[reader]
+    first, *others = spec.reads
+    other = any(read.overlaps(piece) for read in others)
+    return first.overlaps(piece), other, other and unit.storages[piece.storage].h < spec.out_h
 
 
-def _wanted(reads: tuple[bool, bool], main: Rows, out: Rows) -> Rows:
+def _wanted(reads: tuple[bool, bool, bool], main: Rows, out: Rows) -> Rows:
     """Rows of a piece that a reader needs for its output rows; `main`: those of its main input."""
-    as_main, as_other = reads
+    as_main, as_other, as_pixel = reads
+    if as_pixel and out.size:
+        return main.hull(_PIXEL) if as_main else _PIXEL
     if as_main:
         return main.hull(out) if as_other else main
     return out if as_other else EMPTY

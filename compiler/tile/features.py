@@ -153,6 +153,7 @@ def _vector(
         repeats = size / s.out_w * groups * taps
         read = size * pool.stride[0] * pool.stride[1]
     elif isinstance(s, VectorSpec):
+        read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
     else:

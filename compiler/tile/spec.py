@@ -137,10 +137,12 @@ class VectorSpec(KernelSpec):
     """steps: int64 [s, 6] of (opcode, immediate bits, buffer of the other operand (-1: none, -2: v itself), scale blocks or -1, shift
     blocks or -1, 1 where v and the other change places).  VCOPY with a buffer takes v from there; with places changed it keeps v there.
 
+    pixels: which inputs are one pixel of every channel.
     Buffers of a tile: the inputs, v where `keeps_input` (else it is the first input), and what is put aside.
     """
 
     steps: NDArray[np.int64]
+    pixels: tuple[bool, ...]
 
     @property
     def keeps_input(self) -> bool:
@@ -222,7 +224,7 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
     elif isinstance(kernel, Pool):
         out |= {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
     elif isinstance(spec, VectorSpec):
-        out |= {"steps": [[int(s[0]), int(s[2]), int(s[5])] for s in spec.steps]}
+        out |= {"steps": [[int(s[0]), int(s[2]), int(s[5])] for s in spec.steps], "pixels": spec.pixels}
     return out
 
 
@@ -369,7 +371,8 @@ def _kernel_spec(
         gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
         return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
     assert isinstance(op, Vector)
-    return VectorSpec(*base, steps=_steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs]))
+    steps = _steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs])
+    return VectorSpec(*base, steps=steps, pixels=tuple(shapes[name] != shapes[op.y] for name in op.inputs))
 
 
 def _full(placement: Placement, plane: int, c0: int) -> bool:

@@ -191,7 +191,11 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
         lambda b: b.node("Transpose", [b.node("Reshape", ["x", b.constant(np.array([1, 2, 3, 99]))])], perm=[0, 1, 3, 2]),
         "channels in parts",
     ),
-    "broadcast": (lambda b: b.add("x", b.node("GlobalAveragePool", ["x"])), "one shape"),
+    "broadcast of columns": (lambda b: b.add("x", b.node("MaxPool", ["x"], kernel_shape=[9, 1])), "one value per channel"),
+    "broadcast both ways": (
+        lambda b: b.add(b.node("MaxPool", ["x"], kernel_shape=[9, 1]), b.node("MaxPool", ["x"], kernel_shape=[1, 11])),
+        "one of them has to be that of the result",
+    ),
     "constant image": (lambda b: b.add("x", b.normal((1, 6, 9, 11))), "one value or one per channel"),
     "constant row": (lambda b: b.add("x", b.normal((11,))), "one value or one per channel"),
     "computed weights": (
