@@ -120,7 +120,7 @@ def selected(state: Translator, node: NodeProto, view: View, axis: int, start: i
     """Entries [start, start + size) of an ONNX axis, as a view of a new tensor where they are not all."""
     if (start, size) == (0, view.shape[axis]):
         return view
-    n, c, h, w = state.shapes[view.tensor]
+    _, c, h, w = state.shapes[view.tensor]
     atoms = view.axes[axis]
     if atoms == whole(state.shapes[view.tensor], P) and size > 0:
         tensor = view.tensor
