@@ -125,7 +125,7 @@ def selected(state: Translator, node: NodeProto, view: View, axis: int, start: i
     if atoms == whole(state.shapes[view.tensor], P) and size > 0:
         tensor = view.tensor
         if w > 1:
-            tensor = state.emit(Reflow(state.name(node, f"{suffix}.column"), tensor, state.fresh(f"{tensor}.column"), (h * w, 1)))
+            tensor = state.emit(Reflow(state.name(node, f"{suffix}.column"), tensor, state.fresh(f"{tensor}.column"), (h, w), (h * w, 1)))
         pads = (-start, 0, start + size - h * w, 0)
         new = state.emit(Pool(state.name(node, suffix), tensor, state.fresh(f"{tensor}.rows"), "max", (1, 1), (1, 1), pads))
         axes = tuple(joined([Atom(P, size, 1)]) if i == axis else item for i, item in enumerate(view.axes))
@@ -209,7 +209,7 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
         if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
             raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
         name = state.name(node, f".{i}")
-        sums.append(state.emit(Reflow(name, view.tensor, name, (at, 1), before)))
+        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before)))
     joint = View(sums[0], tuple((Atom(P, at, 1),) if i == axis else item for i, item in enumerate(first.axes)))
     values = np.zeros([d if i == axis else 1 for i, d in enumerate(shape)], np.float32)
     for before, part in parts:

@@ -144,12 +144,16 @@ class MatMul:
 
 @dataclass(frozen=True, eq=False)
 class Reflow:
-    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left."""
+    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left.
+
+    of, size: height and width of x and of y.
+    """
 
     name: str
     x: str
     y: str
-    size: tuple[int, int]  # height, width
+    of: tuple[int, int]
+    size: tuple[int, int]
     before: int = 0
 
     @property

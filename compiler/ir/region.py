@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compiler.ir.graph import Conv, Kernel, Pool
+from compiler.ir.graph import Conv, Kernel, Pool, Reflow
 
 
 class Rows(NamedTuple):
@@ -41,6 +41,8 @@ def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
         size, stride, dilation, pad = kernel.weights.shape[2], kernel.stride[0], kernel.dilation[0], kernel.pads[0]
     elif isinstance(kernel, Pool):
         size, stride, dilation, pad = kernel.kernel[0], kernel.stride[0], 1, kernel.pads[0]
+    elif isinstance(kernel, Reflow):
+        return _reflowed(kernel, out)
     else:
         return out
     start = out.start * stride - pad
@@ -48,3 +50,11 @@ def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
     # a window that lies wholly in the padding still names the nearest row, so that there is something to read
     start = min(max(0, start), in_height - 1)
     return Rows(start, max(start + 1, min(in_height, stop)))
+
+
+def _reflowed(kernel: Reflow, out: Rows) -> Rows:
+    """Rows of x that hold the pixels of rows of y; the nearest row where there are none."""
+    (height, width), columns = kernel.of, kernel.size[1]
+    start = min(max(0, out.start * columns - kernel.before) // width, height - 1)
+    stop = -(-(out.stop * columns - kernel.before) // width)
+    return Rows(start, max(start + 1, min(height, stop)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from compiler.ir.region import EMPTY, Rows, demand
-from compiler.tile.spec import ConvSpec, Piece, Unit
+from compiler.tile.spec import ConvSpec, MatMulSpec, Piece, Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
 
@@ -36,6 +36,11 @@ class Staged:
     death: int
     produced: bool  # some of it is written inside the segment
     rows: tuple[Rows, ...]  # per block
+
+    @property
+    def steady(self) -> bool:
+        """Whether every block of an image reads the same rows, which nobody here writes: they are loaded once for an image."""
+        return not self.produced and len(self.rows) > 1 and len(set(self.rows)) == 1
 
     def blocks(self, row_blocks: int) -> int:
         return self.planes * max(r.size for r in self.rows) * row_blocks
@@ -95,23 +100,22 @@ def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
     return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, staged, loads)
 
 
-_PIXEL = Rows(0, 1)
-
-
 @lru_cache(maxsize=1 << 16)
-def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, bool]:
-    """Whether kernel `reader` reads (some of) a piece as its main input, as another operand, and as a pixel for all rows."""
+def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
+    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
     spec = unit.kernels[reader]
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)
-    return first.overlaps(piece), other, other and unit.storages[piece.storage].h < spec.out_h
+    height = unit.storages[piece.storage].h
+    serves_all = other and (isinstance(spec, MatMulSpec) or height < spec.out_h)
+    return first.overlaps(piece), other, height if serves_all else 0
 
 
-def _wanted(reads: tuple[bool, bool, bool], main: Rows, out: Rows) -> Rows:
+def _wanted(reads: tuple[bool, bool, int], main: Rows, out: Rows) -> Rows:
     """Rows of a piece that a reader needs for its output rows; `main`: those of its main input."""
-    as_main, as_other, as_pixel = reads
-    if as_pixel and out.size:
-        return main.hull(_PIXEL) if as_main else _PIXEL
+    as_main, as_other, for_all = reads
+    if for_all and out.size:
+        return main.hull(Rows(0, for_all)) if as_main else Rows(0, for_all)
     if as_main:
         return main.hull(out) if as_other else main
     return out if as_other else EMPTY
@@ -130,6 +134,8 @@ def _residence(
             reads.setdefault(read.storage, []).append((k, read))
         if isinstance(spec, ConvSpec):
             kept.add(spec.reads[0].storage)
+        if isinstance(spec, MatMulSpec):
+            kept.add(spec.reads[1].storage)
         if inside[k]:
             writes.setdefault(spec.y.storage, []).append((k, spec.y))
             kept.add(spec.y.storage)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
-from compiler.ir.graph import Conv, Pool
+from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
 FEATURE_SET = "schedule-1"
 _EXTENSIVE = (
@@ -80,8 +80,6 @@ def _conv(
     k: int,
     images: int,
 ) -> None:
-    conv = s.kernel
-    assert isinstance(conv, Conv)
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
     pixels = sum(rows) * s.out_w
@@ -132,7 +130,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -156,8 +154,10 @@ def _vector(
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
-    else:
-        repeats, calls = size / 8 * 10, tiles * 10
+    elif isinstance(s, SoftmaxSpec):
+        repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
+    elif isinstance(s, LayerNormSpec):
+        repeats, calls = size / 8 * (9 if unit.dtype == DataType.float16 else 6), tiles * (30 + s.y.planes)
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
     staged = s.reads[0].storage in blocks.staged
     out[_AT["load_bytes"]] += 0.0 if staged else read * BLOCK_BYTES
