@@ -47,6 +47,7 @@ _DDR, _L1 = int(Memory.DDR), int(Memory.L1)
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
 I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW, isa.I_PT, isa.I_PL
 I_OW, I_MOFF, I_M, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_KOFF, isa.I_K, isa.I_LANES
+I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 _LOOK_BACK = 16  # findings of one record that a further block may join
 
 
@@ -218,7 +219,8 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
             for _ in range(c[I_M]):
                 y, x = oy * c[I_SH] + dy, ox * c[I_SW] + dx
                 if 0 <= y < c[I_H] and 0 <= x < c[I_W]:
-                    block = start + y * c[I_PITCH] + (x // 4 if four else x)
+                    row = (c[I_FIRST] + y) % c[I_RING] if c[I_RING] else y
+                    block = start + row * c[I_PITCH] + (x // 4 if four else x)
                     at = shift + block
                     if _read_run(w.code, i, q, _L1, at, at + 1, writer, reader, queue, place, seen) == at:
                         nodes = _grown(nodes, used, 2)

@@ -63,7 +63,7 @@ def copy(memories: list[Bytes], record: Words) -> int:
 @lru_cache(maxsize=8192)
 def _taps(
     h: int, w: int, pitch: int, plane: int, kh: int, kw: int, sh: int, sw: int, dh: int, dw: int, pt: int, pl: int,
-    ow: int, moff: int, m: int, mpad: int, koff: int, k: int, lanes: int,
+    ow: int, moff: int, m: int, mpad: int, koff: int, k: int, lanes: int, ring: int, first: int,
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # fmt: skip
     """(index, zeros) of an IM2COL: source unit of every destination unit counted from S0, and the flat places that are zero.
 
@@ -82,7 +82,7 @@ def _taps(
     y, x = oy * sh - pt + ky * dh, ox * sw - pl + kx * dw
     valid = (y >= 0) & (y < h) & (x >= 0) & (x < w) & inside[:, None, :]
     index = np.zeros((k, mpad, position.shape[1]), np.int64)
-    index[:, :m] = np.where(valid, plane_at[:, None, :] + y * pitch + x, 0)
+    index[:, :m] = np.where(valid, plane_at[:, None, :] + ((first + y) % ring if ring else y) * pitch + x, 0)
     zero = np.ones(index.shape, bool)
     zero[:, :m] = ~valid
     return (index.ravel() if valid.any() else None), np.flatnonzero(zero)
@@ -91,7 +91,7 @@ def _taps(
 def im2col(memories: list[Bytes], record: Words) -> int:
     """L1 -> L0A: gather the window of every output pixel; outside the image and in the rows [M, MPAD) there is zero."""
     k, mpad, lanes = record[isa.I_K], record[isa.I_MPAD], record[isa.I_LANES]
-    index, zeros = _taps(*record[isa.I_H : isa.I_LANES + 1])
+    index, zeros = _taps(*record[isa.I_H : isa.I_FIRST + 1])
     unit = 1 if lanes == 4 else _BLOCK_WORDS
     source = memories[_L1].view(_WORD_TYPE)[record[S0] * _BLOCK_WORDS :].reshape(-1, unit)
     target = np.ndarray((k * mpad * _BLOCK_WORDS // unit, unit), _WORD_TYPE, memories[_L0A], record[D] * BLOCK_BYTES)

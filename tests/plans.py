@@ -55,7 +55,8 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
     """Any block count (more blocks than rows included), any slots, any tilings."""
     counts = block_counts(unit, start, stop)
     blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
-    layout = cut(unit, start, stop, blocks)
+    halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
+    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"))
     tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
     if any(tiling is None for tiling in tilings):
         return None
@@ -65,6 +66,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
         prefetch=int(rng.integers(1, 3)),
         window=int(rng.integers(1, 3)),
         tilings=tuple(t for t in tilings if t is not None),
+        halo=halo,  # type: ignore[arg-type]
     )
 
 

@@ -189,6 +189,43 @@ def _study(
     study(request, as_json)
 
 
+@app.command("sweep")
+def _sweep(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Models, as in tune.")],
+    machine: Annotated[list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
+    candidates: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Measured programs per run. (default: budget.candidates)")
+    ] = None,
+    config: Config = None,
+    overrides: Set = None,
+    backend: Backend = None,
+    address: Address = None,
+    workers: Workers = None,
+    wait: Wait = None,
+    resume: Resume = False,
+    style: Style = StyleName.function,
+    tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
+    dtype: DType = DTypeName.float16,
+    random_weights: RandomWeights = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    """Every model on every machine with every seed: a run folder each, and DIR/index.parquet over all of them."""
+    from tuner.commands.options import parse_tags
+    from tuner.commands.search import sweep
+    from tuner.request import SweepRequest
+
+    request = SweepRequest(
+        models=tuple(_named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
+        candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
+        address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
+        quiet=quiet,
+    )  # fmt: skip
+    return sweep(request, as_json)
+
+
 @app.command("compile")
 def _compile(
     model: Model,

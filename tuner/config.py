@@ -72,6 +72,8 @@ class Use(_Section):
     islands: bool
     window: bool
     block_fusion: bool
+    cores: bool
+    halo_cache: bool
 
 
 class Budget(_Section):

@@ -133,7 +133,7 @@ class Evaluator:
         return known
 
     def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
-        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators", "cores"}) | {"cores": len(plan.cores)}
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
         parts = self.compiler.alone(plan, gene.start)
         if isinstance(parts, Infeasible):

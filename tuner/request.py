@@ -69,3 +69,29 @@ class StudyRequest:
     dtype: DTypeName = "float16"
     random_weights: int | None = None
     quiet: bool = False
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """Every model on every machine with every seed, each a run of its own below `out`.
+
+    models: files (or names of built networks), each with the seed of its random weights or None.  seeds: 0 .. seeds - 1.
+    The other fields as in `TuneRequest`.
+    """
+
+    models: tuple[tuple[Path, int | None], ...]
+    machines: tuple[str, ...]
+    out: Path
+    seeds: int = 1
+    candidates: int | None = None
+    config: str | None = None
+    overrides: tuple[str, ...] = ()
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    wait_s: float | None = None
+    resume: bool = False
+    style: Style = "function"
+    tag: str = ""
+    dtype: DTypeName = "float16"
+    quiet: bool = False

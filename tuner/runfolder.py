@@ -66,9 +66,9 @@ def read_json(path: Path) -> Any:
 
 
 class RunFolder:
-    """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty."""
+    """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it."""
 
-    def __init__(self, path: Path, identity: Identity, resume: bool = False) -> None:
+    def __init__(self, path: Path, identity: Identity, resume: bool = False, folders: tuple[str, ...] = FOLDERS) -> None:
         self.path, self.identity, self.run = path, identity, identity.run
         self.resumed = False
         if path.exists() and not path.is_dir():
@@ -83,7 +83,7 @@ class RunFolder:
         self._lock = self._locked()
         try:
             self._claim(resume)
-            for name in FOLDERS:
+            for name in folders:
                 (path / name).mkdir(exist_ok=True)
         except BaseException:
             self.close()

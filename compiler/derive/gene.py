@@ -13,7 +13,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling
+from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.ir.region import has_halo
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import staged_wishes, weight_wishes
@@ -34,6 +35,7 @@ class Gene(NamedTuple):
     (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed again may stay.
     choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
+    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     """
 
     start: int
@@ -45,6 +47,7 @@ class Gene(NamedTuple):
     resident: bool = True
     choices: tuple[int, ...] = ()
     cores: tuple[int, ...] = (0,)
+    cached: int = 0
 
 
 Genome = tuple[Gene, ...]
@@ -84,12 +87,28 @@ def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
     return [count for count in BLOCK_COUNTS if count <= max(1, height)]
 
 
+def has_halos(unit: Unit, start: int, stop: int) -> bool:
+    """Whether blocks of operators [start, stop) share rows at all."""
+    return any(has_halo(spec.kernel) for spec in unit.kernels[start:stop])
+
+
+def bits(gene: Gene) -> int:
+    """`cached` without the bits of operators that the segment does not have."""
+    return gene.cached & ((1 << (gene.stop - gene.start)) - 1)
+
+
+def whole_or(gene: Gene, cached: int) -> int:
+    """`cached` as genes spell it: -1 where every operator of the gene caches."""
+    every = (1 << (gene.stop - gene.start)) - 1
+    return -1 if cached & every == every else cached & every
+
+
 def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     """The plan of a gene; None where L1 cannot hold it.
 
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
-    layout = cut(unit, gene.start, gene.stop, gene.blocks)
+    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), len(working_cores(unit, gene)))
     fitting = _Fitting(unit, gene, layout)
     sizes = {
         k: spec.weight_blocks
@@ -140,12 +159,14 @@ class _Fitting:
         gene = self.gene
         names = tuple(spec.name for spec in self.unit.kernels[gene.start : gene.stop])
         tilings = tuple(self.tilings[k] for k in range(len(names)))
+        halo: tuple[Halo, ...] = tuple("cache" if used else "recompute" for used in _caching(self.unit, gene, self.layout))
         return SegmentPlan.model_construct(
             operators=names,
             blocks=gene.blocks,
             prefetch=gene.prefetch,
             window=gene.window,
             tilings=tilings,
+            halo=halo if "cache" in halo else (),
             cores=working_cores(self.unit, gene),
         )
 
@@ -155,6 +176,16 @@ class _Fitting:
         if isinstance(spec, ConvSpec):
             return conv_tiling(self.unit, spec, rows, self.layout.inside[k], resident, budget, choice)
         return vector_tiling(self.unit, spec, rows, _SLOTS[choice % len(_SLOTS)])
+
+
+def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
+    """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
+    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
+    mask = bits(gene)
+    return [
+        bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
+        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+    ]
 
 
 def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
@@ -196,6 +227,17 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
     return tuple(genes)
 
 
+def spread(unit: Unit, genome: Genome) -> Genome:
+    """Every segment over all cores of the machine, in the fewest blocks that give each of them work; as it is where none of that fits."""
+    cores, images = tuple(range(unit.machine.cores)), unit.storages[0].n
+    genes = []
+    for gene in genome:
+        counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
+        wider = (gene._replace(blocks=count, cores=cores) for count in counts if count >= gene.blocks and count * images >= len(cores))
+        genes.append(next((g for g in wider if realise(unit, g) is not None), gene))
+    return tuple(genes)
+
+
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
     """`single_operators` as a plan: what `compile` does without a plan, and what every search has to beat."""
     genome = single_operators(unit)
@@ -214,7 +256,9 @@ class Structures:
         """Equal keys cost the same: the structure, and everything of the gene but its place (of its cores: how many there are)."""
         gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
         if gene.blocks == 1 and self.unit.storages[0].n == 1:
-            gene = gene._replace(prefetch=2, window=1, resident=True)  # nothing is loaded or made twice
+            gene = gene._replace(prefetch=2, window=1, resident=True, cached=0)  # nothing is loaded or made twice
+        elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
+            gene = gene._replace(cached=0)
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:

@@ -5,11 +5,12 @@ A move returns a new genome, or None where it does not apply.  None of them look
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, bits, block_counts, choice_count, whole_or, widths, working_cores
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 
@@ -33,7 +34,11 @@ def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
         kept = tuple(known.get(k, 0) for k in range(start, stop))
         choices = kept if any(kept) else ()
     counts = block_counts(unit, start, stop)
-    return gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+    cached = gene.cached
+    if cached != -1:
+        cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
+    resized = gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+    return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
 
 
 def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -84,7 +89,37 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
         at = int(np.clip(at + rng.choice([-2, -1, 1, 2]), 0, len(counts) - 1))
     else:
         at = int(rng.integers(len(counts)))
-    return None if counts[at] == gene.blocks else _swap(genome, i, gene._replace(blocks=counts[at]))
+    if counts[at] == gene.blocks:
+        return None
+    changed = gene._replace(blocks=counts[at])
+    return _swap(genome, i, changed._replace(cores=working_cores(unit, changed)))
+
+
+def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Cache the halo where it was recomputed, or the other way round: of one operator; of those whose rows are not longer than some
+    operator's (a ring takes L1 by the row); or of all."""
+    cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
+    if not cut:
+        return None
+    i = cut[int(rng.integers(len(cut)))]
+    gene = genome[i]
+    draw = rng.random()
+    if draw < 1 / 3:
+        cached = bits(gene) ^ 1 << int(rng.integers(gene.stop - gene.start))
+    elif draw < 2 / 3:
+        cached = thin_operators(unit, gene, rng)
+    else:
+        cached = 0 if gene.cached else -1
+    cached = whole_or(gene, cached)
+    return None if cached == gene.cached else _swap(genome, i, gene._replace(cached=cached))
+
+
+def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
+    """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
+    reads = [spec.reads[0] for spec in unit.kernels[gene.start : gene.stop]]
+    sizes = [read.planes * unit.storages[read.storage].row_blocks for read in reads]
+    limit = sizes[int(rng.integers(len(sizes)))]
+    return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
 
 
 def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -125,15 +160,39 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else ()))
 
 
+def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """More cores, fewer, or others.  Blocks follow where there are too few to go around."""
+    count = unit.machine.cores
+    if count == 1:
+        return None
+    i = _pick(genome, rng)
+    gene = genome[i]
+    width = len(gene.cores)
+    if rng.random() < 0.25:
+        first = int(rng.integers(count))
+        cores = tuple(sorted((first + c) % count for c in range(width)))
+        return None if set(cores) == set(gene.cores) else _swap(genome, i, gene._replace(cores=cores))
+    at = bisect_left(options := widths(unit), width)
+    wanted = options[int(np.clip(at + rng.choice([-1, 1]), 0, len(options) - 1))]
+    images = unit.storages[0].n
+    blocks = next((c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks and c * images >= wanted), None)
+    if wanted == width or blocks is None:
+        return None
+    nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
+    return _swap(genome, i, gene._replace(blocks=blocks, cores=tuple(sorted(list(nearest)[:wanted]))))
+
+
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
     "shift_border": shift_border,
     "change_blocks": change_blocks,
+    "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
+    "change_cores": change_cores,
 }
 
 
@@ -148,14 +207,23 @@ def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
 
 
 def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
-    """Random block splits and random DDR writes and reads over the topological order."""
+    """Random block splits, random cores and random DDR writes and reads over the topological order."""
     genes, start = [], 0
     while start < len(unit.kernels):
         stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
         counts = block_counts(unit, start, stop)
-        genes.append(Gene(start, stop, counts[int(rng.integers(len(counts)))]))
+        genes.append(on_random_cores(unit, Gene(start, stop, counts[int(rng.integers(len(counts)))]), rng))
         start = stop
     return tuple(genes)
+
+
+def on_random_cores(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+    """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
+    if unit.machine.cores == 1:
+        return gene
+    options = [width for width in widths(unit) if width <= gene.blocks * unit.storages[0].n]
+    width, first = options[int(rng.integers(len(options)))], int(rng.integers(unit.machine.cores))
+    return gene._replace(cores=tuple(sorted((first + c) % unit.machine.cores for c in range(width))))
 
 
 def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:

@@ -1,7 +1,7 @@
 """Plan: the genome, and the schedule file that a user exports, reads, edits and compiles again to the same bytes.
 
 A plan cuts the operators, in their topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
-operators stays in L1, block by block, with the halo recomputed; what leaves it is written to DDR.
+operators stays in L1, block by block, with the halo recomputed or cached; what leaves it is written to DDR.
 """
 
 from __future__ import annotations
@@ -66,12 +66,15 @@ class VectorTiling(_Gene):
     tile_rows: TileSize
 
 
+Halo = Literal["recompute", "cache"]
 Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
     """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor; window: slots per intermediate.
 
+    halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
+    `recompute` for all.
     cores: where its iterations (every block of every image) run, dealt in nearly equal runs to one after the other.
     """
 
@@ -80,12 +83,15 @@ class SegmentPlan(_Gene):
     prefetch: Literal[1, 2] = 2
     window: Literal[1, 2] = 1
     tilings: tuple[Tiling, ...]
+    halo: tuple[Halo, ...] = ()
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
         if len(self.operators) != len(self.tilings) or not self.operators:
             raise ValueError(f"{len(self.operators)} operators need as many tilings, found {len(self.tilings)}")
+        if self.halo and len(self.halo) != len(self.operators):
+            raise ValueError(f"{len(self.operators)} operators need as many halo entries or none, found {len(self.halo)}")
         return self
 
     @model_validator(mode="after")
@@ -93,6 +99,11 @@ class SegmentPlan(_Gene):
         if len(set(self.cores)) < len(self.cores):
             raise ValueError(f"cores: {list(self.cores)} names a core twice")
         return self
+
+    @property
+    def caching(self) -> int:
+        """Bit k is set where operator k caches (see `schedule.blocks.cut`)."""
+        return sum(1 << k for k, halo in enumerate(self.halo) if halo == "cache")
 
     @property
     def key(self) -> str:

@@ -11,15 +11,36 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, L0B, L1, MTE1, MTE2, MTE3, UB, Code, Ints, copy, fixpipe, fractal, im2col, mmad
-from compiler.schedule.memory import TO_DDR, TO_L1
+from compiler.emit.records import (
+    DDR,
+    FAR,
+    L0B,
+    L1,
+    MTE1,
+    MTE2,
+    MTE3,
+    UB,
+    Code,
+    Ints,
+    Place,
+    before_wrap,
+    block_at,
+    copy,
+    fixpipe,
+    fractal,
+    im2col,
+    mmad,
+    move,
+)
+from compiler.schedule.memory import TO_L1
 
 
 class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
-    in_base: L1 block of (plane 0, row that output row 0 starts from).  in_rows: rows from there that exist.
-    dst: block of (plane 0, output row 0) in DDR or L1.  residual: the same for the residual operand; -1 without one.
+    in_base: L1 block of (plane 0, row that output row 0 starts from).  in_rows: rows from there that exist.  Where the input is a ring of
+    `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.
+    target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
     right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows.  right_base: L1 block of
     the tensor's plane 0 and pixel 0; right_plane: blocks per plane, right_planes: planes per group, right_pixels: how many there are.
@@ -32,6 +53,8 @@ class ConvJob(NamedTuple):
     in_w: int
     in_pitch: int
     in_plane: int
+    in_ring: int
+    in_first: int
     kh: int
     kw: int
     sh: int
@@ -60,11 +83,8 @@ class ConvJob(NamedTuple):
     bias: int
     act: int
     to: int
-    dst: int
-    dst_plane: int
-    residual_from: int
-    residual: int
-    residual_plane: int
+    target: Place
+    residual: Place
     out_0: int
     out_1: int
     res_0: int
@@ -129,7 +149,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
                         c = parity[C_SLOT] * j.half_c
                         parity[C_SLOT] ^= 1
                     for k_tile in range(0, k_size, j.tile_k1):
-                        if at + 8 >= capacity:
+                        if at + 12 >= capacity:
                             return -1
                         k = min(j.tile_k1, k_size - k_tile)
                         want_a = tm * 65536 + k_tile
@@ -139,7 +159,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
                             at = im2col(
                                 out, at, j.dtype, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
                                 j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
-                                k_start + k_tile, k, j.lanes,
+                                k_start + k_tile, k, j.lanes, j.in_ring, j.in_first,
                             )  # fmt: skip
                         want_b = tn * 65536 + k_tile
                         if want_b != in_b:
@@ -178,17 +198,24 @@ def _way_out(out: Code, at: int, j: ConvJob, parity: Ints, c: int, m_start: int,
     planes = n * j.planes_per_n1
     bias = j.bias + n_out * 2 if j.bias >= 0 else -1
     residual = -1
-    if j.residual >= 0:
+    if j.residual.base >= 0:
         residual = j.res_1 if parity[RES_SLOT] else j.res_0
         parity[RES_SLOT] ^= 1
-        engine = MTE2 if j.residual_from == DDR else MTE1
-        source = j.residual + plane * j.residual_plane + m_start
-        at = copy(out, at, j.dtype, j.tag, engine, j.residual_from, UB, source, residual, m, planes, j.residual_plane, m, 1, 0, 0)
-    target = j.dst + plane * j.dst_plane + m_start
+        engine = MTE2 if j.residual.memory == DDR else MTE1
+        at = move(out, at, j.dtype, j.tag, engine, j.residual, m_start, Place(UB, residual, m, FAR, 0), 0, plane, planes, m)
     if j.to == TO_L1:
-        return fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, L1, c, target, bias, residual, m, mpad, n, j.dst_plane, m, j.act)
+        done = 0
+        while done < m:
+            run = before_wrap(j.target, m_start + done, m - done)
+            to = block_at(j.target, plane, m_start + done)
+            added = residual + done if residual >= 0 else -1
+            s = c + 2 * done
+            at = fixpipe(
+                out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, added, run, mpad, n, j.target.plane, m, j.act,
+            )  # fmt: skip
+            done += run
+        return at
     slot = j.out_1 if parity[OUT_SLOT] else j.out_0
     parity[OUT_SLOT] ^= 1
     at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, residual, m, mpad, n, m, m, j.act)
-    memory = DDR if j.to == TO_DDR else L1
-    return copy(out, at, j.dtype, j.tag, MTE3, UB, memory, slot, target, m, planes, m, j.dst_plane, 1, 0, 0)
+    return move(out, at, j.dtype, j.tag, MTE3, Place(UB, slot, m, FAR, 0), 0, j.target, m_start, plane, planes, m)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import Code, Ints, flat, strided, vector
-from compiler.emit.vector import UB_SLOT, Place, load_tile, store_tile
+from compiler.emit.records import Code, Ints, Place, flat, strided, vector
+from compiler.emit.vector import UB_SLOT, load_tile, store_tile
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType
 
@@ -48,7 +48,7 @@ def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place
             rows = min(j.tile_rows, j.rows - r)
             size = rows * j.width
             each = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
-            if at + 16 + len(gaps) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
+            if at + 20 + len(gaps) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
                 return -1
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1

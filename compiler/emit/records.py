@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ Ints = NDArray[np.int64]
 DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
+FAR = 1 << 30  # where no ring ends
 OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
 D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
 
@@ -69,6 +72,61 @@ def copy(
     row[P + 5] = sstride2
     row[P + 6] = dstride2
     return at + 1
+
+
+class Place(NamedTuple):
+    """Where rows of a tensor lie: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
+
+    In a ring of rows, blocks from the `wrap`-th on lie `back` blocks further in front; else back is 0.
+    """
+
+    memory: int
+    base: int
+    plane: int
+    wrap: int = FAR
+    back: int = 0
+
+
+@njit(cache=True)
+def before_wrap(place: Place, offset: int, length: int) -> int:
+    """How many of `length` blocks from `offset` on lie side by side."""
+    return min(length, place.wrap - offset) if offset < place.wrap else length
+
+
+@njit(cache=True)
+def block_at(place: Place, plane: int, offset: int) -> int:
+    """The block `offset` blocks behind the first row's first one, in a plane."""
+    at = place.base + plane * place.plane + offset
+    return at - place.back if offset >= place.wrap else at
+
+
+@njit(cache=True)
+def move(
+    out: Code,
+    at: int,
+    dtype: int,
+    tag: int,
+    engine: int,
+    source: Place,
+    s: int,
+    target: Place,
+    d: int,
+    plane: int,
+    planes: int,
+    length: int,
+) -> int:
+    """`length` blocks of every plane, from offset s of the source to offset d of the target; cut in two where a ring ends.
+
+    plane: the first one, of DDR and L1; UB holds the tile alone.
+    """
+    done = 0
+    while done < length:
+        run = before_wrap(target, d + done, before_wrap(source, s + done, length - done))
+        from_ = block_at(source, 0 if source.memory == UB else plane, s + done)
+        to = block_at(target, 0 if target.memory == UB else plane, d + done)
+        at = copy(out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0)
+        done += run
+    return at
 
 
 @njit(cache=True, inline="always")
@@ -181,6 +239,8 @@ def im2col(
     koff: int,
     k: int,
     lanes: int,
+    ring: int,
+    first: int,
 ) -> int:
     row = out[at]
     row[:] = 0
@@ -213,6 +273,8 @@ def im2col(
     row[P + 16] = koff
     row[P + 17] = k
     row[P + 18] = lanes
+    row[P + 19] = ring
+    row[P + 20] = first
     return at + 1
 
 

@@ -13,8 +13,8 @@ from numba import njit
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
 from compiler.emit.conv import PARITIES, PIXELS_K, PIXELS_N, WEIGHTS, ConvJob, emit_conv
 from compiler.emit.pixelwise import LayerNormJob, SoftmaxJob, emit_layer_norm, emit_softmax
-from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, copy
-from compiler.emit.vector import Place, PoolJob, ReflowJob, VectorJob, emit_pool, emit_reflow, emit_vector
+from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, Place, before_wrap, block_at, copy
+from compiler.emit.vector import PoolJob, ReflowJob, VectorJob, emit_pool, emit_reflow, emit_vector
 from compiler.ir.graph import Pool
 from compiler.ir.region import demand
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
@@ -59,7 +59,6 @@ class _Emitter:
     out: Code
     at: int = 0
     jobs: dict[int, ConvJob] = field(default_factory=dict)  # per convolution, what is the same in all of its blocks
-    loaded: dict[int, int] = field(default_factory=dict)  # load -> the image whose rows it brought last
     begun: set[int] = field(default_factory=set)  # kernels that have had rows, and so have their constants
 
 
@@ -71,7 +70,7 @@ def lower_segment(
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
     share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image); each loads the weights for itself.
     """
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1])
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):
         return places
@@ -96,10 +95,7 @@ def _emit(e: _Emitter, iterations: range) -> bool:
             iteration = image * blocks.count + t
             if iteration not in iterations:
                 continue
-            slot = {
-                s: (image if staged.steady else iteration) % (e.plan.window if staged.produced else e.plan.prefetch)
-                for s, staged in blocks.staged.items()
-            }
+            slot = {s: iteration % (e.plan.window if staged.produced else e.plan.prefetch) for s, staged in blocks.staged.items()}
             step, begin = 0, e.at
             for k in range(blocks.stop - blocks.start):
                 while step < len(blocks.loads) and blocks.loads[step].step <= k:
@@ -108,16 +104,15 @@ def _emit(e: _Emitter, iterations: range) -> bool:
                 if e.at < 0:
                     return False
                 spec = unit.kernels[blocks.start + k]
-                if not blocks.computed[k][t].size:
-                    continue
-                first = k not in e.begun
-                e.begun.add(k)
-                if isinstance(spec, ConvSpec):
-                    _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
-                else:
-                    _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
-                if e.at < 0:
-                    return False
+                if blocks.computed[k][t].size:
+                    first = k not in e.begun
+                    e.begun.add(k)
+                    if isinstance(spec, ConvSpec):
+                        _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
+                    else:
+                        _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
+                    if e.at < 0:
+                        return False
                 if blocks.inside[k] and blocks.own[k][t].size:
                     _emit_store(e, spec, k, t, image, slot)
             if e.at < 0:
@@ -131,23 +126,35 @@ def _slot(e: _Emitter, storage: int, slot: dict[int, int]) -> int:
     return e.l1[f"t{storage}.0"] if found is None else found
 
 
-def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, slot: dict[int, int]) -> Place:
+def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, image: int, slot: dict[int, int]) -> Place:
     staged = e.blocks.staged[storage]
     row_blocks = e.unit.storages[storage].row_blocks
+    if staged.cached:
+        ring = _ring(e, storage)
+        plane_blocks, first = ring * row_blocks, staged.ring_row(image, row) % ring
+        base = e.l1[f"t{storage}.0"] + (plane - staged.plane) * plane_blocks
+        return Place(L1, base + first * row_blocks, plane_blocks, (ring - first) * row_blocks, plane_blocks)
     plane_blocks = staged.rows[t].size * row_blocks
     base = _slot(e, storage, slot) + (plane - staged.plane) * plane_blocks + (row - staged.rows[t].start) * row_blocks
     return Place(L1, base, plane_blocks)
 
 
+def _ring(e: _Emitter, storage: int) -> int:
+    """Rows of a storage's ring, 0 where it has none."""
+    staged = e.blocks.staged[storage]
+    slots = e.plan.window if staged.produced else e.plan.prefetch
+    return staged.high(slots, e.unit.storages[storage].n) if staged.cached else 0
+
+
 def _in_ddr(e: _Emitter, storage: int, plane: int, row: int, image: int) -> Place:
     s = e.unit.storages[storage]
-    return Place(DDR, s.address + image * s.image_blocks + plane * s.plane_blocks + row * s.row_blocks, s.plane_blocks)
+    return Place(DDR, s.image_at(image) + plane * s.plane_blocks + row * s.row_blocks, s.plane_blocks)
 
 
 def _source(e: _Emitter, spec: AnySpec, i: int, row: int, t: int, image: int, slot: dict[int, int]) -> Place:
     piece = spec.reads[i]
     if piece.storage in e.blocks.staged and _covers(e, piece):
-        return _in_l1(e, piece.storage, piece.plane, row, t, slot)
+        return _in_l1(e, piece.storage, piece.plane, row, t, image, slot)
     return _in_ddr(e, piece.storage, piece.plane, row, image)
 
 
@@ -158,50 +165,38 @@ def _covers(e: _Emitter, piece: Piece) -> bool:
 
 def _emit_load(e: _Emitter, index: int, t: int, image: int, slot: dict[int, int]) -> None:
     load = e.blocks.loads[index]
-    staged = e.blocks.staged[load.storage]
-    rows = staged.rows[t]
-    if not rows.size or e.at < 0 or (staged.steady and e.loaded.get(index) == image):
+    rows = e.blocks.staged[load.storage].fresh[t]
+    if not rows.size or e.at < 0:
         return
-    e.loaded[index] = image
     ddr = _in_ddr(e, load.storage, load.plane, rows.start, image)
-    l1 = _in_l1(e, load.storage, load.plane, rows.start, t, slot)
+    l1 = _in_l1(e, load.storage, load.plane, rows.start, t, image, slot)
     size = rows.size * e.unit.storages[load.storage].row_blocks
-    tag = e.blocks.start + load.step
-    e.at = _copies(e.out, e.at, int(e.unit.dtype), tag, MTE2, DDR, L1, ddr.base, l1.base, size, load.planes, ddr.plane, l1.plane)
+    e.at = _copies(e.out, e.at, int(e.unit.dtype), e.blocks.start + load.step, MTE2, ddr, l1, size, load.planes)
 
 
 def _emit_store(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int]) -> None:
     """What stays in L1 for the segment and leaves it as well."""
     rows = e.blocks.own[k][t]
-    l1 = _in_l1(e, spec.y.storage, spec.y.plane, rows.start, t, slot)
+    l1 = _in_l1(e, spec.y.storage, spec.y.plane, rows.start, t, image, slot)
     ddr = _in_ddr(e, spec.y.storage, spec.y.plane, rows.start, image)
     size = rows.size * e.unit.storages[spec.y.storage].row_blocks
-    e.at = _copies(e.out, e.at, int(e.unit.dtype), spec.index, MTE3, L1, DDR, l1.base, ddr.base, size, spec.y.planes, l1.plane, ddr.plane)
+    e.at = _copies(e.out, e.at, int(e.unit.dtype), spec.index, MTE3, l1, ddr, size, spec.y.planes)
 
 
 @njit(cache=True)
-def _copies(
-    out: Code,
-    at: int,
-    dtype: int,
-    tag: int,
-    engine: int,
-    src: int,
-    dst: int,
-    s: int,
-    d: int,
-    length: int,
-    count: int,
-    sstride: int,
-    dstride: int,
-) -> int:
+def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place, target: Place, length: int, planes: int) -> int:
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
-    step = max(1, LOAD_PIECE_BLOCKS // length)
-    for i in range(0, count, step):
-        if at >= out.shape[0]:
-            return -1
-        planes = min(step, count - i)
-        at = copy(out, at, dtype, tag, engine, src, dst, s + i * sstride, d + i * dstride, length, planes, sstride, dstride, 1, 0, 0)
+    done = 0
+    while done < length:
+        run = before_wrap(target, done, before_wrap(source, done, length - done))
+        step = max(1, LOAD_PIECE_BLOCKS // run)
+        for p in range(0, planes, step):
+            if at >= out.shape[0]:
+                return -1
+            s, d = block_at(source, p, done), block_at(target, p, done)
+            some = min(step, planes - p)
+            at = copy(out, at, dtype, tag, engine, source.memory, target.memory, s, d, run, some, source.plane, target.plane, 1, 0, 0)
+        done += run
     return at
 
 
@@ -218,7 +213,7 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
 def _target(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[int, int]) -> Place:
     row = e.blocks.computed[k][t].start
     if e.blocks.inside[k]:
-        return _in_l1(e, spec.y.storage, spec.y.plane, row, t, slot)
+        return _in_l1(e, spec.y.storage, spec.y.plane, row, t, image, slot)
     return _in_ddr(e, spec.y.storage, spec.y.plane, row, image)
 
 
@@ -240,26 +235,27 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         first_row = spec.in_h - 1
     else:
         first_row = max(0, top)
-    source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, slot)
+    source = _in_l1(e, spec.reads[0].storage, spec.reads[0].plane, first_row, t, image, slot)
+    pitch = unit.storages[spec.reads[0].storage].row_blocks
+    in_first = (source.back - source.wrap) // pitch if source.back else 0
     target = _target(e, spec, k, t, image, slot)
     residual = _NOWHERE if spec.residual is None else _source(e, spec, 1, rows.start, t, image, slot)
     job = e.jobs.get(k)
     if job is None:
         job = e.jobs[k] = _conv_job(e, spec, k, tiling)
     job = job._replace(
-        in_base=source.base,
+        in_base=source.base - in_first * pitch,
         in_rows=e.blocks.staged[spec.reads[0].storage].rows[t].stop - first_row,
         in_plane=source.plane,
+        in_ring=source.back // pitch,
+        in_first=in_first,
         pad_top=max(0, -top),
         out_rows=rows.size,
-        dst=target.base,
-        dst_plane=target.plane,
-        residual_from=residual.memory,
-        residual=residual.base,
-        residual_plane=residual.plane,
+        target=target,
+        residual=residual,
     )
     if isinstance(spec, MatMulSpec):
-        right = _in_l1(e, spec.reads[1].storage, spec.reads[1].plane, 0, t, slot)
+        right = _in_l1(e, spec.reads[1].storage, spec.reads[1].plane, 0, t, image, slot)
         job = job._replace(right_base=right.base, right_plane=right.plane)
     e.at = emit_conv(e.out, e.at, job, parity)
 
@@ -286,6 +282,8 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         in_w=spec.in_w,
         in_pitch=unit.storages[spec.reads[0].storage].row_blocks,
         in_plane=0,
+        in_ring=0,
+        in_first=0,
         kh=window.kh,
         kw=window.kw,
         sh=window.sh,
@@ -314,11 +312,8 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         bias=e.ub.get(f"b{k}", -1),
         act=int(Activation.relu if spec.relu else Activation.none),
         to=to,
-        dst=0,
-        dst_plane=0,
-        residual_from=DDR,
-        residual=-1,
-        residual_plane=0,
+        target=_NOWHERE,
+        residual=_NOWHERE,
         out_0=e.ub.get(f"o{k}.0", 0),
         out_1=e.ub.get(f"o{k}.1", 0),
         res_0=e.ub.get(f"r{k}.0", 0),

@@ -9,24 +9,13 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, MTE1, MTE2, MTE3, UB, Code, Ints, copy, flat, strided
+from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, flat, move, strided
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
 _ITSELF = -2
 
 UB_SLOT = 0  # the one parity these kernels keep
-
-
-class Place(NamedTuple):
-    """Where a block of a tensor lies: memory (DDR or L1), block of (plane 0, first row), blocks per plane.
-
-    As a destination: `also` is a DDR address to store rows [also_skip, also_skip + also_rows) to as well, or -1.
-    """
-
-    memory: int
-    base: int
-    plane: int
 
 
 class VectorJob(NamedTuple):
@@ -51,9 +40,8 @@ def load_tile(
 ) -> int:
     """One tile into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
-    source = place.base + plane * place.plane + row * width
     size = rows * width
-    return copy(out, at, dtype, tag, engine, place.memory, UB, source, target, size, planes, place.plane, size, 1, 0, 0)
+    return move(out, at, dtype, tag, engine, place, row * width, Place(UB, target, size, FAR, 0), 0, plane, planes, size)
 
 
 @njit(cache=True)
@@ -61,14 +49,13 @@ def store_tile(
     out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, width: int, planes: int, rows: int, source: int
 ) -> int:
     """One tile out of UB, to DDR or to L1."""
-    target = place.base + plane * place.plane + row * width
     size = rows * width
-    return copy(out, at, dtype, tag, MTE3, UB, place.memory, source, target, size, planes, size, place.plane, 1, 0, 0)
+    return move(out, at, dtype, tag, MTE3, Place(UB, source, size, FAR, 0), 0, place, row * width, plane, planes, size)
 
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 4] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
+    """`sources`: int64 [inputs, 6] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
 
     Returns the next row or -1.
     """
@@ -78,13 +65,13 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
         planes = min(j.tile_planes, j.planes - p)
         for r in range(0, j.rows, j.tile_rows):
             rows = min(j.tile_rows, j.rows - r)
-            if at + (inputs + 2 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
+            if at + (2 * inputs + 4 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
             for i in range(inputs):
-                place = Place(sources[i, 0], sources[i, 1], sources[i, 2])
-                width, first, count = (1, 0, 1) if sources[i, 3] else (j.width, r, rows)
+                place = Place(sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4])
+                width, first, count = (1, 0, 1) if sources[i, 5] else (j.width, r, rows)
                 at = load_tile(out, at, j.dtype, j.tag, place, p, first, width, planes, count, slot + i * tile_blocks)
             size = rows * j.width
             v = slot
@@ -93,7 +80,7 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                 at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
             for s in range(steps.shape[0]):
                 op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
-                if operand >= 0 and operand < inputs and sources[operand, 3]:
+                if operand >= 0 and operand < inputs and sources[operand, 5]:
                     for plane in range(planes):
                         begin, pixel = v + plane * size, slot + operand * tile_blocks + plane
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
@@ -255,9 +242,7 @@ def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, 
                     if left > 0:
                         at = flat(out, at, _VFILL, j.dtype, j.tag, d + size - left, -1, -1, -1, 0, 0, left, 0)
                 engine = MTE2 if source.memory == DDR else MTE1
-                s = source.base + p * source.plane + start - j.in_first
-                at = copy(
-                    out, at, j.dtype, j.tag, engine, source.memory, UB, s, slot + begin, stop - start, planes, source.plane, size, 1, 0, 0
-                )
+                inside = Place(UB, slot + begin, size, FAR, 0)
+                at = move(out, at, j.dtype, j.tag, engine, source, start - j.in_first, inside, 0, p, planes, stop - start)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, slot)
     return at

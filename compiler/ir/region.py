@@ -33,18 +33,28 @@ class Rows(NamedTuple):
 EMPTY = Rows(0, 0)
 
 
+def _window(kernel: Kernel) -> tuple[int, int, int, int]:
+    """Rows of a window, its stride, dilation and padding at the top."""
+    if isinstance(kernel, Conv):
+        return kernel.weights.shape[2], kernel.stride[0], kernel.dilation[0], kernel.pads[0]
+    if isinstance(kernel, Pool):
+        return kernel.kernel[0], kernel.stride[0], 1, kernel.pads[0]
+    return 1, 1, 1, 0
+
+
+def has_halo(kernel: Kernel) -> bool:
+    """Whether neighbouring output rows need some of the same input rows."""
+    size, stride, dilation, _ = _window(kernel)
+    return (size - 1) * dilation + 1 > stride
+
+
 def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
     """Rows of the main input that output rows `out` need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1)."""
     if not out.size:
         return EMPTY
-    if isinstance(kernel, Conv):
-        size, stride, dilation, pad = kernel.weights.shape[2], kernel.stride[0], kernel.dilation[0], kernel.pads[0]
-    elif isinstance(kernel, Pool):
-        size, stride, dilation, pad = kernel.kernel[0], kernel.stride[0], 1, kernel.pads[0]
-    elif isinstance(kernel, Reflow):
+    if isinstance(kernel, Reflow):
         return _reflowed(kernel, out)
-    else:
-        return out
+    size, stride, dilation, pad = _window(kernel)
     start = out.start * stride - pad
     stop = (out.stop - 1) * stride - pad + (size - 1) * dilation + 1
     # a window that lies wholly in the padding still names the nearest row, so that there is something to read

@@ -1,11 +1,13 @@
 """Blocks: which rows of which tensors every block of a segment computes, loads and keeps, and what stays in L1.
 
-Rows are followed backwards with `demand`, the hull taken over consumers: a block of the segment recomputes the halo that its neighbours
-also compute.
+Rows are followed backwards with `demand`, the hull taken over consumers.  What two blocks both need of a tensor, its halo, is made in
+both of them; or, where an operator caches the halo of what it reads, in the first one, and stays in L1: the tensor's buffer is a ring
+of rows, and a block makes or loads only what its predecessors did not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,7 +29,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Staged:
-    """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1."""
+    """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
+
+    rows: what a block's readers and makers touch, per block.  fresh: those of them that a block has to load; where the halo is not cached,
+    all of them.
+    """
 
     storage: int
     plane: int
@@ -35,15 +41,18 @@ class Staged:
     birth: int
     death: int
     produced: bool  # some of it is written inside the segment
-    rows: tuple[Rows, ...]  # per block
+    rows: tuple[Rows, ...]
+    fresh: tuple[Rows, ...]
+    cached: bool
 
-    @property
-    def steady(self) -> bool:
-        """Whether every block of an image reads the same rows, which nobody here writes: they are loaded once for an image."""
-        return not self.produced and len(self.rows) > 1 and len(set(self.rows)) == 1
+    def high(self, slots: int, images: int) -> int:
+        """Rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks."""
+        return _ring_rows(self.rows, slots, images > 1) if self.cached else max(r.size for r in self.rows)
 
-    def blocks(self, row_blocks: int) -> int:
-        return self.planes * max(r.size for r in self.rows) * row_blocks
+    def ring_row(self, image: int, row: int) -> int:
+        """Where a row stands in an endless ring: images follow each other."""
+        first, last = _span(self.rows)
+        return image * (last - first) + row - first
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class Blocks:
     """The blocks of a segment of kernels [start, stop).
 
     computed[k][t]: output rows of kernel start + k in block t; own[k][t]: those of them that go to DDR (empty where the output
-    does not leave the segment).  inside[k]: some kernel of the segment reads the output.
+    does not leave the segment).  inside[k]: some kernel of the segment reads the output.  carried[k]: its halo is cached, so that block t
+    reads rows that block t - 1 made, and makes its own after it.
     """
 
     start: int
@@ -60,6 +70,7 @@ class Blocks:
     computed: tuple[tuple[Rows, ...], ...]
     own: tuple[tuple[Rows, ...], ...]
     inside: tuple[bool, ...]
+    carried: tuple[bool, ...]
     staged: dict[int, Staged]
     loads: tuple[Load, ...]
 
@@ -70,14 +81,24 @@ def dealt(iterations: int, share: Share) -> range:
     return range(iterations * i // m, iterations * (i + 1) // m)
 
 
+def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
+    """Blocks with which some core begins: they find nothing cached."""
+    return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
+
+
 def share(height: int, block: int, blocks: int) -> Rows:
     """The rows of a block when `height` rows are cut into `blocks` nearly equal parts."""
     return Rows(height * block // blocks, height * (block + 1) // blocks)
 
 
 @lru_cache(maxsize=4096)
-def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
-    """Rows and residences of kernels [start, stop) in `count` blocks."""
+def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1) -> Blocks:
+    """Rows and residences of kernels [start, stop) in `count` blocks.
+
+    halo: bit k is set where kernel start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
+    """
+    begin = runs(count, unit.storages[unit.kernels[start].y.storage].n, cores)
+    ring = _ring_storages(unit, start, stop, halo) if count > 1 else frozenset()
     kernels = unit.kernels[start:stop]
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
     leaves = [spec.index in unit.escapes or len(readers[k]) < len(unit.consumers[spec.index]) for k, spec in enumerate(kernels)]
@@ -94,10 +115,66 @@ def cut(unit: Unit, start: int, stop: int, count: int) -> Blocks:
             for c, reads in wanted:
                 rows = rows.hull(_wanted(reads, main[c][t], computed[c][t]))
             computed[k][t] = rows
-            main[k][t] = demand(spec.kernel, rows, spec.in_h)
+        if readers[k] and spec.y.storage in ring:
+            computed[k] = _fresh(computed[k], begin)
+        main[k] = [demand(spec.kernel, rows, spec.in_h) for rows in computed[k]]
     inside = tuple(bool(r) for r in readers)
-    staged, loads = _residence(unit, start, stop, count, computed, main, inside)
-    return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, staged, loads)
+    staged, loads = _residence(unit, start, stop, count, computed, main, inside, ring, begin)
+    carried = tuple(inside[k] and staged[spec.y.storage].cached for k, spec in enumerate(kernels))
+    return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, carried, staged, loads)
+
+
+@lru_cache(maxsize=1 << 16)
+def _ring_storages(unit: Unit, start: int, stop: int, halo: int) -> frozenset[int]:
+    """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
+    kernels = unit.kernels[start:stop]
+    readers = (spec for k, spec in enumerate(kernels) if halo >> k & 1)
+    rights = (spec.reads[1].storage for spec in kernels if isinstance(spec, MatMulSpec))
+    return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
+
+
+def _fresh(wanted: Sequence[Rows], begin: tuple[int, ...]) -> list[Rows]:
+    """What every block has to make when all that its run still wants is kept: nothing twice in a run.  begin: first blocks of runs."""
+    out: list[Rows] = []
+    for first, last in zip(begin, (*begin[1:], len(wanted)), strict=True):
+        lowest, low = [0] * (last - first), _NEVER
+        for t in range(last - 1, first - 1, -1):
+            if wanted[t].size:
+                low = min(low, wanted[t].start)
+            lowest[t - first] = low
+        high = 0
+        for t in range(first, last):
+            rows = EMPTY
+            if wanted[t].size and wanted[t].stop > high:
+                rows = Rows(max(high, lowest[t - first]), wanted[t].stop)
+                high = rows.stop
+            out.append(rows)
+    return out
+
+
+_NEVER = 1 << 30
+
+
+def _span(rows: Sequence[Rows]) -> tuple[int, int]:
+    some = [r for r in rows if r.size]
+    return min(r.start for r in some), max(r.stop for r in some)
+
+
+@lru_cache(maxsize=1 << 14)
+def _ring_rows(rows: tuple[Rows, ...], slots: int, again: bool) -> int:
+    """Rows from the first that any of `slots` consecutive blocks, or a later one, reads to the last they make.  again: images follow."""
+    first, last = _span(rows)
+    low, high, lowest, highest = _NEVER, first, [0] * len(rows), [0] * len(rows)
+    for t in range(len(rows) - 1, -1, -1):
+        low = min(low, rows[t].start) if rows[t].size else low
+        lowest[t] = min(low, last)
+    for t, r in enumerate(rows):
+        high = max(high, r.stop) if r.size else high
+        highest[t] = high
+    if again:
+        for image in range(1, 1 + -(-slots // len(rows))):
+            highest += [row + image * (last - first) for row in highest[: len(rows)]]
+    return max(highest[min(t + slots, len(highest)) - 1] - lowest[t] for t in range(len(rows)))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -122,7 +199,15 @@ def _wanted(reads: tuple[bool, bool, int], main: Rows, out: Rows) -> Rows:
 
 
 def _residence(
-    unit: Unit, start: int, stop: int, count: int, computed: list[list[Rows]], main: list[list[Rows]], inside: tuple[bool, ...]
+    unit: Unit,
+    start: int,
+    stop: int,
+    count: int,
+    computed: list[list[Rows]],
+    main: list[list[Rows]],
+    inside: tuple[bool, ...],
+    ring: frozenset[int],
+    begin: tuple[int, ...],
 ) -> tuple[dict[int, Staged], tuple[Load, ...]]:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only)."""
     kernels = unit.kernels[start:stop]
@@ -147,20 +232,34 @@ def _residence(
         plane = min(p.plane for p in pieces)
         planes = max(p.plane + p.planes for p in pieces) - plane
         wanted = [(k, _reads(unit, start + k, piece)) for k, piece in used]
-        rows = []
+        touched = []
         for t in range(count):
             hull = EMPTY
             for k, reads_as in wanted:
                 hull = hull.hull(_wanted(reads_as, main[k][t], computed[k][t]))
             for k, _ in made:
                 hull = hull.hull(computed[k][t])
-            rows.append(hull)
+            touched.append(hull)
+        rows = tuple(touched)
+        cached = storage in ring and _overlap(rows)
         new = _missing(storage, plane, planes, made, used)
         loads += new
         birth = min([k for k, _ in made] + [load.step for load in new])
         death = max(k for k, _ in used)
-        staged[storage] = Staged(storage, plane, planes, birth, death, bool(made), tuple(rows))
+        fresh = tuple(_fresh(rows, begin)) if cached else rows
+        staged[storage] = Staged(storage, plane, planes, birth, death, bool(made), rows, fresh, cached)
     return staged, tuple(sorted(loads, key=lambda load: (load.step, load.storage, load.plane)))
+
+
+def _overlap(rows: Sequence[Rows]) -> bool:
+    """Whether some row is touched by two blocks."""
+    high = 0
+    for r in rows:
+        if r.size:
+            if r.start < high:
+                return True
+            high = r.stop
+    return False
 
 
 def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:

@@ -20,8 +20,9 @@ from simulator.npu.program import MemoryMap
 
 _MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
-# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, coarse where a slot is the unit
-_SHIFT = np.array([6, 4, 6, 6, 5, 3], np.int64)
+# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
+# are written and rows that are still read lie side by side; coarse where a slot is the unit
+_SHIFT = np.array([6, 0, 6, 6, 5, 3], np.int64)
 
 Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]

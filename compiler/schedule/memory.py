@@ -2,7 +2,7 @@
 
 | name   | memory | what                                                                        |
 |--------|--------|-----------------------------------------------------------------------------|
-| tS.i   | L1     | slot i of what the segment keeps of storage S                               |
+| tS.i   | L1     | slot i of what the segment keeps of storage S; tS.0 alone where it is a ring |
 | wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks   |
 | bK     | UB     | constants of kernel K: bias, scales, masks, counts                          |
 | oK.i   | UB     | slot i of the tile that kernel K works on or hands out                      |
@@ -123,10 +123,12 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: int) -> lis
     last = blocks.stop - blocks.start - 1
     wishes = []
     for staged in blocks.staged.values():
-        size = _round(staged.blocks(unit.storages[staged.storage].row_blocks), 16)
-        slots = 1
-        if repeated and not (staged.steady and unit.images == 1):
-            slots = window if staged.produced else prefetch
+        storage = unit.storages[staged.storage]
+        slots = (window if staged.produced else prefetch) if repeated else 1
+        size = _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
+        if staged.cached:
+            wishes.append(Wish(f"t{staged.storage}.0", size, 0, last))
+            continue
         whole = repeated and (slots == 2 or not staged.produced)
         for slot in range(slots):
             birth, death = (0, last) if whole else (staged.birth, staged.death)

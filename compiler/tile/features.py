@@ -1,7 +1,8 @@
 """Features of a segment (and, summed, of a program) without lowering it: what the cost model sees.
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
-means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables.
+means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
+products are what the core with most of the segment's iterations has, bytes are all cores'.
 """
 
 from __future__ import annotations
@@ -19,29 +20,33 @@ from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, So
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
-FEATURE_SET = "schedule-1"
+FEATURE_SET = "schedule-2"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
     "read_cycles", "write_cycles", "drain_cycles",
 )  # fmt: skip
-_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share")
+_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores")
+_OF_A_CORE = (
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
+    "iterations", "drain_cycles",
+)  # fmt: skip
 FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_INTENSIVE)
 _AT = {name: i for i, name in enumerate(FEATURES)}
 
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
     t = tables(unit.machine)
-    images = unit.storages[0].n
+    images, cores = unit.storages[0].n, len(plan.cores)
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
         rows = [size for r in blocks.computed[k] if (size := r.size)]
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
-            _conv(out, unit, t, spec, tiling, rows, blocks, k, images)
+            _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
         else:
             assert isinstance(tiling, VectorTiling)
             _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
@@ -49,16 +54,19 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
-        size = sum(r.size for r in blocks.staged[load.storage].rows) * unit.storages[load.storage].row_blocks
+        size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
     for staged in blocks.staged.values():
         slots = plan.window if staged.produced else plan.prefetch
-        out[_AT["l1_blocks_log2"]] += staged.blocks(unit.storages[staged.storage].row_blocks) * (slots if plan.blocks > 1 else 1)
+        high = staged.high(slots, images) if staged.cached else staged.high(1, images) * (slots if plan.blocks > 1 else 1)
+        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[staged.storage].row_blocks
     ddr = unit.machine.ddr
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
-    out[_AT["read_cycles"]] = read / ddr.read_cap_bytes_per_cycle
-    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / ddr.write_cap_bytes_per_cycle
-    out[_AT["iterations"]] = plan.blocks * images
+    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
+    iterations = out[_AT["iterations"]] = plan.blocks * images
+    for name in _OF_A_CORE:
+        out[_AT[name]] *= -(-iterations // cores) / iterations
     engines = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
     moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
     out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in engines))
@@ -66,6 +74,7 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     out[_AT["segments"]] = 1
     out[_AT["window"]] = plan.window * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
+    out[_AT["cores"]] = cores * len(plan.operators)
     return np.array(out, np.float64)
 
 
@@ -79,6 +88,7 @@ def _conv(
     blocks: Blocks,
     k: int,
     images: int,
+    cores: int,
 ) -> None:
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
@@ -107,7 +117,7 @@ def _conv(
     inside = blocks.inside[k]
     fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
-    out[_AT["weight_bytes"]] += s.weight_blocks * BLOCK_BYTES * (1 if resident else len(rows) * images) + s.bias_blocks * BLOCK_BYTES
+    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else len(rows) * images) + s.bias_blocks * cores) * BLOCK_BYTES
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if inside and unit.machine.path(l0c, l1) is None:
@@ -177,6 +187,6 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     count = len(_EXTENSIVE)
     out[..., :count] = np.log2(1.0 + x[..., :count])
     out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
-    for name in ("window", "prefetch", "streamed_share", "row_share"):
+    for name in ("window", "prefetch", "streamed_share", "row_share", "cores"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators
     return out.astype(np.float32)

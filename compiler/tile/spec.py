@@ -70,8 +70,11 @@ class StorageSpec:
 
     @property
     def image_blocks(self) -> int:
-        """From one image to the next: none where one serves all."""
-        return self.planes * self.plane_blocks if self.n > 1 else 0
+        return self.planes * self.plane_blocks
+
+    def image_at(self, image: int) -> int:
+        """Block of an image; a constant of one image serves all."""
+        return self.address + (image * self.image_blocks if self.n > 1 else 0)
 
 
 @dataclass(frozen=True, eq=False)

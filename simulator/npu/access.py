@@ -41,6 +41,7 @@ I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PL
 I_SH, I_DH, I_PT = isa.I_SH, isa.I_DH, isa.I_PT
 I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_MPAD, isa.I_KOFF, isa.I_K, isa.I_LANES
 R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = isa.R_PLANE, isa.R_PIXELS, isa.R_K, isa.R_N1, isa.R_TRANSPOSE
+I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE
 V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_DBS, isa.V_DRS, isa.V_S0BS, isa.V_IMM
@@ -89,9 +90,15 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
             width = code[i, I_W]
             if code[i, I_LANES] == 4:
                 width = (width + 3) // 4
-            length = (y1 - y0) * code[i, I_PITCH] + width
-            start = code[i, S0] + c_first * code[i, I_PLANE] + y0 * code[i, I_PITCH]
-            n = _put(out, n, _L1, 0, start, length, c_count, code[i, I_PLANE], 1, 0)
+            plane, pitch, rows = code[i, S0] + c_first * code[i, I_PLANE], code[i, I_PITCH], y1 - y0 + 1
+            ring = code[i, I_RING]
+            if ring:
+                y0 = (code[i, I_FIRST] + y0) % ring
+                before = min(rows, ring - y0)  # rows in front of the ring's end; the others start at its beginning
+                n = _put(out, n, _L1, 0, plane + y0 * pitch, (before - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
+                y0, rows = 0, rows - before
+            if rows:
+                n = _put(out, n, _L1, 0, plane + y0 * pitch, (rows - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
         n = _put(out, n, _L0A, 1, code[i, D], code[i, I_K] * code[i, I_MPAD], 1, 0, 1, 0)
     elif op == _FRACTAL:
         k, n1 = code[i, R_K], code[i, R_N1]

@@ -101,9 +101,10 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 #   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) the block is the pad value (zero).
 # LANES = 4 (only where C0 = 16): an image of [H][W] pixels of 4 lanes, PITCH and PLANE in blocks, W in pixels; block k1 holds
 #   kernel positions 4*k1 .. 4*k1+3 of 4 lanes each, positions >= KH*KW give zero.
+# RING > 0: the planes are rings of RING rows (at least H), row y is row (FIRST + y) mod RING of the plane at S0 + c1*PLANE.
 # Rows m in [M, MPAD) of L0A are filled with zero.  Dst block (k, m) at D + k*MPAD + m.
 (I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL) = range(P, P + 12)
-(I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES) = range(P + 12, P + 19)
+(I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST) = range(P + 12, P + 21)
 
 # FRACTAL: L1 -> L0B.  An activation as the right operand: block of plane c and pixel s at S0 + c*PLANE + s, PIXELS of them from S0 on, dst
 # block (n1, k1, j) at D + (n1*K + k1)*16 + j.  For pixels that are not there it gives zero.
@@ -166,7 +167,10 @@ OPS: dict[Op, OpSpec] = {
     Op.COPY: OpSpec((), _DMA, 1, 0, ("length", "count", "sstride", "dstride", "count2", "sstride2", "dstride2")),
     Op.IM2COL: OpSpec(
         (), ((Memory.L1, Memory.L0A),), 1, 0,
-        ("h", "w", "pitch", "plane", "kh", "kw", "sh", "sw", "dh", "dw", "pt", "pl", "ow", "moff", "m", "mpad", "koff", "k", "lanes"),
+        (
+            "h", "w", "pitch", "plane", "kh", "kw", "sh", "sw", "dh", "dw", "pt", "pl", "ow", "moff", "m", "mpad", "koff", "k", "lanes",
+            "ring", "first",
+        ),
     ),
     Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc")),
     Op.FIXPIPE: OpSpec(

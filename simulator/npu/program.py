@@ -202,6 +202,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         *((word, 1, 255) for word in (isa.I_KH, isa.I_KW, isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW)),
         *((word, 0, 255) for word in (isa.I_PT, isa.I_PL)),
         *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
+        *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
         (isa.I_MPAD, 16, 1 << 20),
         (isa.I_LANES, 4, 32),
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
@@ -238,6 +239,9 @@ def _check_parameters(code: Code, core: int) -> None:
         (code[:, isa.OP] == Op.FIXPIPE) & (code[:, isa.F_M] > code[:, isa.F_MPAD])
     )
     _reject(code, core, short, "m must not exceed mpad")
+    ring = (code[:, isa.OP] == Op.IM2COL) & (code[:, isa.I_RING] > 0)
+    _reject(code, core, ring & (code[:, isa.I_H] > code[:, isa.I_RING]), "h must not exceed the ring's rows")
+    _reject(code, core, ring & (code[:, isa.I_FIRST] >= code[:, isa.I_RING]), "first must be a row of the ring")
     lanes = np.array([dtype.lanes for dtype in DataType])[np.clip(code[:, isa.DTYPE], 0, len(DataType) - 1)]
     four = (code[:, isa.I_LANES] == 4) & (lanes == 16)
     bad_lanes = (code[:, isa.OP] == Op.IM2COL) & (code[:, isa.I_LANES] != lanes) & ~four

@@ -46,8 +46,8 @@ def smaller(words: list[str], model: Path) -> list[str]:
     out = [str(model) if word.startswith("light:") else word for word in words]
     small = {"--candidates": str(MORE), "--seconds": "1", "--trials": "1", "--seeds": "1"}
     out = [small.get(before, word) for before, word in zip(["", *out], out, strict=False)]
-    if out[0] in ("tune", "study"):
-        out += TINY if out[0] == "tune" else (*TINY, "--set", "study.batch=1")
+    if out[0] in ("tune", "study", "sweep"):
+        out += (*TINY, "--set", "study.batch=1") if out[0] == "study" else TINY
     if out[0] == "tune" and "--candidates" not in out and "--seconds" not in out:
         out += ["--candidates", str(FIRST)]
     return out

@@ -91,7 +91,8 @@ def _im2col(cores, record, p):
                 ky, kx = divmod(tap, p["kw"])
                 y, x = oy * p["sh"] - p["pt"] + ky * p["dh"], ox * p["sw"] - p["pl"] + kx * p["dw"]
                 if 0 <= y < p["h"] and 0 <= x < p["w"]:
-                    start = (record[isa.S0] + c1 * p["plane"] + y * p["pitch"]) * BLOCK_BYTES + x * width
+                    row = (p["first"] + y) % p["ring"] if p["ring"] else y
+                    start = (record[isa.S0] + c1 * p["plane"] + row * p["pitch"]) * BLOCK_BYTES + x * width
                     target[piece * width : (piece + 1) * width] = l1[start : start + width]
 
 
@@ -214,7 +215,20 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
         h, w, kh, kw = between(1, 6), between(1, 6), draw(small), draw(small)
         pitch = (w + 3) // 4 if lanes == 4 else w + between(0, 2)
         record[isa.D], record[isa.S0] = between(0, 100), between(0, 100)
-        put(h=h, w=w, pitch=pitch, plane=h * pitch + between(0, 3), kh=kh, kw=kw, sh=between(1, 3), sw=between(1, 3), dh=between(1, 2))
+        ring = h + between(0, 2) if draw(st.booleans()) else 0
+        put(
+            h=h,
+            w=w,
+            pitch=pitch,
+            plane=max(h, ring) * pitch + between(0, 3),
+            ring=ring,
+            first=between(0, max(0, ring - 1)),
+            kh=kh,
+            kw=kw,
+            sh=between(1, 3),
+            sw=between(1, 3),
+            dh=between(1, 2),
+        )
         put(dw=between(1, 2), pt=between(0, 3), pl=between(0, 3), ow=between(1, 7), moff=between(0, 9), m=between(1, 16), mpad=16)
         # a tile behind the last kernel position of the four-lane mode is all zero; else up to three planes of C1
         put(koff=between(0, 1 if lanes == 4 else 5), k=between(1, 4), lanes=lanes)

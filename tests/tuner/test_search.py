@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Structures, block_counts, single_operators
+from compiler.derive.gene import Gene, Genome, Structures, block_counts, realise, single_operators, spread, widths
 from compiler.derive.moves import MOVES, random_genome, verify
 from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.errors import InfeasibleError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine import DataType, Machine, load_machine
 from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuning import QUICK
@@ -191,17 +191,36 @@ def test_noise_moves_covers_and_follows_its_generator() -> None:
 # what to look at
 
 
-def test_first_genes_cover_every_operator_in_every_block_count() -> None:
+@pytest.mark.parametrize("caching", [False, True])
+def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) -> None:
     u, table = unit("residual_block"), SegmentTable(structures("residual_block"), len(LEVELS))
-    genes = first_genes(u, table)
+    genes = first_genes(u, table, caching)
+    assert any(gene.cached for gene in genes) == caching
     keys = [structures("residual_block").key(gene) for gene in genes]
     assert len(set(keys)) == len(keys), "equal structures once"
     for k in range(len(u.kernels)):
         for blocks in block_counts(u, k, k + 1)[:12]:
-            assert structures("residual_block").key(Gene(k, k + 1, blocks)) in keys
+            assert structures("residual_block").key(Gene(k, k + 1, blocks, cached=-1 if caching else 0)) in keys
     table.add(genes[0], np.array([1, 1, 1]))
-    assert first_genes(u, table) == genes[1:]
+    assert first_genes(u, table, caching) == genes[1:]
     assert unknown(table, [genes[0], genes[1], genes[1]]) == [genes[1]]
+
+
+def test_widths_are_looked_at_where_there_are_cores() -> None:
+    """Powers of two, and all; no core without work; on one core there is nothing to choose."""
+    one, four = (make_unit(small_graph("inception_block"), with_cores(count), DataType.float16) for count in (1, 4))
+    found = first_genes(four, SegmentTable(Structures(four), len(LEVELS)), False)
+    assert {gene.cores for gene in found} == {(0,), (0, 1), (0, 1, 2, 3)}
+    assert all(len(gene.cores) <= gene.blocks for gene in found)
+    assert [gene for gene in found if len(gene.cores) == 1] == first_genes(one, SegmentTable(Structures(one), len(LEVELS)), False)
+    assert widths(make_unit(small_graph("inception_block"), with_cores(6), DataType.float16)) == [1, 2, 4, 6]
+    wide = spread(four, tuple(Gene(k, k + 1) for k in range(len(four.kernels))))
+    assert {gene.cores for gene in wide if four.kernels[gene.start].out_h >= 4} == {(0, 1, 2, 3)}
+    assert all(realise(four, gene) for gene in wide)
+
+
+def with_cores(count: int) -> Machine:
+    return load_machine("tiny").model_copy(update={"cores": count})
 
 
 def test_proposals_are_new_legal_and_follow_the_generator() -> None:
@@ -218,8 +237,10 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
         assert 0 <= gene.start < gene.stop <= len(u.kernels)
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
     assert {gene.window for gene in genes} == {1, 2}
-    without = propose(u, table, covers, 60, np.random.default_rng(1), allowed({"change_window"}))
+    assert any(gene.cached for gene in genes)
+    without = propose(u, table, covers, 60, np.random.default_rng(1), allowed({"change_window", "toggle_halo"}))
     assert {gene.window for gene in without} == {1}
+    assert {gene.cached for gene in without} == {0}
 
 
 # islands

@@ -383,10 +383,10 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion"])
+@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "halo_cache"])
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
-    summary = quick(model, run, 20, f"use.{part}=false")
+    summary = quick(model, run, 20, f"use.{part}=false", machine="ascend310" if part == "cores" else "edge")
     assert summary.candidates == 20
     log, tasks = read_log(run), sorted_tasks(run)
     plans = [Plan.model_validate(json.loads(text)["plan"]) for text in tasks[tasks["kind"] == "program"]["payload"]]
@@ -401,11 +401,27 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert set(read_log(whole)["island"]) == {-1, 0, 1}
     elif part == "window":
         assert {segment.window for segment in segments} == {1}
+    elif part == "halo_cache":
+        assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":
         assert {segment.blocks for segment in segments if len(segment.operators) > 1} == {1}
         assert any(segment.blocks > 1 for segment in segments), "single operators still come in blocks"
         alone = [json.loads(text)["plan"] for text in tasks[tasks["kind"] == "segment"]["payload"]]
         assert {plan["blocks"] for plan in alone} == {1}, "no time is spent on measuring others either"
+    elif part == "cores":
+        assert {segment.cores for segment in segments} == {(0,)}
+        assert all(len(plan["cores"]) == 1 for text in tasks[tasks["kind"] != "program"]["payload"] if (plan := json.loads(text)["plan"]))
+
+
+def test_a_search_for_two_cores_uses_both(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick(model, run, 20, machine="ascend310")
+    tasks = sorted_tasks(run)
+    plans = [Plan.model_validate(json.loads(text)["plan"]) for text in tasks[tasks["kind"] == "program"]["payload"]]
+    assert {segment.cores for plan in plans for segment in plan.segments} == {(0,), (1,), (0, 1)}
+    alone = [tuple(json.loads(text)["plan"]["cores"]) for text in tasks[tasks["kind"] == "operator"]["payload"]]
+    assert set(alone) == {(0,), (0, 1)}, "which core it is does not matter to a task"
+    assert len(container(run).variants) == 3
 
 
 def test_level_weights_and_tags_are_heard(model: Path, whole: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
 
 def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
     """(operator, primitives) on the segment's largest block."""
-    blocks = cut(unit, start, start + len(segment.operators), segment.blocks)
+    blocks = cut(unit, start, start + len(segment.operators), segment.blocks, segment.caching, len(segment.cores))
     out = []
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]

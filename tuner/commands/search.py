@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_json, print_table
-from tuner.request import StudyRequest, TuneRequest
+from tuner.request import StudyRequest, SweepRequest, TuneRequest
 from tuner.runfolder import IDENTITY, read_json
 
 SUMMARY = "summary.json"
@@ -64,6 +66,33 @@ def study(request: StudyRequest, as_json: bool) -> None:
         f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {best['ratio_to_baseline']:.4f} of layer by layer"
     )
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
+
+
+def sweep(request: SweepRequest, as_json: bool) -> int:
+    """`tilefarm sweep`.  Returns 1 where a cell failed."""
+    from tuner.sweep import INDEX
+    from tuner.sweep import sweep as drive
+
+    index = drive(request, _quiet if request.quiet else _say)
+    failed = index[index["state"] == "failed"]
+    if as_json:
+        print_json({"out": str(request.out), "index": str(request.out / INDEX), "rows": json.loads(index.to_json(orient="records"))})
+        return int(len(failed) > 0)
+    done = index[index["state"] == "done"]
+    if len(done):
+        # over seeds the geometric mean: gains are ratios
+        logs = done["speedup"].astype("float64").map(math.log)
+        gains = logs.groupby([done["model"], done["machine"], done["level"]], sort=False).mean().map(math.exp)
+        levels = list(dict.fromkeys(done["level"]))
+        rows = [
+            (model, machine, *(f"{gains.get((model, machine, level), math.nan):.3f}" for level in levels))
+            for model, machine in dict.fromkeys(zip(done["model"], done["machine"], strict=True))
+        ]
+        print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
+    for _, row in failed.iterrows():
+        print(f"{row['path']}: failed: {row['error']}")
+    print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet('{request.out / INDEX}')")
+    return int(len(failed) > 0)
 
 
 def _say(line: str) -> None:

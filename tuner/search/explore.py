@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, block_counts
-from compiler.derive.moves import MOVES, Move
+from compiler.derive.gene import Gene, Genome, block_counts, whole_or, widths
+from compiler.derive.moves import MOVES, Move, on_random_cores, thin_operators
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
-_OWN = ("change_blocks", "change_window", "change_prefetch", "change_weights", "change_tiling")
+_OWN = ("change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores")
 
 
-def first_genes(unit: Unit, table: SegmentTable) -> list[Gene]:
-    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with."""
-    genes = [Gene(k, k + 1, blocks) for k in range(len(unit.kernels)) for blocks in block_counts(unit, k, k + 1)[:12]]
-    for length in (2, 3):
+def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
+    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
+
+    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: the
+    same in the first block counts that give each of them work.
+    """
+    genes = []
+    for length in (1, 2, 3):
         for start in range(len(unit.kernels) - length + 1):
             counts = block_counts(unit, start, start + length)
-            genes += [Gene(start, start + length, blocks) for blocks in sorted({1, *counts[3:8:4]})]
+            for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
+                genes += _with_halos(Gene(start, start + length, blocks), caching)
+            for width in widths(unit)[1:]:
+                enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
+                for blocks in enough[:4] if length == 1 else enough[:3:2]:
+                    genes += _with_halos(Gene(start, start + length, blocks, cores=tuple(range(width))), caching)
     return unknown(table, genes)
+
+
+def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
+    if not caching:
+        return [gene]
+    if gene.stop - gene.start == 1:
+        return [gene._replace(cached=-1)]
+    return [gene._replace(cached=cached) for cached in ((0, -1) if gene.blocks > 1 else (0,))]
 
 
 def propose(
@@ -36,7 +53,7 @@ def propose(
         draw = rng.random()
         fresh: list[Gene] = []
         if draw < 0.15:
-            fresh = [_random(unit, rng)]
+            fresh = [_random(unit, rng, "toggle_halo" in moves)]
         elif draw < 0.35 and singles is not None:
             fresh = _moved(unit, singles, own, rng)
         else:
@@ -48,11 +65,14 @@ def propose(
     return list(out.values())
 
 
-def _random(unit: Unit, rng: np.random.Generator) -> Gene:
+def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
     start = int(rng.integers(len(unit.kernels)))
     stop = min(len(unit.kernels), start + int(rng.geometric(0.3)))
     counts = block_counts(unit, start, stop)
-    return Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    if caching and gene.blocks > 1 and rng.random() < 0.5:
+        gene = gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
+    return on_random_cores(unit, gene, rng)
 
 
 def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:

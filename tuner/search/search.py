@@ -74,7 +74,9 @@ class Search:
         self.models: list[CostModel | None] = [None] * len(levels)
         self.border = np.zeros(len(levels))
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
-        off = set() if config.use.window else {"change_window"}
+        use, several = config.use, unit.machine.cores > 1 and config.use.cores
+        moves = (("change_window", use.window), ("toggle_halo", use.halo_cache), ("change_cores", several))
+        off = {name for name, on in moves if not on}
         self.moves = allowed(off)
 
     # one generation
@@ -101,14 +103,13 @@ class Search:
             raise InfeasibleError(f"{self.unit.machine.name}: layer by layer: {answer.error}")
         self._admit(self.islands[0], replies)
         # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
-        self._measure_segments(measure, unknown(self.table, [*genome, *self._wanted(first_genes(self.unit, self.table))]))
+        first = self._wanted(first_genes(self.unit, self.table, self.config.use.halo_cache))
+        self._measure_segments(measure, unknown(self.table, [*genome, *first]))
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
         """Without those that a switch rules out."""
-        if self.config.use.block_fusion:
-            return genes
-        return [gene for gene in genes if gene.stop - gene.start == 1 or gene.blocks == 1]
+        return [gene for gene in genes if self._permitted(gene) == gene]
 
     def _explore(self, measure: Measure) -> None:
         segments = self.config.segments
@@ -155,7 +156,7 @@ class Search:
         wanted = wanted[: max(1, count * 3 // 4)]
         if self.generation == 0 or not island.members:
             for _ in range(count // 4):
-                self._take(self._without_block_fusion(random_genome(self.unit, island.rng)), wanted)
+                self._take(tuple(map(self._permitted, random_genome(self.unit, island.rng))), wanted)
         wanted += self._children(measure, island, count - len(wanted), set(wanted))
         fitting = []
         for whole in self._repaired(measure, wanted[:count]):
@@ -198,8 +199,10 @@ class Search:
             group: list[Genome] = []
             for _ in range(self.config.model.proposals if self.config.use.cost_model else 1):
                 child = island.child(self.unit, level, self.config.search, list(self.moves.values()), self.config.use.crossover)
-                child = self._without_block_fusion(child)
-                if child is not None and child not in self.seen and child not in taken:
+                if child is None:
+                    continue
+                child = tuple(map(self._permitted, child))
+                if child not in self.seen and child not in taken:
                     group.append(child)
             groups.append((level, group))
         flat = iter(self._repaired(measure, [genome for _, group in groups for genome in group]))
@@ -217,10 +220,11 @@ class Search:
             out.append(pick)
         return out
 
-    def _without_block_fusion(self, genome: Genome | None) -> Genome | None:
-        if genome is None or self.config.use.block_fusion:
-            return genome
-        return tuple(g if g.stop - g.start == 1 else g._replace(blocks=1) for g in genome)
+    def _permitted(self, gene: Gene) -> Gene:
+        """The gene without what a switch rules out."""
+        if not self.config.use.block_fusion and gene.stop - gene.start > 1:
+            gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+        return gene if self.config.use.cores else gene._replace(cores=(0,))
 
     def _repaired(self, measure: Measure, genomes: list[Genome]) -> list[Genome | None]:
         """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""

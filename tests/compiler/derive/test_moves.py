@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count, realise
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count, realise, whole_or, working_cores
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.space import CHUNK_BUDGETS
@@ -38,7 +38,12 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert gene.window in (1, 2)
         assert 0 <= gene.chunk < len(CHUNK_BUDGETS)
         assert all(0 <= choice < choice_count(u, gene.start + k) for k, choice in enumerate(gene.choices))
+        assert gene.cached == whole_or(gene, gene.cached), "one spelling"
         assert gene.choices == () or any(gene.choices), "all zeros has one spelling, so that equal genes have one key"
+        assert gene.cores == working_cores(u, gene), "no core without work, for the same reason"
+        assert set(gene.cores) <= set(range(u.machine.cores))
+        assert gene.cores
+        assert list(gene.cores) == sorted(set(gene.cores))
 
 
 def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
@@ -82,14 +87,31 @@ def same_places(before: Genome, after: Genome) -> bool:
     return [g[:2] for g in before] == [g[:2] for g in after]
 
 
+def one_gene(before: Genome, after: Genome) -> tuple[Gene, Gene]:
+    """The gene that differs, before and after."""
+    (pair,) = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+    return pair
+
+
 def only(field: str) -> Callable[[Genome, Genome], bool]:
     """One gene differs, in one field."""
 
     def check(before: Genome, after: Genome) -> bool:
-        differ = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
-        return len(differ) == 1 and differ[0][0]._replace(**{field: getattr(differ[0][1], field)}) == differ[0][1]
+        a, b = one_gene(before, after)
+        return a._replace(**{field: getattr(b, field)}) == b
 
     return check
+
+
+def fewer_blocks_leave_cores_idle(before: Genome, after: Genome) -> bool:
+    a, b = one_gene(before, after)
+    return a._replace(blocks=b.blocks, cores=a.cores[: b.blocks]) == b != a
+
+
+def other_cores(before: Genome, after: Genome) -> bool:
+    """As many others, or more or fewer; blocks only where there would be too few."""
+    a, b = one_gene(before, after)
+    return a._replace(blocks=b.blocks, cores=b.cores) == b and a.cores != b.cores and (b.blocks == a.blocks or len(b.cores) > a.blocks)
 
 
 def stops(genome: Genome) -> set[int]:
@@ -105,11 +127,13 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "split_segment": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
     "merge_segments": lambda a, b: len(b) == len(a) - 1 and stops(b) < stops(a),
     "shift_border": one_border_moved,
-    "change_blocks": only("blocks"),
+    "change_blocks": fewer_blocks_leave_cores_idle,
+    "toggle_halo": only("cached"),
     "change_window": only("window"),
     "change_prefetch": only("prefetch"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),
     "change_tiling": only("choices"),
+    "change_cores": other_cores,
 }
 
 

@@ -111,6 +111,8 @@ def test_the_legal_one_passes_and_runs():
         (IM2COL, "I_MOFF", -1, "parameter word 23 must be in 0.."),
         (IM2COL, "I_MPAD", 24, "mpad must be a multiple of 16"),
         (IM2COL, "I_M", 33, "m must not exceed mpad"),
+        (IM2COL, "I_RING", 1, "h must not exceed the ring's rows"),
+        (IM2COL, "I_RING", -1, "parameter word 29 must be in 0.."),
         (IM2COL, "I_LANES", 8, "lanes must be C0 of the data type, or 4 for float16"),
         (IM2COL, "S0", -1, "parameter word 7 must be in 0.."),
         (FRACTAL, "R_PIXELS", 0, "parameter word 11 must be in 1.."),

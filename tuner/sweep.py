@@ -1,0 +1,218 @@
+"""Models x machines x seeds: every cell a run folder of its own, and one table over all of them.
+
+A cell is one unit of work for the farm: a whole run on the serial backend, on one CPU.  So as many cells run side by side as there are
+workers, no actor starts actors, and each cell's result is that of `tilefarm tune` with the same budget, wherever it ran.  On a cluster
+`out` is a folder that all nodes see.
+
+`index.parquet` is written anew whenever a cell ends: a row per cell and level.  A sweep that is killed goes on with `resume`: cells that
+are done are left alone, others go on from their own checkpoints.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compiler.frontend.zoo import is_made, title
+from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.npu.files import atomic_write
+from simulator.npu.machine import load_machine
+from tuner.backend import Backend, SerialBackend
+from tuner.candidate import digest
+from tuner.config import TuneConfig, load_config
+from tuner.request import SweepRequest, TuneRequest
+from tuner.runfolder import Identity, RunFolder
+from tuner.runs import SUMMARY, open_run
+
+INDEX = "index.parquet"
+
+
+class Column(NamedTuple):
+    name: str
+    type: pa.DataType
+    meaning: str
+
+
+INDEX_COLUMNS = (
+    Column("path", pa.string(), "the run folder, below that of the sweep"),
+    Column("model", pa.string(), "name of the ONNX model"),
+    Column("machine", pa.string(), "name of the machine"),
+    Column("seed", pa.int64(), "seed of the run"),
+    Column("state", pa.string(), "done, failed, or waiting: not run yet, or not to its end"),
+    Column("error", pa.string(), "why it failed"),
+    Column("run", pa.string(), "id of the run, as in its log"),
+    Column("level", pa.string(), "contention level; null where state is not done, and so is all that follows"),
+    Column("ddr_share", pa.float64(), "share of the DDR bandwidth that is left"),
+    Column("cycles", pa.int64(), "of the champion"),
+    Column("latency_us", pa.float64(), "of the champion, in microseconds"),
+    Column("baseline_layerwise_cycles", pa.int64(), "of plans/baseline.json"),
+    Column("speedup", pa.float64(), "baseline over champion"),
+    Column("roofline_cycles", pa.int64(), "below which no schedule can come"),
+    Column("plan", pa.string(), "digest of the champion's plan"),
+    Column("same_as", pa.string(), "an earlier level with the same plan"),
+    Column("max_rel_error", pa.float64(), "against onnxruntime"),
+    Column("candidates", pa.int64(), "measured programs"),
+    Column("wall_s", pa.float64(), "seconds of the session that ended the run"),
+)
+_SCHEMA = pa.schema([pa.field(column.name, column.type, metadata={"meaning": column.meaning}) for column in INDEX_COLUMNS])
+_OF_LEVEL = [column.name for column in INDEX_COLUMNS[8:17]]
+
+
+@dataclass(frozen=True)
+class SweepIdentity(Identity):
+    """What is compared when a sweep is resumed."""
+
+    models: tuple[str, ...]
+    machines: tuple[str, ...]
+    seeds: int
+    dtype: str
+    config_digest: str
+    budget: str
+    tag: str = ""
+
+    @property
+    def run(self) -> str:
+        return f"sweep-{digest(asdict(self))[:8]}"
+
+
+class Cell(NamedTuple):
+    """One run.  name: of its folder."""
+
+    name: str
+    model: Path
+    random_weights: int | None
+    machine: str
+    machine_name: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class CellWorker:
+    """A farm's worker that runs cells: '' for one that is done, else why it failed."""
+
+    request: SweepRequest
+    out: Path
+    config: TuneConfig
+
+    def run(self, batch: list[Cell]) -> list[str]:
+        return [self._run(cell) for cell in batch]
+
+    def _run(self, cell: Cell) -> str:
+        from tuner.tune import tune
+
+        folder, asked = self.out / cell.name, self.request
+        settings = self.out / ".tmp" / f"{cell.name}.yaml"
+        atomic_write(settings, [self.config.to_yaml().encode()])
+        run = TuneRequest(
+            model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
+            resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
+            random_weights=cell.random_weights, quiet=True,
+        )  # fmt: skip
+        try:
+            tune(run)
+        except TilefarmError as error:  # one model that does not fit one machine must not end the sweep
+            return " ".join(str(error).split())
+        finally:
+            settings.unlink(missing_ok=True)
+        return ""
+
+
+def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
+    """Cells in the order models, machines, seeds.  Raises `BadInputError` where two would have one folder, or a file is missing."""
+    cells: dict[str, Cell] = {}
+    for model, random_weights in request.models:
+        if not is_made(model) and not model.is_file():
+            raise BadInputError(f"{model}: no such file")
+        path = model if is_made(model) else model.resolve()
+        for machine in request.machines:
+            loaded = load_machine(machine)
+            where = str(Path(machine).resolve()) if Path(machine).suffix else machine
+            for seed in range(request.seeds):
+                name = f"{_plain(title(model))}-{_plain(loaded.name)}-s{seed}"
+                if name in cells:
+                    raise BadInputError(f"{model} on {machine}: {name} is the folder of {cells[name].model} already; names must differ")
+                cells[name] = Cell(name, path, random_weights, where, loaded.name, seed)
+    return tuple(cells.values())
+
+
+def _plain(name: str) -> str:
+    """A name as part of a folder's name: nothing that leaves the folder."""
+    return "".join(letter if letter.isalnum() or letter in "_." else "-" for letter in name).lstrip(".") or "-"
+
+
+def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
+    """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
+    cells = cells_of(request)
+    budget = () if request.candidates is None else (f"budget.candidates={request.candidates}", "budget.seconds=null")
+    config = load_config(request.config, (*request.overrides, *budget))
+    out = request.out.resolve()
+    identity = SweepIdentity(
+        tuple(f"{path.name if path.suffix else path} {weights}" for path, weights in request.models),
+        tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
+        request.seeds,
+        request.dtype,
+        config.digest,
+        f"{config.budget.candidates} candidates" if config.budget.candidates is not None else f"{config.budget.seconds} s",
+        request.tag,
+    )
+    with RunFolder(out, identity, request.resume, folders=(".tmp",)):
+        errors: dict[str, str] = {}
+        waiting = [cell for cell in cells if not (out / cell.name / SUMMARY).is_file()]
+        write_index(out, cells, errors)
+        if waiting:
+            with _backend(request, config, partial(CellWorker, request, out, config), len(waiting)) as backend:
+                backend.submit(waiting)
+                for done, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
+                    outcome = backend.collect(1)[0]
+                    error = outcome.error if outcome.status != "ok" else outcome.value
+                    if error:
+                        errors[cell.name] = error
+                    write_index(out, cells, errors)
+                    say(f"{done} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
+        return pd.read_parquet(out / INDEX)
+
+
+def _gains(folder: Path) -> str:
+    summary = open_run(folder).summary
+    assert summary is not None
+    return ", ".join(f"{level} {row['cycles']:,} cycles ({row['speedup']:.2f}x)" for level, row in summary["levels"].items())
+
+
+def write_index(out: Path, cells: tuple[Cell, ...], errors: dict[str, str]) -> None:
+    """`index.parquet`, whole or not at all."""
+    table = pa.Table.from_pylist([row for cell in cells for row in _rows(out, cell, errors.get(cell.name))], _SCHEMA)
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    atomic_write(out / INDEX, [sink.getvalue()])
+
+
+def _rows(out: Path, cell: Cell, error: str | None) -> Iterator[dict[str, Any]]:
+    at: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
+    summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
+    if summary is None:
+        yield {**at, "state": "waiting" if error is None else "failed", "error": error}
+        return
+    of_run = {"state": "done", "run": summary["run"], "candidates": summary["candidates"], "wall_s": summary["wall_s"]}
+    for level, row in summary["levels"].items():
+        yield {**at, **of_run, "level": level, **{name: row[name] for name in _OF_LEVEL}}
+
+
+def _backend(request: SweepRequest, config: TuneConfig, make: Callable[[], CellWorker], cells: int) -> Backend[Cell, str]:
+    if (request.backend or config.farm.backend) == "serial":
+        return SerialBackend(make)
+    from tuner.farm import RayBackend  # Ray takes seconds to import
+
+    workers = request.workers if request.workers is not None else config.farm.workers
+    wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
+    # a cell is a whole run: minutes, on one CPU
+    return RayBackend(
+        make, workers and min(workers, cells), request.address, wait_s, "sweep", item_timeout_s=None, in_flight=1, max_batch=1
+    )
