@@ -14,8 +14,9 @@ from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTili
 from compiler.emit.conv import PARITIES, PIXELS_K, PIXELS_N, WEIGHTS, ConvJob, emit_conv
 from compiler.emit.pixelwise import LayerNormJob, SoftmaxJob, emit_layer_norm, emit_softmax
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, Place, before_wrap, block_at, copy
+from compiler.emit.resample import ResampleJob, emit_resample
 from compiler.emit.vector import PoolJob, ReflowJob, VectorJob, emit_pool, emit_reflow, emit_vector
-from compiler.ir.graph import Pool
+from compiler.ir.graph import Pool, Resample
 from compiler.ir.region import demand
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import TO_L1, named, place, softmax_planes, way_out
@@ -27,6 +28,7 @@ from compiler.tile.spec import (
     Piece,
     PoolSpec,
     ReflowSpec,
+    ResampleSpec,
     SoftmaxSpec,
     Unit,
     VectorSpec,
@@ -396,6 +398,9 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
         )
         e.at = emit_reflow(e.out, e.at, reflow, _source(e, spec, 0, first_in, t, image, slot), target, parity)
         return
+    if isinstance(spec, ResampleSpec):
+        _resample(e, spec, k, t, image, slot, tiling, slots, target, parity)
+        return
     assert isinstance(spec, VectorSpec)
     if first:
         for i, step in enumerate(spec.steps):
@@ -411,6 +416,41 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
         dtype, spec.index, spec.y.planes, rows.size, width, planes, tile_rows, **slots, consts=consts, keeps_input=int(spec.keeps_input)
     )
     e.at = emit_vector(e.out, e.at, vector, sources, target, spec.steps, parity)
+
+
+def _resample(
+    e: _Emitter,
+    spec: ResampleSpec,
+    k: int,
+    t: int,
+    image: int,
+    slot: dict[int, int],
+    tiling: VectorTiling,
+    slots: dict[str, int],
+    target: Place,
+    parity: Ints,
+) -> None:
+    kernel, rows = spec.kernel, e.blocks.computed[k][t]
+    assert isinstance(kernel, Resample)
+    in_first = demand(kernel, rows, spec.in_h).start
+    job = ResampleJob(
+        dtype=int(e.unit.dtype),
+        tag=spec.index,
+        planes=spec.y.planes,
+        first_row=rows.start,
+        rows=rows.size,
+        out_w=spec.out_w,
+        in_first=in_first,
+        in_w=spec.in_w,
+        fill=float_bits(kernel.fill),
+        filled=int(kernel.rows.has_empty or kernel.columns.has_empty),
+        in_rows=spec.input_rows(min(tiling.tile_rows, rows.size)),
+        tile_planes=min(tiling.tile_planes, spec.y.planes),
+        tile_rows=min(tiling.tile_rows, rows.size),
+        **slots,
+    )
+    source = _source(e, spec, 0, in_first, t, image, slot)
+    e.at = emit_resample(e.out, e.at, job, source, target, spec.columns, spec.rows, spec.bounds, parity)
 
 
 def _pool(

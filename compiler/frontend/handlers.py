@@ -7,11 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.reductions import REDUCING
+from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
+from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, P, joined, transposed, whole
 from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax
@@ -128,19 +131,6 @@ def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Pool(state.name(node), x, node.output[0], mode, (h, w)), shape[:2] + (1,) * len(shape[2:]))
 
 
-def reduce_mean(state: Translator, node: NodeProto, values: Values) -> None:
-    axes = values.get("axes") if not state.has(node, 1) else state.constant(node, 1, "the axes").tolist()
-    view = state.view(node)
-    rank = len(view.shape)
-    over = sorted(int(a) % rank for a in axes) if axes is not None else list(range(rank))
-    pixels = whole(state.shapes[view.tensor], P)
-    if joined(atom for i in over for atom in view.axes[i]) != pixels or not pixels:
-        raise state.refuse(node, f"axes {axes} of {list(view.shape)}; the mean over both image axes, or over a sequence, is supported")
-    kernel = state.shapes[view.tensor][2:]
-    kept = [() if i in over else atoms for i, atoms in enumerate(view.axes) if values.get("keepdims", 1) or i not in over]
-    state.finish_as(node, Pool(state.name(node), view.tensor, node.output[0], "average", kernel), tuple(kept))
-
-
 def concat(state: Translator, node: NodeProto, values: Values) -> None:
     first = next((i for i, name in enumerate(node.input) if not state.is_constant(name)), 0)
     view = state.view(node, first)
@@ -211,7 +201,9 @@ def transpose(state: Translator, node: NodeProto, values: Values) -> None:
 
 
 def same(state: Translator, node: NodeProto, values: Values) -> None:
-    """Identity, and Dropout at inference."""
+    """Identity, Dropout at inference, and Cast from one kind of float to another: the NPU computes in its own."""
+    if node.op_type == "Cast" and values["to"] not in FLOATS:
+        raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
     if node.op_type == "Dropout" and state.has(node, 2) and bool(state.constant(node, 2, "training_mode").reshape(-1)[0]):
         raise state.refuse(node, "training_mode is on; inference is supported")
     state.views[node.output[0]] = state.view(node)
@@ -235,7 +227,6 @@ HANDLERS: dict[str, Handler] = {
     "AveragePool": pool,
     "GlobalAveragePool": global_pool,
     "GlobalMaxPool": global_pool,
-    "ReduceMean": reduce_mean,
     "Concat": concat,
     "Softmax": softmax,
     "Reshape": relabel,
@@ -243,9 +234,12 @@ HANDLERS: dict[str, Handler] = {
     "Squeeze": relabel,
     "Unsqueeze": relabel,
     "Transpose": transpose,
+    "Cast": same,
     "Dropout": same,
     "Identity": same,
     "LRN": lrn,
     **ELEMENTWISE,
     **SEQUENCE,
+    **REDUCING,
+    **RESAMPLING,
 }

@@ -116,6 +116,12 @@ def gelu(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], (step,)), view.axes)
 
 
+def selectable(state: Translator, view: View, axis: int) -> bool:
+    """Whether entries side by side of an ONNX axis can be had for nothing or nearly so: channels (or a digit of them), or all pixels."""
+    atoms = view.axes[axis]
+    return atoms == whole(state.shapes[view.tensor], P) or (len(atoms) == 1 and atoms[0].axis == C)
+
+
 def selected(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
     """Entries [start, start + size) of an ONNX axis, as a view of a new tensor where they are not all."""
     if (start, size) == (0, view.shape[axis]):
@@ -130,7 +136,7 @@ def selected(state: Translator, node: NodeProto, view: View, axis: int, start: i
         new = state.emit(Pool(state.name(node, suffix), tensor, state.fresh(f"{tensor}.rows"), "max", (1, 1), (1, 1), pads))
         axes = tuple(joined([Atom(P, size, 1)]) if i == axis else item for i, item in enumerate(view.axes))
         return View(new, axes)
-    if len(atoms) != 1 or atoms[0].axis != C or size < 1:
+    if not selectable(state, view, axis) or size < 1:
         what = f"entries {start}..{start + size} of axis {axis} of {list(view.shape)}"
         raise state.refuse(node, f"{what}; channels or all pixels can be taken apart")
     _, length, stride = atoms[0]
@@ -146,20 +152,6 @@ def selected(state: Translator, node: NodeProto, view: View, axis: int, start: i
     return View(new, axes)
 
 
-def slice_(state: Translator, node: NodeProto, values: Values) -> None:
-    view = state.view(node)
-    starts, ends = (state.constant(node, i, what).reshape(-1).tolist() for i, what in ((1, "the starts"), (2, "the ends")))
-    axes = state.constant(node, 3, "the axes").reshape(-1).tolist() if state.has(node, 3) else list(range(len(starts)))
-    steps = state.constant(node, 4, "the steps").reshape(-1).tolist() if state.has(node, 4) else [1] * len(starts)
-    if any(step != 1 for step in steps):
-        raise state.refuse(node, f"steps {steps}; entries side by side are supported")
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        length = view.shape[axis]
-        first, stop = (min(max(x + length if x < 0 else x, 0), length) for x in (start, end))
-        view = selected(state, node, view, axis % len(view.shape), first, stop - first)
-    state.views[node.output[0]] = view
-
-
 def gather(state: Translator, node: NodeProto, values: Values) -> None:
     """One entry of an axis, or entries side by side."""
     view = state.view(node)
@@ -172,21 +164,6 @@ def gather(state: Translator, node: NodeProto, values: Values) -> None:
     if index.ndim == 0:
         view = View(view.tensor, (*view.axes[:axis], *view.axes[axis + 1 :]))
     state.views[node.output[0]] = view
-
-
-def split(state: Translator, node: NodeProto, values: Values) -> None:
-    view = state.view(node)
-    axis = int(values.get("axis", 0)) % len(view.shape)
-    parts = len(node.output)
-    if state.has(node, 1):
-        sizes = [int(size) for size in state.constant(node, 1, "the sizes").reshape(-1)]
-    else:
-        each = -(-view.shape[axis] // parts)
-        sizes = [min(each, view.shape[axis] - i * each) for i in range(parts)]
-    at = 0
-    for i, (name, size) in enumerate(zip(node.output, sizes, strict=True)):
-        state.views[name] = selected(state, node, view, axis, at, size, f".{i}")
-        at += size
 
 
 def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
@@ -229,7 +206,5 @@ SEQUENCE: dict[str, Handler] = {
     "LayerNormalization": layer_norm,
     "Gelu": gelu,
     "Erf": gelu,
-    "Slice": slice_,
     "Gather": gather,
-    "Split": split,
 }

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.taps import Taps
+
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
 
@@ -162,6 +164,25 @@ class Reflow:
 
 
 @dataclass(frozen=True, eq=False)
+class Resample:
+    """Rows and columns taken anew: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
+
+    A row or a column without taps is `fill`.  Slices, padding of every kind, resizing and inserted zeros are this.
+    """
+
+    name: str
+    x: str
+    y: str
+    rows: Taps
+    columns: Taps
+    fill: float = 0.0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
 class Concat:
     """Along the channels.  No instructions: the layout gives the inputs places side by side."""
 
@@ -187,7 +208,7 @@ class Shuffle:
         return (self.x,)
 
 
-Kernel = Conv | Pool | Vector | Softmax | LayerNorm | MatMul | Reflow  # those that become instructions
+Kernel = Conv | Pool | Vector | Softmax | LayerNorm | MatMul | Reflow | Resample  # those that become instructions
 Operator = Kernel | Concat | Shuffle
 
 
@@ -287,6 +308,8 @@ def output_shape(op: Operator, inputs: list[Shape]) -> Shape:
     if isinstance(op, MatMul):
         _, channels, rows, columns = inputs[1]
         return (n, op.heads * rows * columns if op.transposed else channels, h, w)
+    if isinstance(op, Resample):
+        return (n, c, len(op.rows), len(op.columns))
     if isinstance(op, Concat):
         return (n, sum(shape[1] for shape in inputs), h, w)
     return inputs[0]

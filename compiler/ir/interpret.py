@@ -8,7 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from compiler.ir.graph import Concat, Conv, Floats, Graph, LayerNorm, MatMul, Operator, Pool, Reflow, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import (
+    Concat,
+    Conv,
+    Floats,
+    Graph,
+    LayerNorm,
+    MatMul,
+    Operator,
+    Pool,
+    Reflow,
+    Resample,
+    Shuffle,
+    Softmax,
+    Step,
+    Vector,
+)
 
 Pair = tuple[int, int]
 
@@ -48,6 +63,8 @@ def apply(op: Operator, inputs: list[Floats]) -> Floats:
         return _matmul(op, x, inputs[1])
     if isinstance(op, Reflow):
         return _reflow(op, x)
+    if isinstance(op, Resample):
+        return _resample(op, x)
     if isinstance(op, Concat):
         return np.concatenate(inputs, axis=1)
     assert isinstance(op, Shuffle)
@@ -112,6 +129,14 @@ def _pool(op: Pool, x: Floats) -> Floats:
     ones = np.ones((1, 1, *x.shape[2:]), np.float32)
     count = _windows(ones, op.kernel, op.stride, (1, 1), op.pads, 1.0 if op.count_include_pad else 0.0).sum(axis=(4, 5))
     return np.asarray(total / count, np.float32)
+
+
+def _resample(op: Resample, x: Floats) -> Floats:
+    rows, columns = op.rows.matrix(x.shape[2]), op.columns.matrix(x.shape[3])
+    out = np.einsum("ih,nchw,jw->ncij", rows, x, columns, optimize=True)
+    out[:, :, [not taps for taps in op.rows.taps]] = op.fill
+    out[:, :, :, [not taps for taps in op.columns.taps]] = op.fill
+    return np.asarray(out, np.float32)
 
 
 def _vector(op: Vector, inputs: list[Floats]) -> Floats:

@@ -19,7 +19,18 @@ from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Wish, fit
 from compiler.schedule.shortage import shortage
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ReflowSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import (
+    AnySpec,
+    ConvSpec,
+    LayerNormSpec,
+    MatMulSpec,
+    PoolSpec,
+    ReflowSpec,
+    ResampleSpec,
+    SoftmaxSpec,
+    Unit,
+    VectorSpec,
+)
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 # where a convolution's results go first
@@ -166,6 +177,8 @@ def _vector_slot(spec: AnySpec, tiling: VectorTiling, dtype: int) -> int:
         return layer_norm_blocks(spec.y.planes, tiling.tile_rows * spec.out_w, dtype)
     if isinstance(spec, ReflowSpec):
         return tiling.tile_planes * tiling.tile_rows * spec.out_w
+    if isinstance(spec, ResampleSpec):
+        return spec.slot_blocks(tiling.tile_planes, tiling.tile_rows)
     assert isinstance(spec, VectorSpec)
     return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
 

@@ -16,7 +16,7 @@ from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
@@ -140,7 +140,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -168,6 +168,10 @@ def _vector(
         repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
     elif isinstance(s, LayerNormSpec):
         repeats, calls = size / 8 * (9 if unit.dtype == DataType.float16 else 6), tiles * (30 + s.y.planes)
+    elif isinstance(s, ResampleSpec):
+        runs = len(s.columns) + len(s.rows)
+        repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
+        read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
     staged = s.reads[0].storage in blocks.staged
     out[_AT["load_bytes"]] += 0.0 if staged else read * BLOCK_BYTES

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Reflow, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Shuffle, Softmax, Step, Vector
 from compiler.ir.interpret import chain
 
 Values = frozenset[float]
@@ -25,6 +25,10 @@ def output_gaps(op: Operator, inputs: list[Values], kind: type[np.floating]) -> 
         return frozenset().union(*inputs)
     if isinstance(op, Pool | Shuffle):
         return inputs[0]
+    if isinstance(op, Resample):
+        filled = {op.fill} if op.rows.has_empty or op.columns.has_empty else set()
+        sums = [a * b for a in op.rows.sums or (1.0,) for b in op.columns.sums or (1.0,)]
+        return frozenset({float(kind(value * total)) for value in inputs[0] for total in sums} | filled)
     if isinstance(op, Softmax | LayerNorm | MatMul):
         return frozenset({0.0})
     if isinstance(op, Reflow):

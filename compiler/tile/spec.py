@@ -11,13 +11,15 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.emit import weights
-from compiler.ir.graph import Concat, Conv, Graph, Kernel, LayerNorm, MatMul, Pool, Reflow, Shuffle, Softmax, Vector
+from compiler.ir.graph import Concat, Conv, Graph, Kernel, LayerNorm, MatMul, Pool, Reflow, Resample, Shuffle, Softmax, Vector
 from compiler.ir.layout import Layout, Placement, assign
 from compiler.tile.curves import with_curves
 from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
@@ -248,7 +250,36 @@ class ReflowSpec(KernelSpec):
     before: int
 
 
-AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec
+@dataclass(frozen=True, eq=False)
+class ResampleSpec(KernelSpec):
+    """Columns first, then rows.
+
+    columns, rows: `Taps.runs`, empty where every place stays; bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
+    """
+
+    columns: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    @property
+    def weighted(self) -> bool:
+        """Whether a place is the sum of several, so that products need a place of their own."""
+        return bool(self.columns[:, 6].any() or self.rows[:, 6].any())
+
+    @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
+    def input_rows(self, rows: int) -> int:
+        """The most rows of input that `rows` neighbouring rows of output come from."""
+        windows = sliding_window_view(self.bounds, min(rows, self.out_h), axis=0)
+        return max(1, int((windows[:, 1].max(axis=1) - windows[:, 0].min(axis=1)).max()))
+
+    def slot_blocks(self, planes: int, rows: int) -> int:
+        """Blocks of UB for a tile: input, columns done, rows done, products."""
+        middle = self.input_rows(rows) * self.out_w if len(self.columns) else 0
+        last = rows * self.out_w if len(self.rows) or not len(self.columns) else 0
+        return planes * (self.input_rows(rows) * self.in_w + middle + last + (max(middle, last) if self.weighted else 0))
+
+
+AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,6 +345,9 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
             out |= {"pixels": spec.pixels, "transposed": spec.transposed}
     elif isinstance(kernel, Pool):
         out |= {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+    elif isinstance(spec, ResampleSpec):
+        assert isinstance(kernel, Resample)
+        out |= {"columns": spec.columns.tolist(), "rows": spec.rows.tolist(), "fill": kernel.fill}
     elif isinstance(spec, VectorSpec):
         out |= {"steps": [[int(s[0]), int(s[2]), int(s[5])] for s in spec.steps], "pixels": spec.pixels}
     elif isinstance(spec, SoftmaxSpec):
@@ -485,6 +519,9 @@ def _kernel_spec(
         parts = [weights.pack_lanes(values, y, dtype) for values in (op.scale, op.shift, np.ones_like(op.scale))]
         at = constants.add(f"{op.name}/constants", np.concatenate(parts))
         return LayerNormSpec(*base, channels=len(op.scale), epsilon=op.epsilon, constants_at=at, gaps=gaps)
+    if isinstance(op, Resample):
+        columns, rows = (np.zeros((0, 7), np.int64) if t.is_identity(size) else t.runs for t, size in ((op.columns, in_w), (op.rows, in_h)))
+        return ResampleSpec(*base, columns=columns, rows=rows, bounds=op.rows.bounds)
     assert isinstance(op, Vector)
     steps = _steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs])
     return VectorSpec(*base, steps=steps, pixels=tuple(shapes[name] != shapes[op.y] for name in op.inputs))

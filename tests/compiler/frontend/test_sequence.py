@@ -124,6 +124,7 @@ CASES: dict[str, Callable[[Builder], str]] = {
     "first token": lambda b: linear(b, b.node("Slice", [norm(b, "x"), ints(b, 0), ints(b, 1), ints(b, 1)]), 5),
     "last token": lambda b: b.node("Gather", ["x", b.constant(np.array(-1, np.int64))], axis=1),
     "some tokens": lambda b: b.node("Slice", [linear(b, "x", 24), ints(b, -5), ints(b, 100), ints(b, 1)]),
+    "every other token": lambda b: norm(b, b.node("Slice", ["x", ints(b, 0), ints(b, 7), ints(b, 1), ints(b, 2)])),
     "some channels": lambda b: b.node("Slice", [b.relu("x"), ints(b, 3), ints(b, 17), ints(b, 2)]),
     "mean of tokens": lambda b: linear(b, b.node("ReduceMean", [norm(b, "x")], axes=[1], keepdims=0), 4),
     "constant of every token": lambda b: b.node("Sub", [b.normal((7, 24)), b.node("Mul", ["x", b.normal((2, 7, 24))])]),
@@ -205,9 +206,8 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "product over tokens": (lambda b: b.node("MatMul", [b.node("Transpose", ["x"], perm=[0, 2, 1]), b.normal((7, 4))]), "not the channels"),
     "rows of channels": (lambda b: b.node("MatMul", [b.node("Transpose", ["x"], perm=[0, 2, 1]), "x"]), "would have to be transposed"),
     "norm over tokens": (lambda b: b.node("LayerNormalization", ["x", b.normal((7, 24))], axis=1), "over the channels"),
-    "every other token": (lambda b: b.node("Slice", ["x", ints(b, 0), ints(b, 7), ints(b, 1), ints(b, 2)]), "side by side"),
     "tokens in another order": (lambda b: b.node("Gather", ["x", ints(b, 2, 0)], axis=1), "side by side"),
-    "images apart": (lambda b: b.node("Slice", ["x", ints(b, 0), ints(b, 1), ints(b, 0)]), "channels or all pixels"),
+    "images apart": (lambda b: b.node("Slice", ["x", ints(b, 0), ints(b, 1), ints(b, 0)]), "images are taken whole"),
 }
 
 
