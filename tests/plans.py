@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.derive.gene import block_counts, plan_of
-from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import legal_points, shape_of, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
@@ -63,10 +63,11 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
     return SegmentPlan(
         operators=tuple(spec.name for spec in unit.kernels[start:stop]),
         blocks=blocks,
-        prefetch=int(rng.integers(1, 3)),
-        window=int(rng.integers(1, 3)),
+        prefetch=int(rng.integers(1, MAX_PREFETCH + 1)),
+        window=int(rng.integers(1, 5)) if rng.integers(8) else "all",
         tilings=tuple(t for t in tilings if t is not None),
         halo=halo,  # type: ignore[arg-type]
+        sliding=bool(rng.integers(2)),
     )
 
 

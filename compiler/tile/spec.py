@@ -148,8 +148,13 @@ class ConvSpec(KernelSpec):
         return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
 
     @property
-    def relu(self) -> bool:
-        return isinstance(self.kernel, Conv) and self.kernel.activation == "relu"
+    def activation(self) -> str:
+        return self.kernel.activation if isinstance(self.kernel, Conv) else "none"
+
+    @property
+    def limit(self) -> float:
+        """Of the activation `clip`."""
+        return self.kernel.limit if isinstance(self.kernel, Conv) else 0.0
 
     @property
     def macs(self) -> int:
@@ -340,7 +345,7 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
     kernel = spec.kernel
     if isinstance(spec, ConvSpec):
         out |= {"groups": spec.groups, "c1": spec.c1, "k1": spec.k1, "n1": spec.n1, "lanes": spec.lanes}
-        out |= {"window": [*spec.window], "act": "relu" if spec.relu else "none"}
+        out |= {"window": [*spec.window], "act": spec.activation}
         if isinstance(spec, MatMulSpec):
             out |= {"pixels": spec.pixels, "transposed": spec.transposed}
     elif isinstance(kernel, Pool):
