@@ -89,9 +89,9 @@ class EvaluatorSpec:
 class Evaluator:
     """Holds the unit, the compiler's caches and the plans of genes seen."""
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
+    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 256 << 20) -> None:
         self.unit, self.levels = unit, levels
-        self.compiler = Compiler(unit, cache_bytes=256 << 20)
+        self.compiler = Compiler(unit, cache_bytes)
         self.structures = Structures(unit)
         self._known: OrderedDict[Gene, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
@@ -126,6 +126,11 @@ class Evaluator:
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
         return None if known is None else known.plan
+
+    def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
+        """int64 [levels]: a segment measured alone; None where it does not fit."""
+        parts = self.compiler.alone(plan, start)
+        return None if isinstance(parts, Infeasible) else self._measure(parts, range(start, start + len(plan.operators)))[:, 0]
 
     def _look_at(self, gene: Gene) -> Known | None:
         if gene in self._known:
