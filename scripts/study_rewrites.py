@@ -22,13 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Infeasible
 from compiler.frontend import load_model
-from compiler.frontend.lower import translated
+from compiler.frontend.lower import rewritten, translated
 from compiler.frontend.made import NETWORKS
 from compiler.frontend.zoo import MADE, resolve, shipped
 from compiler.ir.graph import Graph
 from compiler.pipeline import Compiler
-from compiler.rewrites.engine import rewrite
-from compiler.rewrites.rules import RULES
+from compiler.rewrites.rules import LAST_RULES
 from compiler.tile.spec import make_unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
@@ -55,8 +54,8 @@ class Outcome(NamedTuple):
 def outcome(graph: Graph, machine: Machine, dtype: DataType, without: str = "") -> Outcome | str:
     """What comes out of a graph that is not rewritten yet, or why nothing does."""
     try:
-        rewritten, report = rewrite(graph, [rule for rule in RULES if rule.name != without])
-        unit = make_unit(rewritten, machine, dtype)
+        lowered, report = rewritten(graph, {without})
+        unit = make_unit(lowered, machine, dtype)
     except TilefarmError as error:
         return str(error)
     plan = layer_by_layer(unit)
@@ -127,11 +126,11 @@ def main(
     ),
     machine: Annotated[str, typer.Option(help="A preset or a YAML file.")] = "edge",
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
-    rules: Annotated[str, typer.Option(help="Comma-separated names of rules.")] = ",".join(rule.name for rule in RULES),
+    rules: Annotated[str, typer.Option(help="Comma-separated names of rules.")] = ",".join(rule.name for rule in LAST_RULES),
     seconds: Annotated[float, typer.Option(min=1, help="Per network; what is left then is marked.")] = 300.0,
 ) -> None:
     """Switch every rewrite off in turn."""
-    known = {rule.name for rule in RULES}
+    known = {rule.name for rule in LAST_RULES}
     if unknown := [name for name in rules.split(",") if name not in known]:
         raise typer.BadParameter(f"{unknown[0]!r}; expected some of {', '.join(sorted(known))}", param_hint="--rules")
     target = load_machine(machine)
