@@ -255,9 +255,9 @@ def spread(unit: Unit, genome: Genome) -> Genome:
 
 
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
-    """`single_operators` as a plan: what `compile` does without a plan, and what every search has to beat."""
+    """`single_operators`, each over all cores, as a plan: what `compile` does without a plan."""
     genome = single_operators(unit)
-    return genome if isinstance(genome, Infeasible) else realise_all(unit, genome)
+    return genome if isinstance(genome, Infeasible) else realise_all(unit, spread(unit, genome))
 
 
 class Structures:

@@ -313,6 +313,7 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         n_outer=int(tiling.order == "n"),
         bias=e.ub[f"b{k}"],
         act=int(Activation[conv.activation]),
+        limit=float_bits(conv.limit) if conv.activation == "clip" else 0,
         to=to,
         target=_NOWHERE,
         residual=_NOWHERE,

@@ -31,8 +31,9 @@ class Conv:
     dilation: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
     groups: int = 1
-    activation: Literal["none", "relu"] = "none"
+    activation: Literal["none", "relu", "clip"] = "none"
     residual: str | None = None
+    limit: float = 0.0  # clip: min(relu, limit)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -67,7 +67,9 @@ def _conv(op: Conv, x: Floats, residual: Floats | None) -> Floats:
     out += op.bias[:, None, None]
     if residual is not None:
         out += residual
-    return np.maximum(out, np.float32(0)) if op.activation == "relu" else out
+    if op.activation != "none":
+        out = np.maximum(out, np.float32(0))
+    return np.minimum(out, np.float32(op.limit)) if op.activation == "clip" else out
 
 
 def _pool(op: Pool, x: Floats) -> Floats:

@@ -46,6 +46,7 @@ def _details(op: Operator, fingerprints: bool) -> list[str]:
         out += _window(op.stride, op.pads)
         out += [f"dilation={_shape(op.dilation)}"] if op.dilation != (1, 1) else []
         out += [f"groups={op.groups}"] if op.groups > 1 else []
+        out += [f"limit={op.limit:.9g}"] if op.activation == "clip" else []
         return out + ([op.activation] if op.activation != "none" else [])
     if isinstance(op, Pool):
         out = [op.mode, f"kernel={_shape(op.kernel)}", *_window(op.stride, op.pads)]

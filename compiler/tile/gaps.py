@@ -33,7 +33,9 @@ def output_gaps(op: Operator, inputs: list[Values], kind: type[np.floating]) -> 
         return frozenset({0.0})
     if isinstance(op, Conv):
         residual = inputs[1] if op.residual is not None else frozenset({0.0})
-        return frozenset(max(0.0, v) for v in residual) if op.activation == "relu" else residual
+        if op.activation == "none":
+            return residual
+        return frozenset(min(max(0.0, v), op.limit) if op.activation == "clip" else max(0.0, v) for v in residual)
     steps, guard = guarded(op, inputs, kind)
     return frozenset(_chain(steps, GUARD if guard else values[0], values, kind) for values in _combinations(inputs))
 

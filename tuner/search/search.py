@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,13 +23,15 @@ from compiler.tile.spec import Unit
 from simulator.npu.errors import InfeasibleError
 from tuner.config import TuneConfig
 from tuner.cost_model import CostModel
-from tuner.evaluate import Answer, Ask
+from tuner.evaluate import COLUMNS, Answer, Ask
 from tuner.search.champions import genome_from, individual_from, individual_json
 from tuner.search.explore import allowed, first_genes, propose, unknown
+from tuner.search.placing import Placer, cut_of, one_after_another
 from tuner.search.population import Individual, Island, exchange
 from tuner.search.table import SegmentTable, key_from, key_json
 
 _READ, _WRITE, _DRAIN = (FEATURES.index(name) for name in ("read_cycles", "write_cycles", "drain_cycles"))
+_MOVED = [COLUMNS.index("ddr_read_bytes"), COLUMNS.index("ddr_write_bytes")]
 _ENGINES = [FEATURES.index(name) for name in ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")]
 
 
@@ -78,6 +81,8 @@ class Search:
         moves = (("change_window", use.window), ("toggle_halo", use.halo_cache), ("change_cores", several))
         off = {name for name, on in moves if not on}
         self.moves = allowed(off)
+        self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
+        self._staged: list[Genome] = []  # what stages led to in this generation
 
     # one generation
 
@@ -141,7 +146,7 @@ class Search:
         ]
         for reply in measure(questions):
             gene = reply.question.ask.genome[0]
-            self.table.add(gene, _cycles(reply))
+            self.table.add(gene, _cycles(reply), _moved(reply))
             if reply.answer is not None and reply.answer.features is not None:
                 self._raw[self.table.structures.key(gene)] = reply.answer.features
             self.measured_segments += 1
@@ -151,6 +156,10 @@ class Search:
     def _programs(self, measure: Measure, number: int, island: Island) -> list[Reply]:
         count = self.config.search.generation
         wanted: list[Genome] = []
+        if number == 0:
+            self._find_stages(measure)
+        for placed in self._proposed_by_placement(island)[: count // 2]:
+            self._take(placed, wanted)
         for genome in self._proposed_by_table(number, island):
             self._take(genome, wanted)
         wanted = wanted[: max(1, count * 3 // 4)]
@@ -167,6 +176,36 @@ class Search:
         replies = measure(questions)
         self._admit(island, replies)
         return replies
+
+    def _proposed_by_placement(self, island: Island) -> list[Genome]:
+        """What stages led to, then the placer's proposals, of every level in turn."""
+        if self.placer is None:
+            return []
+        by_level = []
+        for level in self._level_order():
+            good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
+            by_level.append(self.placer.proposals(level, float(self.border[level]), good, island.rng, self.seen))
+        return self._staged + [genome for turn in zip_longest(*by_level) for genome in turn if genome is not None]
+
+    def _find_stages(self, measure: Measure) -> None:
+        """Stages of the cheapest cover by short segments on one core, for one level after the other."""
+        self._staged = []
+        turn, other = divmod(self.generation, self.config.placement.every)
+        if self.placer is None or other:
+            return
+        level = self._level_order()[turn % len(self.levels)]
+        border = float(self.border[level])
+        cover = self.table.cover(level, border, longest=self.config.placement.longest, width=1)
+        pieces = None if cover is None else self.placer.pieces(cut_of(cover[0]), level, border)
+        if pieces is None:
+            return
+
+        def ask(stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
+            return [_cycles(reply) for reply in measure([Question(Ask("stage", genes), -1, self.generation) for genes in stages])]
+
+        staged = self.placer.staged(pieces, ask, level, border)
+        if staged is not None:
+            self._staged = list(dict.fromkeys([staged.genome, *staged.listed]))
 
     def _take(self, genome: Genome | None, wanted: list[Genome]) -> None:
         if genome is not None and genome not in self.seen and genome not in wanted:
@@ -256,6 +295,8 @@ class Search:
         """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
         rows = []
         for individual in new:
+            if not one_after_another(individual.genome):
+                continue
             alone = self.table.alone(individual.genome)
             if alone is not None and len(individual.genome) > 1:
                 rows.append((alone - individual.cycles) / (len(individual.genome) - 1))
@@ -287,20 +328,21 @@ class Search:
         return out
 
     def _expected(self, genome: Genome) -> NDArray[np.float64]:
-        """Predicted cycles of a program: its segments as measured or predicted, less what borders save."""
-        total = np.zeros(len(self.levels))
-        open_: list[NDArray[np.float64]] = []
-        for gene in genome:
-            cycles = self.table.of(gene)
-            if cycles is not None:
-                total += cycles
-                continue
+        """Predicted cycles of a program: its segments as measured or predicted, less what borders save, side by side where they are."""
+        cycles = np.zeros((len(genome), len(self.levels)))
+        open_: list[tuple[int, NDArray[np.float64]]] = []
+        for at, gene in enumerate(genome):
+            known = self.table.of(gene)
             raw = self._raw.get(self.table.structures.key(gene))
-            if raw is not None:
-                open_.append(raw)
+            if known is not None:
+                cycles[at] = known
+            elif raw is not None:
+                open_.append((at, raw))
         if open_:
-            total += self._predict(np.stack(open_)).sum(0)
-        return total - self.border * (len(genome) - 1)
+            cycles[[at for at, _ in open_]] = self._predict(np.stack([raw for _, raw in open_]))
+        if self.placer is None or one_after_another(genome):
+            return cycles.sum(0) - self.border * (len(genome) - 1)
+        return self.placer.expected(genome, cycles, self.border)
 
     # checkpoint
 
@@ -332,6 +374,11 @@ class Search:
 def _cycles(reply: Reply) -> NDArray[np.int64] | None:
     answer = reply.answer
     return None if answer is None or answer.values is None else np.asarray(answer.values[:, 0], np.int64)
+
+
+def _moved(reply: Reply) -> int:
+    values = None if reply.answer is None else reply.answer.values
+    return 0 if values is None else int(values[0, _MOVED].sum())
 
 
 def _rng_state(rng: np.random.Generator) -> dict[str, Any]:
