@@ -1,4 +1,4 @@
-"""The meaning of COPY, IM2COL, MMAD and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
+"""The meaning of COPY, IM2COL, FRACTAL, MMAD and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
 
 Every function takes (`memories`: uint8 arrays by `Memory`, `record`: 32 ints) and returns the work done in the unit of the
 table of `simulator.functional`.  Records have been verified: every block lies inside its memory.  Views are made by the ndarray
@@ -23,7 +23,7 @@ DTYPE, SRC, DST, D, S0, S1, S2 = isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE, isa.F_ACT
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(isa.F_M, isa.F_LIMIT + 1)
 _L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB))
 _F32 = int(DataType.float32)
 _F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
@@ -104,6 +104,25 @@ def im2col(memories: list[Bytes], record: Words) -> int:
     return target.nbytes
 
 
+def fractal(memories: list[Bytes], record: Words) -> int:
+    """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; zero where there is no pixel."""
+    k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
+    dtype, c0 = (_F32_TYPE, 8) if record[DTYPE] == _F32 else (_F16_TYPE, 16)
+    transpose = record[isa.R_TRANSPOSE]
+    planes, wanted = (n1 * 16 // c0, k * c0) if transpose else (k, n1 * 16)
+    there = min(pixels, wanted)
+    source = np.ndarray((planes, there, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
+    target = np.ndarray((n1, k, 16, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
+    tile = np.zeros((planes, wanted, c0), dtype)
+    tile[:, :there] = source
+    if transpose:  # [n1 * 16 / c0, k, pixel, lane] -> [n1, k, 16 channels, pixel]
+        swapped = tile.reshape(n1, 16 // c0, k, c0, c0).transpose(0, 2, 1, 4, 3)
+        target[...] = swapped.reshape(n1, k, 16, c0)
+    else:
+        target[...] = tile.reshape(k, n1, 16, c0).transpose(1, 0, 2, 3)
+    return target.nbytes
+
+
 @lru_cache(maxsize=1024)
 def _rows(m: int, products_per_row: int) -> int:
     """Rows of one matrix product: few enough that OpenBLAS keeps it on one thread.
@@ -156,8 +175,10 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     if record[S2] >= 0:
         plane = record[F_RPLANE] * BLOCK_BYTES
         value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
-    if record[F_ACT] == isa.Activation.relu:
+    if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
+    if record[F_ACT] == isa.Activation.clip:
+        value = np.minimum(value, np.float32(isa.bits_float(record[F_LIMIT])))
     plane = record[F_DPLANE] * BLOCK_BYTES
     target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
     if n1 * halves == 1 or record[F_DPLANE] >= m:

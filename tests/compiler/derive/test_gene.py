@@ -22,6 +22,7 @@ from compiler.derive.gene import (
     realise,
     realise_all,
     single_operators,
+    spread,
 )
 from compiler.derive.moves import verify
 from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
@@ -116,7 +117,7 @@ def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
         assert all(realise(u, gene._replace(blocks=count)) is None for count in fewer)
     plan = layer_by_layer(u)
     assert isinstance(plan, Plan)
-    assert plan == realise_all(u, genome)
+    assert plan == realise_all(u, spread(u, genome))
     assert parse_plan(plan.to_json()) == plan
     assert not isinstance(Compiler(u).compile(plan), Infeasible)
 
