@@ -119,10 +119,7 @@ def machine_of(base: str, text: str) -> Machine:
     cores, _, port = text.partition("x")
     if not (cores.isdigit() and port.isdigit() and int(cores) > 1 and int(port) > 0):
         raise BadInputError(f"--shapes {text}: expected CORESxBYTES, such as 2x67, with 2 cores or more")
-    machine = load_machine(base)
-    return machine.model_copy(
-        update={"cores": int(cores), "ddr": machine.ddr.model_copy(update={"bytes_per_cycle": int(port)}), "contention": {"none": 1.0}}
-    )
+    return load_machine(f"{base}:cores={cores},ddr.bytes_per_cycle={port}")
 
 
 def searched(mode: str, evaluator: Evaluator, known: dict[Ask, Answer], candidates: int, seed: int) -> tuple[Direct, Search]:

@@ -133,7 +133,7 @@ class Placer:
     def proposals(
         self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
     ) -> list[Genome]:
-        """Placed genomes for a level, none of those in `known`: the cover on all cores, descents, list schedules, each the fastest first.
+        """Placed genomes for a level, none of those in `known`: covers on all cores and on one, descents, list schedules.
 
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
@@ -141,6 +141,7 @@ class Placer:
         for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4), (0.0, 2)):
             covers.append(self.table.cover(level, border, noise, rng, longest, width=1))
         wide, *others = [None if cover is None else cover[0] for cover in covers]
+        narrow = others[1]
         cuts = [cut_of(genome) for genome in (*others, *good) if genome is not None]
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
         listed = sorted(placed for found in pieces for placed in self.listed(found))
@@ -149,9 +150,9 @@ class Placer:
         for start in starts if self.config.descent else ():
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
-                descents.append(descent.improved(start, self.config.descent))
-        out = [*([] if wide is None else [wide]), *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
-        return [genome for genome in dict.fromkeys(out) if genome not in known]
+                descents.append(descent.improved(start, self.config.descent // len(self.ports)))
+        out = [wide, narrow, *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
+        return [genome for genome in dict.fromkeys(out) if genome is not None and genome not in known]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""

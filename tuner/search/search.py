@@ -118,7 +118,9 @@ class Search:
 
     def _explore(self, measure: Measure) -> None:
         segments = self.config.segments
-        covers = [found[0] for level in range(len(self.levels)) if (found := self.table.cover(level, self.border[level])) is not None]
+        kinds = (None,) if self.placer is None else (None, self.unit.machine.cores)
+        every = [self.table.cover(level, self.border[level], width=width) for width in kinds for level in range(len(self.levels))]
+        covers = [cover[0] for cover in every if cover is not None]
         if not covers:
             return
         pool = self._wanted(propose(self.unit, self.table, covers, segments.candidates, self.rng, self.moves))
@@ -158,7 +160,7 @@ class Search:
         wanted: list[Genome] = []
         if number == 0:
             self._find_stages(measure)
-        for placed in self._proposed_by_placement(island)[: count // 2]:
+        for placed in self._proposed_by_placement(island)[: count // (4 if number % 2 else 2)]:
             self._take(placed, wanted)
         for genome in self._proposed_by_table(number, island):
             self._take(genome, wanted)
@@ -212,16 +214,21 @@ class Search:
             wanted.append(genome)
 
     def _proposed_by_table(self, number: int, island: Island) -> Iterator[Genome | None]:
-        """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome."""
+        """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
+
+        Where segments are placed, every other island hears of covers on all cores: a chain of operators has nothing better, and a cover of
+        any widths does not know what changing between them costs.
+        """
+        width = self.unit.machine.cores if self.placer is not None and number % 2 else None
         if number == 0:
             yield self.table.singles()
         for border in (1.0, 0.5, 0.0, 1.5):
             for level in self._level_order():
-                found = self.table.cover(level, border * self.border[level])
+                found = self.table.cover(level, border * self.border[level], width=width)
                 yield found[0] if found else None
         for _ in range(2):
             for level in self._level_order():
-                found = self.table.cover(level, self.border[level], 0.02, island.rng)
+                found = self.table.cover(level, self.border[level], 0.02, island.rng, width=width)
                 yield found[0] if found else None
 
     def _level_order(self) -> list[int]:
