@@ -12,6 +12,7 @@ from compiler.derive.gene import Gene, layer_by_layer, realise_all
 from compiler.derive.plan import Infeasible
 from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
+from compiler.frontend.lower import lower_partition
 from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
@@ -24,7 +25,7 @@ from simulator.npu.cycles import price
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program, make_case, run_program
-from tests.models import Builder
+from tests.models import Builder, reference_outputs
 from tests.plans import random_plan
 
 EDGE, DAVINCI = load_machine("edge"), load_machine("ascend310")
@@ -70,6 +71,19 @@ def test_encoder(n: int, tokens: int, heads: int, size: int, dtype: DataType) ->
 @pytest.mark.parametrize("name", ["vit_b16-small", "bert_base-small", "vit_b16-small,class_token=0,width=48,heads=3"])
 def test_made_network(name: str, dtype: DataType) -> None:
     layers_of(make_case(seed_weights(prepare(build(name)), 0), DAVINCI, dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_mask_at_run_time(dtype: DataType) -> None:
+    """Token numbers are looked up by the host; all else, a mask of the tokens that count included, is the NPU's."""
+    _, part = lower_partition(seed_weights(prepare(build("bert_base-small,lookup=1")), 0))
+    assert [node.op_type for node in part.host] == ["Gather"]
+    case = make_case(prepare(part.npu), EDGE, dtype)
+    rng = np.random.default_rng(0)
+    case.feeds["attention_mask"][...] = rng.integers(0, 2, case.feeds["attention_mask"].shape)
+    case.feeds["attention_mask"][..., 0] = 1
+    case.expected.update(reference_outputs(case.model, case.feeds))
+    layers_of(case)
 
 
 @pytest.mark.parametrize("seed", range(6))
