@@ -10,10 +10,11 @@ from compiler.frontend.clean import clean
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import model_digest
 from compiler.frontend.partition import Partition, partition, whole
+from compiler.frontend.recognise import recognise
 from compiler.frontend.to_graph import translate
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
-from compiler.rewrites.rules import RULES
+from compiler.rewrites.rules import LAST_RULES, RULES
 from simulator.npu.errors import UnsupportedError
 
 
@@ -25,7 +26,9 @@ def lower(model: ModelProto, digest: str | None = None) -> Graph:
 def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
     graph = _translated(model, digest if digest is not None else model_digest(model))
-    return rewrite(graph, RULES)
+    graph, first = rewrite(graph, RULES)
+    graph, last = rewrite(graph, LAST_RULES)
+    return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 
 def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
@@ -42,11 +45,11 @@ def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
 def _translated(model: ModelProto, digest: str) -> Graph:
     cleaned = clean(model)
     try:
-        return translate(cleaned, HANDLERS, digest)
+        return translate(recognise(cleaned), HANDLERS, digest)
     except UnsupportedError as refusal:
         if cleaned is model:
             raise
         try:  # cleaning may leave a form that only the original had no need of
-            return translate(model, HANDLERS, digest)
+            return translate(recognise(model), HANDLERS, digest)
         except UnsupportedError:
             raise refusal from None

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Resample, Shape, Shuffle, Softmax, Vector, output_shape
+from compiler.ir.graph import Concat, Conv, Graph, MatMul, Operator, Shape, Vector, output_shape
 
 MAX_SWEEPS = 1000
 
@@ -82,7 +82,8 @@ def with_inputs(op: Operator, names: Sequence[str]) -> Operator:
         return replace(op, x=names[0], residual=names[1] if len(names) > 1 else None)
     if isinstance(op, Vector | Concat):
         return replace(op, inputs=tuple(names))
-    assert isinstance(op, Pool | Softmax | Resample | Shuffle)
+    if isinstance(op, MatMul):
+        return replace(op, a=names[0], b=names[1])
     return replace(op, x=names[0])
 
 
@@ -127,7 +128,7 @@ def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph 
     if not placed:
         return None
     operators = [item for index, op in enumerate(graph.operators) for item in placed.get(index, (op,))]
-    shapes = {port.tensor: graph.shapes[port.tensor] for port in graph.inputs}
+    shapes = {name: graph.shapes[name] for name in (*(port.tensor for port in graph.inputs), *graph.constants)}
     final = []
     for op in operators:
         renamed = with_inputs(op, [_resolve(alias, name) for name in op.inputs])
