@@ -4,7 +4,7 @@ For every network and every rule that fires on it: the graph lowered without tha
 graph with all rules.  A positive figure is what the rule saves.  Rules stand in for each other, so savings do not add up.  The last line
 of a network says what is spent on copies: operators that the layout had to insert, and cycles of VCOPY anywhere.
 
-Sibling convolutions (`compiler/rewrites/siblings.py`) are none of the rules.  The line `(siblings)` says what it saves to merge the families
+Sibling convolutions (`compiler/rewrites/siblings.py`) are none of the rules: the line `(siblings)` says what merging the families saves
 that are faster at every level when merged alone.
 
     python scripts/study_rewrites.py --out rewrites.csv --networks light:squeezenet,made:mobilenet_v2
