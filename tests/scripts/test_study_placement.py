@@ -26,7 +26,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
     """Its output, and the rows of the CSV."""
     folder = tmp_path_factory.mktemp("study")
     out = folder / "deep" / "placement.csv"
-    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "24", "--seeds", "2"]
+    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "16", "--seeds", "1"]
     done = run(folder, *arguments, "--out", str(out))
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
