@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise, single_operators
 from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.ir.graph import Concat, Shuffle
+from compiler.ir.graph import Concat, Conv, Shuffle
 from compiler.pipeline import Compiler, Part
 from compiler.tile.features import raw_features
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.spec import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels
@@ -197,7 +197,7 @@ class Roofline:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
         self.weight_bytes = [
-            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec, ConvSpec) else 0  # type: ignore[union-attr]
+            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec.kernel, Conv) else 0
             for spec in unit.kernels
         ]
 

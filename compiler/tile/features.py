@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
-from compiler.ir.graph import Conv, Pool
+from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.cycles import CostTables
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
 FEATURE_SET = "schedule-3"
 _EXTENSIVE = (
@@ -109,8 +109,6 @@ def _conv(
     images: int,
     cores: int,
 ) -> None:
-    conv = s.kernel
-    assert isinstance(conv, Conv)
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
     pixels = sum(rows) * s.out_w
@@ -161,7 +159,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -185,12 +183,14 @@ def _vector(
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+    elif isinstance(s, SoftmaxSpec):
+        repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
+    elif isinstance(s, LayerNormSpec):
+        repeats, calls = size / 8 * (9 if unit.dtype == DataType.float16 else 6), tiles * (30 + s.y.planes)
     elif isinstance(s, ResampleSpec):
         runs = len(s.columns) + len(s.rows)
         repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
         read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
-    else:
-        repeats, calls = size / 8 * 10, tiles * 10
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
     staged = s.reads[0].storage in blocks.staged
     out[_AT["load_bytes"]] += 0.0 if staged else read * BLOCK_BYTES

@@ -16,8 +16,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, VectorTiling
+from compiler.emit.pixelwise import layer_norm_blocks
 from compiler.ir.graph import Pool
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
 
@@ -333,9 +334,10 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
 def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
-    Streamed weights come in chunks of at most `budget` blocks.
+    Streamed weights come in chunks of at most `budget` blocks; the right operand of a MatMul is there as a whole.
     """
     machine = unit.machine
+    resident |= isinstance(spec, MatMulSpec)
     direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
     ranked = _ranked(machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
     if not len(ranked):
@@ -347,7 +349,9 @@ def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bo
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane; two slots and the constants fit UB where anything does."""
     constants = spec.y.planes
-    if isinstance(spec, VectorSpec):
+    if isinstance(spec, LayerNormSpec):
+        constants *= 3
+    elif isinstance(spec, VectorSpec):
         constants *= 2 * len(spec.steps) if (spec.steps[:, 3] >= 0).any() else 0
     elif isinstance(spec, PoolSpec):
         constants = rows * spec.out_w if spec.counts_at >= 0 else 0
@@ -355,7 +359,12 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         constants = 0
     slot_blocks = max(8, min(slot_blocks, (unit.machine.buffer_blocks(Memory.UB) - constants) // 16 * 8))
     if isinstance(spec, SoftmaxSpec):
-        return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // ((spec.y.planes + 2) * spec.out_w))))
+        tile_rows = max(1, min(rows, slot_blocks // ((spec.group_planes + 2) * spec.out_w)))
+        groups = max(1, (slot_blocks // (tile_rows * spec.out_w) - 2) // spec.group_planes)
+        return VectorTiling(tile_planes=min(spec.groups, groups) * spec.group_planes, tile_rows=tile_rows)
+    if isinstance(spec, LayerNormSpec):
+        per_row = layer_norm_blocks(spec.y.planes, spec.out_w, int(unit.dtype))
+        return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // per_row)))
     if isinstance(spec, ResampleSpec):
         whole = spec.slot_blocks(1, rows)
         if whole <= slot_blocks:
@@ -367,8 +376,7 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         assert isinstance(spec.kernel, Pool)
         per_row += spec.kernel.stride[0] * spec.in_w
         extra = (spec.kernel.kernel[0] - spec.kernel.stride[0]) * spec.in_w
-    else:
-        assert isinstance(spec, VectorSpec)
+    elif isinstance(spec, VectorSpec):
         per_row *= spec.buffers
     plane = max(1, rows * per_row + extra)
     if plane <= slot_blocks:

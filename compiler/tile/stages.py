@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import Machine, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
@@ -110,11 +110,10 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
     goes = Memory.L1 if inside else Memory.DDR
     if isinstance(spec, ConvSpec):
         loops = {"g": spec.groups, "m": rows * spec.out_w, "n": spec.n1, "k": spec.k1}
-        reads = [
-            Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A),
-            Operand("w", ("g", "n", "k"), bits, Memory.DDR, Memory.L0B),
-            Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB),
-        ]
+        right = lies[1] if isinstance(spec, MatMulSpec) else Memory.DDR
+        reads = [Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), bits, right, Memory.L0B)]
+        if spec.bias_blocks:
+            reads.append(Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB))
         if spec.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
@@ -131,6 +130,9 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
                 reads += [Operand(f"{what}{i}", ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
     elif isinstance(spec, ResampleSpec):
         steps = max(1, len(spec.columns) + len(spec.rows))
+    elif isinstance(spec, LayerNormSpec):
+        steps = 6  # sum, centre, square, sum, scale by the deviation, scale and shift
+        reads += [Operand(what, ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
     elif isinstance(spec, SoftmaxSpec) and spec.gaps:
         reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
     elif isinstance(spec, PoolSpec):
