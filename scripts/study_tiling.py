@@ -220,7 +220,8 @@ def searched(operator: Operator, optimum: Optimum, args: argparse.Namespace) -> 
     """`tilefarm tune` on the operator: per level cycles over the optimum, and measurements until within 2 % of it."""
     run = args.out / "runs" / operator.model.stem
     shutil.rmtree(run, ignore_errors=True)
-    tune(TuneRequest(operator.model, args.machine, run, args.candidates, seed=args.seed, backend="serial", quiet=True))
+    overrides = tuple(args.settings)
+    tune(TuneRequest(operator.model, args.machine, run, args.candidates, None, args.seed, None, overrides, backend="serial", quiet=True))
     log = read_log(run)
     log = log[log["status"] == "ok"].sort_values("seq")
     row: dict[str, Any] = {"search_measured": int(log["seq"].nunique())}
@@ -383,6 +384,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=48, help="measured ways of each of them; default: %(default)s")
     parser.add_argument("--held-out", type=int, default=50, help="other random shapes; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", dest="settings", metavar="A.B=C", action="append", default=[], help="as in tilefarm tune; repeatable")
     args = parser.parse_args()
     args.out = args.out.resolve()
     folder = args.out / "operators"
