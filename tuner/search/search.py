@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators
-from compiler.derive.moves import random_genome, repaired
+from compiler.derive.moves import MOVES, random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES, scaled
 from compiler.tile.spec import Unit
@@ -77,6 +78,8 @@ class Search:
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
         moves = (("change_window", use.window), ("toggle_halo", use.halo_cache), ("change_cores", several))
         off = {name for name, on in moves if not on}
+        if config.search.moves is not None:
+            off |= set(MOVES) - set(config.search.moves)
         self.moves = allowed(off)
 
     # one generation
@@ -113,17 +116,17 @@ class Search:
 
     def _explore(self, measure: Measure) -> None:
         segments = self.config.segments
-        covers = [found[0] for level in range(len(self.levels)) if (found := self.table.cover(level, self.border[level])) is not None]
-        if not covers:
+        bests = [found for level in range(len(self.levels)) if (found := self._best_now(level)) is not None]
+        if not bests:
             return
-        pool = self._wanted(propose(self.unit, self.table, covers, segments.candidates, self.rng, self.moves))
+        pool = self._wanted(propose(self.unit, self.table, [genome for genome, _ in bests], segments.candidates, self.rng, self.moves))
         raws = self._features(measure, pool)
         pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
         known = [raw for raw in raws if raw is not None]
         if not pool:
             return
         predicted = self._predict(np.stack(known))
-        costs = [found[1] for level in range(len(self.levels)) if (found := self.table.cover(level)) is not None]
+        costs = [cost for _, cost in bests]
         starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
         now = np.stack([cost[stops] - cost[starts] for cost in costs], 1)
         merit = (predicted / np.maximum(now, 1.0)).min(1)
@@ -134,6 +137,23 @@ class Search:
         chosen += list(self.rng.permutation(rest)[:lucky])
         self._measure_segments(measure, [pool[i] for i in chosen], predicted[chosen])
 
+    def _best_now(self, level: int) -> tuple[Genome, NDArray[np.float64]] | None:
+        """The genome near which segments are looked for, and what its first j operators cost, float64 [operators + 1]."""
+        if self.config.use.covers:
+            found, plain = self.table.cover(level, self.border[level]), self.table.cover(level)
+            return None if found is None or plain is None else (found[0], plain[1])
+        members = [member for island in self.islands for member in island.members]
+        if not members:
+            return None
+        best = min(members, key=lambda m: (int(m.cycles[level]), m.task))
+        alone = [cycles[level] if (cycles := self.table.of(gene)) is not None else np.nan for gene in best.genome]
+        share = best.cycles[level] / len(self.unit.kernels)  # of an operator, where its segment was never measured alone
+        each = [
+            np.full(gene.stop - gene.start, share if np.isnan(cost) else cost / (gene.stop - gene.start))
+            for gene, cost in zip(best.genome, alone, strict=True)
+        ]
+        return best.genome, np.concatenate(([0.0], np.cumsum(np.concatenate(each))))
+
     def _measure_segments(self, measure: Measure, genes: list[Gene], predicted: NDArray[np.float64] | None = None) -> None:
         questions = [
             Question(Ask("segment", (gene,)), -1, self.generation, None if predicted is None else predicted[i])
@@ -141,7 +161,7 @@ class Search:
         ]
         for reply in measure(questions):
             gene = reply.question.ask.genome[0]
-            self.table.add(gene, _cycles(reply))
+            self.table.add(gene, cycles_of(reply.answer))
             if reply.answer is not None and reply.answer.features is not None:
                 self._raw[self.table.structures.key(gene)] = reply.answer.features
             self.measured_segments += 1
@@ -163,7 +183,10 @@ class Search:
             if whole is not None and whole not in self.seen:
                 self.seen.add(whole)
                 fitting.append(whole)
-        questions = [Question(Ask("program", genome), number, self.generation, self._expected(genome)) for genome in fitting]
+        expected = self._expected(fitting)
+        questions = [
+            Question(Ask("program", genome), number, self.generation, cycles) for genome, cycles in zip(fitting, expected, strict=True)
+        ]
         replies = measure(questions)
         self._admit(island, replies)
         return replies
@@ -176,6 +199,8 @@ class Search:
         """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome."""
         if number == 0:
             yield self.table.singles()
+        if not self.config.use.covers:
+            return
         for border in (1.0, 0.5, 0.0, 1.5):
             for level in self._level_order():
                 found = self.table.cover(level, border * self.border[level])
@@ -206,19 +231,45 @@ class Search:
                     group.append(child)
             groups.append((level, group))
         flat = iter(self._repaired(measure, [genome for _, group in groups for genome in group]))
-        out = []
+        picks: list[tuple[int, Genome]] = []
+        lucky = []
         for level, group in groups:
             whole = [next(flat) for _ in group]
             fitting = [g for g in whole if g is not None and g not in self.seen and g not in taken]
             if not fitting:
                 continue
-            if island.rng.random() < self.config.search.epsilon:
-                pick = fitting[int(island.rng.integers(len(fitting)))]
-            else:
-                pick = min(fitting, key=lambda genome: float(self._expected(genome)[level]))
+            lucky.append(island.rng.random() < self.config.search.epsilon)
+            pick = fitting[int(island.rng.integers(len(fitting)))] if lucky[-1] else fitting[self._fastest(fitting, level)]
             taken.add(pick)
-            out.append(pick)
-        return out
+            picks.append((level, pick))
+        return self._climbed(measure, island, picks, lucky, taken)
+
+    def _climbed(
+        self, measure: Measure, island: Island, picks: list[tuple[int, Genome]], lucky: list[bool], taken: set[Genome]
+    ) -> list[Genome]:
+        """Children changed move by move, as long as a change is expected to make them faster; the lucky ones stay as they were drawn."""
+        moves = list(self.moves.values())
+        now = [genome for _, genome in picks]
+        for _ in range(self.config.search.climb if self.config.use.cost_model else 0):
+            tries: list[tuple[int, Genome]] = []
+            for i, genome in enumerate(now):
+                for _ in range(0 if lucky[i] else self.config.model.proposals):
+                    changed = moves[int(island.rng.integers(len(moves)))](self.unit, genome, island.rng)
+                    if changed is not None:
+                        tries.append((i, tuple(map(self._permitted, changed))))
+            whole = self._repaired(measure, [genome for _, genome in tries])
+            for i, (level, _) in enumerate(picks):
+                found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)
+                options = [now[i], *(g for g in found if g not in self.seen and g not in taken)]
+                best = options[self._fastest(options, level)]
+                taken.remove(now[i])
+                taken.add(best)
+                now[i] = best
+        return now
+
+    def _fastest(self, genomes: list[Genome], level: int) -> int:
+        """Place of the one that is expected to be fastest at a level, the first of equals."""
+        return int(np.argmin([cycles[level] for cycles in self._expected(genomes)]))
 
     def _permitted(self, gene: Gene) -> Gene:
         """The gene without what a switch rules out."""
@@ -245,7 +296,7 @@ class Search:
     def _admit(self, island: Island, replies: Sequence[Reply]) -> None:
         new = []
         for reply in replies:
-            cycles = _cycles(reply)
+            cycles = cycles_of(reply.answer)
             if cycles is None:
                 continue
             new.append(Individual(reply.question.ask.genome, cycles, reply.task))
@@ -286,21 +337,24 @@ class Search:
                 out[:, level] = np.maximum(raw[:, _ENGINES].max(1), (raw[:, _READ] + raw[:, _WRITE]) / share) + raw[:, _DRAIN]
         return out
 
-    def _expected(self, genome: Genome) -> NDArray[np.float64]:
-        """Predicted cycles of a program: its segments as measured or predicted, less what borders save."""
-        total = np.zeros(len(self.levels))
-        open_: list[NDArray[np.float64]] = []
-        for gene in genome:
-            cycles = self.table.of(gene)
-            if cycles is not None:
-                total += cycles
-                continue
-            raw = self._raw.get(self.table.structures.key(gene))
-            if raw is not None:
-                open_.append(raw)
-        if open_:
-            total += self._predict(np.stack(open_)).sum(0)
-        return total - self.border * (len(genome) - 1)
+    def _expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:
+        """Predicted cycles of programs, per level: their segments as measured or predicted, less what borders save."""
+        keys = [[self.table.structures.key(gene) for gene in genome] for genome in genomes]
+        open_ = {
+            key: raw for key in chain.from_iterable(keys) if self.table.cycles.get(key) is None and (raw := self._raw.get(key)) is not None
+        }
+        guessed = dict(zip(open_, self._predict(np.stack(list(open_.values()))), strict=True)) if open_ else {}
+        out = []
+        for mine in keys:
+            total = -self.border * (len(mine) - 1)
+            for key in mine:
+                cycles = self.table.cycles.get(key)
+                if cycles is None:
+                    cycles = guessed.get(key)
+                if cycles is not None:
+                    total = total + cycles
+            out.append(total)
+        return out
 
     # checkpoint
 
@@ -329,8 +383,8 @@ class Search:
         self.border = np.array(state["border"], np.float64)
 
 
-def _cycles(reply: Reply) -> NDArray[np.int64] | None:
-    answer = reply.answer
+def cycles_of(answer: Answer | None) -> NDArray[np.int64] | None:
+    """Per level; None where nothing was measured."""
     return None if answer is None or answer.values is None else np.asarray(answer.values[:, 0], np.int64)
 
 
