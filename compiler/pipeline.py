@@ -1,7 +1,7 @@
 """The compiler, from top to bottom: the one place to read first.
 
 load      frontend.load        ONNX file -> checked, cleaned ModelProto
-lower     frontend.lower       ModelProto -> Graph, rewritten
+lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
 unit      tile.spec            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
 plan      derive               which segments, how many blocks, what stays on chip, every tiling
 blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -99,13 +100,17 @@ class Compiler:
         names = [name for segment in plan.segments for name in segment.operators]
         if names != [spec.name for spec in self.unit.kernels]:
             return Infeasible("plan", f"its {len(names)} operators are not the model's {len(self.unit.kernels)} in their topological order")
-        start, parts, so_far = 0, list[Part](), [0] * self.unit.machine.cores
-        for index, segment in enumerate(plan.segments):
+        starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
+        return self.some(list(zip(plan.segments, starts, strict=False)))
+
+    def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Part] | Infeasible:
+        """Segments in a topological order, each with its first kernel, on the cores of their plans: a whole plan or a stage of one."""
+        parts, so_far = list[Part](), [0] * self.unit.machine.cores
+        for index, (segment, start) in enumerate(segments):
             found = self._shares(index, segment, segment.cores, start, so_far)
             if isinstance(found, Infeasible):
                 return Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             parts += found
-            start += len(segment.operators)
         return parts
 
     def alone(self, plan: SegmentPlan, start: int) -> list[Part] | Infeasible:

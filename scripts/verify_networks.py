@@ -139,11 +139,12 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
 
 def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
     """Write the compiled file; what is known of it without running it, and what is wrong already."""
+    from compiler.frontend.macs import model_macs
     from compiler.pipeline import Compiler
     from simulator.npu.machine import DataType, load_machine
     from tuner.build import container_of, default_plan, measure_plans, open_source, package
     from tuner.export import plans_of
-    from tuner.macs import model_macs, npu_macs, program_macs
+    from tuner.macs import npu_macs, program_macs
     from tuner.source import Source
 
     path, _ = resolve(Path(PREFIX + cell.network), seed)
@@ -155,7 +156,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     machine, unit = source.machine, opened.unit
     plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
     measured = measure_plans(opened.compiler, plans)
-    package(opened.model, container_of(unit, measured), out)
+    package(opened.part, container_of(unit, measured), out)
     again = measure_plans(Compiler(unit), plans)
     macs = model_macs(opened.model)
     faults = [

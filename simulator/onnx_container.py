@@ -34,15 +34,25 @@ def read_container(path: str | os.PathLike[str]) -> bytes:
 
     Raises `BadInputError` for a file that cannot be read, is no ONNX model, or holds no container or several.
     """
+    return find_container(read_file(path), str(path))
+
+
+def read_file(path: str | os.PathLike[str]) -> memoryview:
+    """A file's bytes, mapped.  Raises `BadInputError`."""
     try:
         with open(path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 raise BadInputError(f"{path}: empty; expected a compiled ONNX model")
             # left to the collector: views into it outlive an exception that passes through here
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return find_container(memoryview(mapped), str(path))
+        return memoryview(mapped)
     except (OSError, ValueError) as error:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
+
+
+def nodes_of(view: memoryview, where: str) -> int:
+    """How many nodes the graph of an ONNX file has: one where the container is all of it."""
+    return sum(1 for graph in _submessages(view, _MODEL_GRAPH, where) for _ in _submessages(graph, _GRAPH_NODE, where))
 
 
 def find_container(view: memoryview, where: str) -> bytes:

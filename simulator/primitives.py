@@ -23,7 +23,7 @@ DTYPE, SRC, DST, D, S0, S1, S2 = isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE, isa.F_ACT
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(isa.F_M, isa.F_LIMIT + 1)
 _L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB))
 _F32 = int(DataType.float32)
 _F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
@@ -156,8 +156,10 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     if record[S2] >= 0:
         plane = record[F_RPLANE] * BLOCK_BYTES
         value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
-    if record[F_ACT] == isa.Activation.relu:
+    if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
+    if record[F_ACT] == isa.Activation.clip:
+        value = np.minimum(value, np.float32(isa.bits_float(record[F_LIMIT])))
     plane = record[F_DPLANE] * BLOCK_BYTES
     target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
     if n1 * halves == 1 or record[F_DPLANE] >= m:

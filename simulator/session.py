@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,13 +21,16 @@ from simulator.host_layout import load_input, read_output
 from simulator.npu.container import MAGIC, Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.npu.program import BufferKind, DdrBuffer
-from simulator.onnx_container import find_container, read_container
+from simulator.npu.program import DdrBuffer, Program
+from simulator.onnx_container import find_container, nodes_of, read_file
+
+if TYPE_CHECKING:
+    from simulator.host_nodes import HostNodes
 
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output.  Values are float32 on the host, whatever the NPU computes in."""
+    """An input or output of the model.  What the NPU takes and gives is float32 on the host, whatever it computes in."""
 
     name: str
     shape: list[int]
@@ -37,19 +40,20 @@ class NodeArg:
 class InferenceSession:
     """A compiled ONNX file (its path or bytes), or a bare container's bytes.
 
+    Nodes around the container, which the NPU does not support, run on onnxruntime before and after it (`simulator.host_nodes`).
     Raises `BadInputError` for a file that cannot be read, holds no container, or a damaged one (`ContainerError`).
     """
 
     def __init__(self, path_or_bytes: str | os.PathLike[str] | bytes) -> None:
-        if not isinstance(path_or_bytes, bytes):
-            data = read_container(path_or_bytes)
-        elif path_or_bytes.startswith(MAGIC):
-            data = path_or_bytes
-        else:
-            data = find_container(memoryview(path_or_bytes), "model bytes")
-        self.container: Container = decode(data)
+        bare = isinstance(path_or_bytes, bytes) and path_or_bytes.startswith(MAGIC)
+        where = "model bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
+        view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
+        self.container: Container = decode(bytes(view) if bare else find_container(view, where))
         self._inputs = self.container.memory.of_kind("input")
         self._outputs = self.container.memory.of_kind("output")
+        self.host = None if bare or nodes_of(view, where) == 1 else _host_nodes(view, where)
+        if self.host is not None:
+            _check_border(self.host, self._inputs, self._outputs, where)
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -57,26 +61,32 @@ class InferenceSession:
         return self.container.levels
 
     def get_inputs(self) -> list[NodeArg]:
-        return self._ports("input")
+        return _ports(self._inputs) if self.host is None else _host_ports(self.host.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        return self._ports("output")
+        return _ports(self._outputs) if self.host is None else _host_ports(self.host.outputs)
 
-    def _ports(self, kind: BufferKind) -> list[NodeArg]:
-        return [NodeArg(b.name, list(b.onnx_shape)) for b in self.container.memory.of_kind(kind)]
-
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, ArrayLike], level: str = "none") -> list[NDArray[np.float32]]:
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, ArrayLike], level: str = "none") -> list[NDArray[Any]]:
         """One inference with the variant of `level`; outputs in the order asked for (None: all), each of its ONNX shape.
 
         Raises `BadInputError` for a name, a shape, a type or a level that the model does not have.
         """
         code = program(self.container, level)
-        known = {buffer.name: buffer for buffer in self._outputs}
-        wanted = list(known) if output_names is None else list(output_names)
+        known = [port.name for port in self.get_outputs()]
+        wanted = known if output_names is None else list(output_names)
         for name in wanted:
             if name not in known:
                 raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
         arrays = self.checked(feeds)
+        if self.host is None:
+            values = self._execute(code, arrays)
+            return [values[name] for name in wanted]
+        values = self.host.before(dict(zip((port.name for port in self.get_inputs()), arrays, strict=True)))
+        values = self.host.after(values | self._execute(code, [_checked_array(buffer, values) for buffer in self._inputs]))
+        return [values[name] for name in wanted]
+
+    def _execute(self, code: Program, arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What the container makes of its inputs, in their order."""
         try:
             # NaNs in either data type: a value that nobody wrote shows
             ddr = np.full(self.container.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
@@ -87,15 +97,57 @@ class InferenceSession:
         for buffer, array in zip(self._inputs, arrays, strict=True):
             load_input(ddr, buffer, array, self.container.dtype)
         execute(code, self.container.machine, ddr, verify=False)  # `decode` did
-        return [read_output(ddr, known[name], self.container.dtype).reshape(known[name].onnx_shape) for name in wanted]
+        return {buffer.name: read_output(ddr, buffer, self.container.dtype).reshape(buffer.onnx_shape) for buffer in self._outputs}
 
     def checked(self, feeds: Mapping[str, ArrayLike]) -> list[NDArray[Any]]:
         """The feeds in the order of the inputs.  Raises `BadInputError` for a name, a shape or a type that the model does not have."""
-        names = [buffer.name for buffer in self._inputs]
+        names = [port.name for port in self.get_inputs()]
         for name in feeds:
             if name not in names:
                 raise BadInputError(f"input {name!r}: the model has {', '.join(names)}")
-        return [_checked_array(buffer, feeds) for buffer in self._inputs]
+        if self.host is None:
+            return [_checked_array(buffer, feeds) for buffer in self._inputs]
+        return [_checked_port(item, feeds) for item in self.host.inputs]
+
+
+def _ports(buffers: Sequence[DdrBuffer]) -> list[NodeArg]:
+    return [NodeArg(b.name, list(b.onnx_shape)) for b in buffers]
+
+
+def _host_ports(items: Sequence[Any]) -> list[NodeArg]:
+    from simulator.host_nodes import type_of
+
+    types = [(item.name, *type_of(item)) for item in items]
+    names = {"float32": "float", "float64": "double"}
+    return [NodeArg(name, shape, f"tensor({names.get(dtype.name, dtype.name)})") for name, dtype, shape in types]
+
+
+def _host_nodes(view: memoryview, where: str) -> HostNodes:
+    # onnx and onnxruntime: only a file with nodes for the host pays for them
+    import onnx
+
+    from simulator.host_nodes import HostNodes
+
+    return HostNodes(onnx.load_model_from_string(bytes(view)), where)
+
+
+def _check_border(host: HostNodes, inputs: Sequence[DdrBuffer], outputs: Sequence[DdrBuffer], where: str) -> None:
+    for what, mine, theirs in (("inputs", inputs, host.partition_inputs), ("outputs", outputs, host.partition_outputs)):
+        if sorted(buffer.name for buffer in mine) != sorted(theirs):
+            raise BadInputError(f"{where}: its container has {what} {[b.name for b in mine]}, its node {theirs}")
+
+
+def _checked_port(item: Any, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:
+    """As `_checked_array`, for an input of any type; floats of any width are taken for float."""
+    from simulator.host_nodes import type_of
+
+    dtype, shape = type_of(item)
+    if item.name not in feeds:
+        raise BadInputError(f"input {item.name!r}: missing; expected {dtype} {shape}")
+    array = np.asarray(feeds[item.name])
+    if (array.dtype != dtype and not (array.dtype.kind == dtype.kind == "f")) or list(array.shape) != shape:
+        raise BadInputError(f"input {item.name!r}: found {array.dtype} {list(array.shape)}, expected {dtype} {shape}")
+    return array.astype(dtype, copy=False)
 
 
 def _checked_array(buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:

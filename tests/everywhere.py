@@ -12,13 +12,14 @@ from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.compiled import check_program, make_case
-from tests.plans import random_plan, resized
+from tests.plans import random_plan, resized, with_cores
 
 EDGE = load_machine("edge")
 MACHINES = {
     "edge": EDGE,
     "ascend310": load_machine("ascend310"),
     "tiny": load_machine("tiny"),
+    "edge-4-cores": with_cores(EDGE, 4),
     "edge-little-l1": resized(EDGE, L1=65536),
     "edge-odd-sizes": resized(EDGE, L1=65536 + 32 * 5, UB=65536 + 32 * 3, L0A=8192 + 32, L0B=16384 + 32, L0C=16384 + 32 * 7),
 }

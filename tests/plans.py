@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.derive.gene import block_counts, plan_of
-from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.schedule.blocks import Blocks, cut
 from compiler.tile.space import legal_points, shape_of, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
@@ -52,21 +52,25 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
 
 
 def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) -> SegmentPlan | None:
-    """Any block count (more blocks than rows included), any slots, any tilings."""
+    """Any block count (more blocks than rows included), any cores (more than iterations included), any slots, any tilings."""
     counts = block_counts(unit, start, stop)
     blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
-    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"))
+    many = unit.machine.cores
+    cores = (0,) if many == 1 else tuple(int(c) for c in rng.permutation(many)[: rng.integers(1, many + 1)])
+    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
     tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
     if any(tiling is None for tiling in tilings):
         return None
     return SegmentPlan(
         operators=tuple(spec.name for spec in unit.kernels[start:stop]),
         blocks=blocks,
-        prefetch=int(rng.integers(1, 3)),
-        window=int(rng.integers(1, 3)),
+        prefetch=int(rng.integers(1, MAX_PREFETCH + 1)),
+        window=int(rng.integers(1, 5)) if rng.integers(8) else "all",
         tilings=tuple(t for t in tilings if t is not None),
         halo=halo,  # type: ignore[arg-type]
+        cores=cores,
+        sliding=bool(rng.integers(2)),
     )
 
 
@@ -83,3 +87,8 @@ def resized(machine: Machine, **buffers_bytes: int) -> Machine:
     raw = machine.model_dump()
     raw["buffers_bytes"].update(buffers_bytes)
     return Machine.model_validate(raw)
+
+
+def with_cores(machine: Machine, count: int) -> Machine:
+    """The machine with another number of cores on the same DDR."""
+    return Machine.model_validate(machine.model_dump() | {"cores": count})

@@ -3,7 +3,7 @@
 source = Source(Path("model.onnx"), load_machine("edge"), DataType.float16)
 opened = open_source(source)                                # model checked and cleaned, unit made
 container = build_variants(opened.compiler, {"none": plan, "severe": other})
-package(opened.model, container, Path("out.onnx"), "function")
+package(opened.part, container, Path("out.onnx"), "function")
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from onnx import ModelProto
 
 from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Infeasible, Plan, parse_plan
-from compiler.frontend import load_model, lower
+from compiler.frontend import load_model
+from compiler.frontend.lower import lower_partition
+from compiler.frontend.partition import Partition
 from compiler.frontend.zoo import title
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
@@ -34,11 +36,15 @@ from tuner.source import Source
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source, read: the model as it will be written, and the compiler of its unit."""
+    """A source, read: the model as it will be written with what of it the NPU runs, and the compiler of that."""
 
     source: Source
-    model: ModelProto
+    part: Partition
     compiler: Compiler
+
+    @property
+    def model(self) -> ModelProto:
+        return self.part.model
 
     @property
     def unit(self) -> Unit:
@@ -51,13 +57,15 @@ class Opened:
 
 
 def open_source(source: Source) -> Opened:
-    """Load, check, lower.  The unit's `graph.digest` covers weights and shapes as given, so it is the identity of what is compiled.
+    """Load, check, lower what the NPU supports.  The unit's `graph.digest` covers weights and shapes of the whole model as given, so it is
+    the identity of what is compiled.
 
-    Raises `BadInputError`, `UnsupportedError`.
+    Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU.
     """
     check_machine(source.machine, source.dtype)
     model = load_model(source.model, source.shapes, random_weights=source.random_weights)
-    return Opened(source, model, Compiler(make_unit(lower(model), source.machine, source.dtype)))
+    graph, part = lower_partition(model)
+    return Opened(source, part, Compiler(make_unit(graph, source.machine, source.dtype)))
 
 
 def default_plan(unit: Unit) -> Plan:
@@ -178,10 +186,10 @@ def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Cont
     return container_of(unit, measure_plans(compiler, plans))
 
 
-def package(model: ModelProto, container: Container, out: Path, style: Style = "function") -> int:
+def package(part: Partition, container: Container, out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the container's size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
     data = encode(container)
-    write_onnx(model, data, out, style)
+    write_onnx(part, data, out, style)
     return len(data)
 
 

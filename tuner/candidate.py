@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 SCHEMA_VERSION = 1
 FEATURE_PREFIX = "f_"
 
-TaskKind = Literal["operator", "segment", "program"]
+TaskKind = Literal["operator", "segment", "stage", "program"]
 Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -170,7 +170,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("model", _NAME, "name of the ONNX model"),
     Column("machine", _NAME, "name of the machine"),
     Column("simulator", _NAME, "version of the simulator"),
-    Column("kind", _NAME, "operator, segment or program"),
+    Column("kind", _NAME, "operator, segment, stage or program"),
     Column("task", _TEXT, "digest of the task, a row of tasks/"),
     Column("seq", _INT, "number of the measured task in its run, from 0"),
     Column("attempt", _SHORT, "number of the attempt, from 0"),
@@ -203,7 +203,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
 TASK_COLUMNS: tuple[Column, ...] = (
     Column("task", _TEXT, "digest of kind and payload"),
     Column("schema_version", _SHORT, "version of these columns"),
-    Column("kind", _NAME, "operator, segment or program"),
+    Column("kind", _NAME, "operator, segment, stage or program"),
     Column("payload", _TEXT, "canonical JSON of what is computed and how (a program's plan included)"),
     Column("parents", _TEXT, "digests of the tasks this one was derived from, separated by spaces"),
     Column("feature_set", _NAME, "name of the feature set; columns outside it are null"),

@@ -91,10 +91,25 @@ def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale
     return float(np.abs(mine - theirs).max(initial=0.0)) / (scale or 1.0)
 
 
-def random_feeds(session: InferenceSession, seed: int) -> dict[str, Floats]:
-    """Standard normal values for every input; the same for the same seed."""
+def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]]:
+    """Standard normal values for every input; the same for the same seed.
+
+    Inputs of another type go to nodes of the host: booleans, or integers that are an index into what they are looked up in, else 0 or 1.
+    """
     rng = np.random.default_rng(seed)
-    return {port.name: rng.standard_normal(port.shape, dtype=np.float32) for port in session.get_inputs()}
+    feeds: dict[str, NDArray[Any]] = {}
+    for port in session.get_inputs():
+        if port.type == "tensor(float)":
+            feeds[port.name] = rng.standard_normal(port.shape, dtype=np.float32)
+            continue
+        name = port.type.removeprefix("tensor(").removesuffix(")")
+        dtype = np.dtype({"double": "float64"}.get(name, name))
+        if dtype.kind == "f":
+            feeds[port.name] = rng.standard_normal(port.shape).astype(dtype)
+        else:
+            limit = 2 if session.host is None or dtype.kind == "b" else session.host.index_limit(port.name)
+            feeds[port.name] = rng.integers(0, limit, port.shape).astype(dtype)
+    return feeds
 
 
 def load_feeds(path: Path) -> dict[str, NDArray[Any]]:

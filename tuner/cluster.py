@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from simulator.npu.errors import BadInputError, TilefarmError
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
 STORE_BYTES = 256 << 20
+OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Say = Callable[[str], None]
@@ -65,6 +67,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         _tighten_token()
         return Connection(owned=True)
     if wanted != "auto":
+        require_token(wanted)
         probe(wanted)
     try:
         ray.init(address=wanted, **quiet)
@@ -75,6 +78,31 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
 
 def _swallow(*_: object, **__: object) -> None:
     pass
+
+
+def require_token(address: str) -> None:
+    """Refuse an open cluster on a network: whoever reaches its port runs code on every node."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        local = all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(host, None))
+    except OSError:  # `probe` says what is wrong with it
+        return
+    if local or _is_mine(host) or os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN_CLUSTER) == "1":
+        return
+    raise BadInputError(
+        f"--address {address}: not on this computer, and without a token; set RAY_AUTH_MODE=token there and here "
+        f"(`ray get-auth-token`), or {OPEN_CLUSTER}=1 where everybody on the network may run code on it"
+    )
+
+
+def _is_mine(host: str) -> bool:
+    """An address of this computer: what can be bound is."""
+    try:
+        with socket.socket() as own:
+            own.bind((socket.gethostbyname(host), 0))
+        return True
+    except OSError:
+        return False
 
 
 def probe(address: str) -> None:

@@ -65,6 +65,16 @@ class Segments(_Section):
     epsilon: Rate
 
 
+class Placement(_Section):
+    every: PositiveInt
+    descent: Count
+    longest: PositiveInt
+    stages: PositiveInt
+    group_clusters: PositiveInt
+    groups: PositiveInt
+    states: PositiveInt
+
+
 class Model(_Section):
     proposals: PositiveInt
     min_rows: Annotated[int, Field(ge=10)]
@@ -88,6 +98,7 @@ class Use(_Section):
     block_fusion: bool
     cores: bool
     halo_cache: bool
+    placement: bool
 
 
 class Budget(_Section):
@@ -139,6 +150,7 @@ class TuneConfig(_Section):
 
     search: Search
     segments: Segments
+    placement: Placement
     model: Model
     use: Use
     level_weights: dict[str, Positive]

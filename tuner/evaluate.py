@@ -6,6 +6,7 @@ A segment is measured alone (its borders drained), to guide the search; a progra
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -37,12 +38,14 @@ _KEPT_GENES = 20_000
 
 
 class Ask(NamedTuple):
-    """A genome to look at: one gene is measured as a segment, a genome that covers the model as a program.
+    """A genome to look at: one gene is measured as a segment, a few as a stage, a genome that covers the model as a program.
+
+    stage: genes in the operators' order, on their cores; those that belong to one group of it may read each other's results.
 
     measure: False asks for features only.
     """
 
-    kind: Literal["segment", "program"]
+    kind: Literal["segment", "stage", "program"]
     genome: Genome
     measure: bool = True
 
@@ -111,12 +114,14 @@ class Evaluator:
             return Answer("ok", None, "", raw, None)
         if ask.kind == "segment":
             return self._segment(genome[0], known[0].plan, raw)
+        if ask.kind == "stage":
+            return self._stage(genome, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
         payload = canonical_json({"unit": self._digest, "plan": plan.model_dump(mode="json")})
         parts = self.compiler.parts(plan)
         if isinstance(parts, Infeasible):
             return Answer("infeasible", str(parts), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure(parts, 0, len(self.unit.kernels)))
+        return Answer("ok", None, payload, raw, self._measure(parts, range(len(self.unit.kernels))))
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
@@ -138,14 +143,22 @@ class Evaluator:
         parts = self.compiler.alone(plan, gene.start)
         if isinstance(parts, Infeasible):
             return Answer("infeasible", str(parts), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure(parts, gene.start, gene.stop))
+        return Answer("ok", None, payload, raw, self._measure(parts, range(gene.start, gene.stop)))
 
-    def _measure(self, parts: list[Part], start: int, stop: int) -> NDArray[np.int64]:
+    def _stage(self, genome: Genome, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Answer:
+        payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
+        parts = self.compiler.some([(plan, gene.start) for plan, gene in zip(plans, genome, strict=True)])
+        if isinstance(parts, Infeasible):
+            return Answer("infeasible", str(parts), payload, raw, None)
+        kernels = [k for gene in genome for k in range(gene.start, gene.stop)]
+        return Answer("ok", None, payload, raw, self._measure(parts, kernels))
+
+    def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
         footprints = [self.compiler.footprint(part.lowered) for part in parts]
         program = prepared(self.unit.machine, self.compiler.schedule(parts), footprints)
         timings = simulate_levels(program, self.unit.machine, self.levels)
         peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
-        rows = [measured(timings[level], self._roofline.cycles(start, stop, level), peaks) for level in self.levels]
+        rows = [measured(timings[level], self._roofline.of(kernels, level), peaks) for level in self.levels]
         return np.array(rows, np.int64)
 
 
@@ -168,7 +181,7 @@ class Roofline:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._works: dict[tuple[int, int], tuple[int, int]] = {}
+        self._works: dict[tuple[int, ...], tuple[int, int]] = {}
         machine, shapes = unit.machine, unit.graph.shapes
         self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
         size = unit.dtype.size_bytes
@@ -185,21 +198,25 @@ class Roofline:
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Of operators [start, stop) alone."""
-        macs, moved = self._work(start, stop)
+        return self.of(range(start, stop), level)
+
+    def of(self, kernels: Sequence[int], level: str) -> int:
+        """Of some operators, ascending, alone."""
+        macs, moved = self._work(tuple(kernels))
         port = port_units(self.unit.machine, self.unit.machine.share_units(level))
         return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
 
-    def _work(self, start: int, stop: int) -> tuple[int, int]:
-        """(MACs, unpadded bytes) of operators [start, stop)."""
-        found = self._works.get((start, stop))
+    def _work(self, kernels: tuple[int, ...]) -> tuple[int, int]:
+        """(MACs, unpadded bytes)."""
+        found = self._works.get(kernels)
         if found is not None:
             return found
-        unit = self.unit
-        specs = unit.kernels[start:stop]
+        unit, inside = self.unit, set(kernels)
+        specs = [unit.kernels[k] for k in kernels]
         macs = sum(spec.macs for spec in specs) * unit.storages[0].n
         made = {spec.kernel.y for spec in specs}
         inputs = {leaf for spec in specs for name in spec.kernel.inputs for leaf in self._leaves[name]} - made
-        leaving = {spec.kernel.y for spec in specs if spec.index in unit.escapes or any(c >= stop for c in unit.consumers[spec.index])}
-        moved = sum(self.tensor_bytes[name] for name in inputs | leaving) + sum(self.weight_bytes[start:stop])
-        self._works[start, stop] = macs, moved
+        leaving = {spec.kernel.y for spec in specs if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])}
+        moved = sum(self.tensor_bytes[name] for name in inputs | leaving) + sum(self.weight_bytes[k] for k in kernels)
+        self._works[kernels] = macs, moved
         return macs, moved

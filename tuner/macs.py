@@ -1,8 +1,6 @@
-"""Multiply-accumulates, counted three ways: of an ONNX model, of what the NPU was given, of what a program really does."""
+"""Multiply-accumulates of what the NPU was given, and of what a program really does (of a model: `compiler.frontend.macs`)."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from onnx import ModelProto
@@ -14,23 +12,6 @@ from simulator.npu.machine import DataType
 from simulator.npu.program import Program
 
 _FRACTAL = 16
-
-
-def model_macs(model: ModelProto) -> int:
-    """Of every Conv, Gemm and MatMul of a model whose shapes are inferred, without padding or bias; nothing else counts."""
-    shapes = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
-    for item in (*model.graph.input, *model.graph.output, *model.graph.value_info):
-        shapes[item.name] = tuple(d.dim_value for d in item.type.tensor_type.shape.dim)
-    total = 0
-    for node in model.graph.node:
-        if node.op_type == "Conv":
-            total += math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
-        elif node.op_type == "MatMul":
-            total += math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
-        elif node.op_type == "Gemm":
-            transposed = any(a.name == "transA" and a.i for a in node.attribute)
-            total += math.prod(shapes[node.output[0]]) * shapes[node.input[0]][0 if transposed else 1]
-    return total
 
 
 def npu_macs(unit: Unit, model: ModelProto) -> int:

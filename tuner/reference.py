@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from simulator.onnx_container import DOMAIN, EP_DOMAIN
+from simulator.onnx_container import DOMAIN, EP_DOMAIN, EP_OP
 
 Floats = NDArray[np.float32]
 TIMEOUT_S = 1800.0
@@ -44,7 +44,7 @@ def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = 
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
         there, back = Path(folder) / "feeds.npz", Path(folder) / "out.npz"
         names = list(feeds)
-        np.savez(there, *(np.asarray(feeds[name], np.float32) for name in names))
+        np.savez(there, *(_as_fed(feeds[name]) for name in names))
         root = str(Path(__file__).resolve().parents[1])
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
@@ -68,6 +68,12 @@ def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = 
         return Reference(outputs, told["logits_scale"])
 
 
+def _as_fed(values: NDArray[Any]) -> NDArray[Any]:
+    """Floats as float32, which is what a compiled model takes; what only nodes of the host read keeps its type."""
+    array = np.asarray(values)
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
 # --- in the child --------------------------------------------------------------------------------------------------
 
 
@@ -76,22 +82,22 @@ def body_of(model: Any) -> Any:
 
     Raises `BadInputError` for style epcontext, which has no body.
     """
-    nodes = [node for node in model.graph.node if node.domain == DOMAIN]
-    if any(node.domain == EP_DOMAIN for node in model.graph.node):
+    at = [i for i, node in enumerate(model.graph.node) if node.domain == DOMAIN]
+    if any(node.domain == EP_DOMAIN and node.op_type == EP_OP for node in model.graph.node):
         raise BadInputError("has no body to compare with (style epcontext); compile with --style function")
-    if not nodes:
+    if not at:
         return model
-    bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == nodes[0].op_type]
-    if len(nodes) != 1 or len(model.graph.node) != 1 or len(bodies) != 1:
-        raise BadInputError(f"expected one node of domain {DOMAIN} and its function, found {len(nodes)} and {len(bodies)}")
-    node, body = nodes[0], bodies[0]
+    bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == model.graph.node[at[0]].op_type]
+    if len(at) != 1 or len(bodies) != 1:
+        raise BadInputError(f"expected one node of domain {DOMAIN} and its function, found {len(at)} and {len(bodies)}")
+    node, body = model.graph.node[at[0]], bodies[0]
     if list(node.input) != list(body.input) or list(node.output) != list(body.output):
         raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
     node.ClearField("attribute")  # the container: up to hundreds of megabytes
     rest = [f for f in model.functions if f.domain != DOMAIN]
-    inner = list(body.node)
+    nodes = [*model.graph.node[: at[0]], *body.node, *model.graph.node[at[0] + 1 :]]
     del model.graph.node[:]
-    model.graph.node.extend(inner)
+    model.graph.node.extend(nodes)
     del model.functions[:]
     model.functions.extend(rest)
     return model

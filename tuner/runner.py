@@ -90,7 +90,7 @@ class Runner:
         answer = outcome.value if outcome.status == "ok" else None
         if not question.ask.measure and answer is not None:
             return Reply(question, answer, "")
-        kind: TaskKind = "program" if question.ask.kind == "program" else "segment"
+        kind: TaskKind = question.ask.kind
         if kind == "segment" and question.ask.genome[0].stop - question.ask.genome[0].start == 1:
             kind = "operator"
         payload = answer.payload if answer is not None else ""

@@ -19,6 +19,21 @@ class BudgetUse(_Part):
     used: float
 
 
+class HostNodeSummary(_Part):
+    """A node that the host runs.
+
+    refused: it is not supported, as `why` says; else it is, but lies apart from the partition.  mac_share: of the model's
+    multiply-accumulates.
+    """
+
+    node: str
+    op: str
+    refused: bool
+    why: str
+    macs: int
+    mac_share: float
+
+
 class LevelSummary(_Part):
     """The champion of one contention level.
 
@@ -68,4 +83,6 @@ class Summary(_Part):
     instructions: dict[str, int]
     variants: int = Field(description="distinct programs among the levels")
     cost_model: dict[str, float]
+    npu_mac_share: float = Field(1.0, description="of the model's multiply-accumulates, what the NPU does")
+    host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     levels: dict[str, LevelSummary]

@@ -134,7 +134,7 @@ def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
         path = model if is_made(model) else model.resolve()
         for machine in request.machines:
             loaded = load_machine(machine)
-            where = str(Path(machine).resolve()) if Path(machine).suffix else machine
+            where = str(Path(machine).resolve()) if Path(machine).is_file() else machine
             for seed in range(request.seeds):
                 name = f"{_plain(title(model))}-{_plain(loaded.name)}-s{seed}"
                 if name in cells:

@@ -30,6 +30,7 @@ from tuner.check import random_feeds, relative_error
 from tuner.checkpoint import load_checkpoint, save_checkpoint
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import Answer, Ask, EvaluatorSpec, Roofline
+from tuner.host import host_lines, host_nodes, mac_share
 from tuner.log import Origin, RunLog
 from tuner.progress import Progress, Snapshot
 from tuner.reference import reference
@@ -100,6 +101,8 @@ def tune(request: TuneRequest) -> Summary:
                 file=sys.stderr,
                 flush=True,
             )
+            for line in host_lines(host_nodes(opened)):
+                print(line, file=sys.stderr)
         backend = stack.enter_context(_backend(light, levels, config, request, folder.run))
         budget = Budget(config.budget.candidates, None if config.budget.seconds is None else begun + config.budget.seconds)
         run = _Run(light, opened.name, levels, config, request, folder, log, backend, budget)
@@ -243,7 +246,7 @@ def _finish(opened: Opened, run: _Run, folder: RunFolder, config: TuneConfig, re
             raise RuntimeError(f"level {level}: the champion took {expected} cycles when it was measured, {found} when it was compiled")
     base = measure_plans(opened.compiler, dict.fromkeys(levels, baseline))
     container = container_of(unit, measured)
-    package(opened.model, container, folder.best, request.style)
+    package(opened.part, container, folder.best, request.style)
     errors = _errors(opened, folder, levels, container.same_as, request.style)
     wall_s = time.monotonic() - begun
     searched = champions.programs
@@ -268,6 +271,8 @@ def _finish(opened: Opened, run: _Run, folder: RunFolder, config: TuneConfig, re
         instructions={level: measured[level].program.instructions for level in levels},
         variants=len({m.program.digest for m in measured.values()}),
         cost_model=_model_metrics(run),
+        npu_mac_share=mac_share(opened),
+        host=host_nodes(opened),
         levels={level: _level(unit, level, measured, base, errors[level]) for level in levels},
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))

@@ -11,43 +11,47 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.derive.formula import formula_window
+from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.ir.region import has_halo
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits
-from compiler.schedule.memory import staged_wishes, weight_wishes
+from compiler.schedule.memory import apart_rule, staged_wishes, weight_wishes
 from compiler.tile.space import CHUNK_BUDGETS, KEPT, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit, signature
 from simulator.npu.machine import Memory
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they save, and cost more to measure
-_PREFETCH: tuple[Literal[1, 2], ...] = (2, 1)
+_PREFETCH = (2, 1)
+ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
+WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 _SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
 class Gene(NamedTuple):
     """Operators [start, stop) in `blocks` blocks.
 
-    prefetch, window: slots of loaded tensors and of intermediates.  chunk: the largest chunk of streamed weights that may be used
-    (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed again may stay.
-    choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
+    weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed
+    again may stay.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
-    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
+    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.  sliding: as in a plan.
     """
 
     start: int
     stop: int
     blocks: int = 1
-    prefetch: Literal[1, 2] = 2
-    window: Literal[1, 2] = 1
+    prefetch: int = 2
+    window: int = 1
     chunk: int = 0
     resident: bool = True
     choices: tuple[int, ...] = ()
     cores: tuple[int, ...] = (0,)
     cached: int = 0
+    sliding: bool = False
 
 
 Genome = tuple[Gene, ...]
@@ -117,6 +121,8 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     for budget in CHUNK_BUDGETS[gene.chunk :]:
         if not fitting.take(dict.fromkeys(range(gene.stop - gene.start), False), budget):
             continue
+        if gene.window == FORMULA:
+            fitting.widen()
         for k in by_size:
             if not fitting.take({k: True}, budget):
                 break
@@ -132,9 +138,22 @@ class _Fitting:
     def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
         self.unit, self.gene, self.layout = unit, gene, layout
         self.rows = [max(1, max(r.size for r in rows)) for rows in layout.computed]
-        self.staged = staged_wishes(unit, layout, gene.prefetch, gene.window)
         self.tilings: dict[int, Tiling] = {}
         self.weights: dict[int, list[Wish]] = {}
+        self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
+
+    def _slots(self, window: Window) -> None:
+        unit, layout, gene = self.unit, self.layout, self.gene
+        self.window = window
+        self.staged = staged_wishes(unit, layout, gene.prefetch, window)
+        self.apart = apart_rule(unit, layout, gene.sliding, window)
+
+    def widen(self) -> None:
+        """As many slots as the formula gives, where they fit beside the tilings taken."""
+        tilings = [self.tilings[k] for k in range(len(self.rows))]
+        self._slots(formula_window(self.unit, self.layout, self.gene.prefetch, tilings))
+        if not self.take({}, 0):
+            self._slots(1)
 
     def take(self, resident: dict[int, bool], budget: int) -> bool:
         """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
@@ -146,7 +165,7 @@ class _Fitting:
                 return False
             tilings[k] = tiling
             weights[k] = weight_wishes(self.unit, self.layout, k, tiling)
-        if not fits([*self.staged, *chain.from_iterable(weights.values())], self.unit.machine.buffer_blocks(Memory.L1)):
+        if not fits([*self.staged, *chain.from_iterable(weights.values())], self.unit.machine.buffer_blocks(Memory.L1), self.apart):
             return False
         self.tilings, self.weights = tilings, weights
         return True
@@ -160,10 +179,11 @@ class _Fitting:
             operators=names,
             blocks=gene.blocks,
             prefetch=gene.prefetch,
-            window=gene.window,
+            window=self.window,
             tilings=tilings,
             halo=halo if "cache" in halo else (),
             cores=working_cores(self.unit, gene),
+            sliding=gene.sliding,
         )
 
     def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
@@ -235,9 +255,9 @@ def spread(unit: Unit, genome: Genome) -> Genome:
 
 
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
-    """`single_operators` as a plan: what `compile` does without a plan, and what every search has to beat."""
+    """`single_operators`, each over all cores, as a plan: what `compile` does without a plan."""
     genome = single_operators(unit)
-    return genome if isinstance(genome, Infeasible) else realise_all(unit, genome)
+    return genome if isinstance(genome, Infeasible) else realise_all(unit, spread(unit, genome))
 
 
 class Structures:
@@ -251,6 +271,8 @@ class Structures:
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same: the structure, and everything of the gene but its place (of its cores: how many there are)."""
         gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
+        if gene.stop - gene.start == 1:
+            gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
         if gene.blocks == 1 and self.unit.storages[0].n == 1:
             gene = gene._replace(prefetch=2, window=1, resident=True, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, bits, block_counts, choice_count, whole_or, widths, working_cores
+from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, bits, block_counts, choice_count, whole_or, widths, working_cores
+from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 
@@ -123,17 +124,25 @@ def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
 
 
 def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """One slot or two for intermediates."""
-    i = _pick(genome, rng)
+    """Blocks one after the other, or list-scheduled in a window of another width."""
+    longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
+    if not longer:
+        return None
+    i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
-    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(window=1 if gene.window == 2 else 2))
+    once = gene.blocks == 1 and unit.storages[0].n == 1
+    choices = [(1, False), *((window, True) for window in ((1,) if once else WINDOWS))]
+    others = [choice for choice in choices if choice != (gene.window, gene.sliding)]
+    window, sliding = others[int(rng.integers(len(others)))]
+    return _swap(genome, i, gene._replace(window=window, sliding=sliding))
 
 
 def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """One slot or two for what is loaded."""
+    """A slot more or less for what is loaded."""
     i = _pick(genome, rng)
     gene = genome[i]
-    return None if gene.blocks == 1 else _swap(genome, i, gene._replace(prefetch=1 if gene.prefetch == 2 else 2))
+    slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
+    return None if gene.blocks == 1 or slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:

@@ -21,6 +21,8 @@ MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number wi
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
 MAX_CORES = 64  # of any machine
 
+MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
+Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
 CoreNumber = Annotated[int, Field(ge=0, lt=MAX_CORES)]
 
@@ -71,8 +73,10 @@ Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
-    """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor; window: slots per intermediate.
+    """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor.
 
+    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
+    and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
     `recompute` for all.
     cores: where its iterations (every block of every image) run, dealt in nearly equal runs to one after the other.
@@ -80,10 +84,11 @@ class SegmentPlan(_Gene):
 
     operators: tuple[str, ...]
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
-    prefetch: Literal[1, 2] = 2
-    window: Literal[1, 2] = 1
+    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
+    window: Window = 1
     tilings: tuple[Tiling, ...]
     halo: tuple[Halo, ...] = ()
+    sliding: bool = False
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
 
     @model_validator(mode="after")

@@ -79,6 +79,7 @@ class ConvJob(NamedTuple):
     n_outer: int
     bias: int
     act: int
+    limit: int  # float32 bits
     to: int
     target: Place
     residual: Place
@@ -186,11 +187,11 @@ def _way_out(out: Code, at: int, j: ConvJob, parity: Ints, c: int, m_start: int,
             added = residual + done if residual >= 0 else -1
             s = c + 2 * done
             at = fixpipe(
-                out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, added, run, mpad, n, j.target.plane, m, j.act,
+                out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, added, run, mpad, n, j.target.plane, m, j.act, j.limit,
             )  # fmt: skip
             done += run
         return at
     slot = j.out_1 if parity[OUT_SLOT] else j.out_0
     parity[OUT_SLOT] ^= 1
-    at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, residual, m, mpad, n, m, m, j.act)
+    at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, residual, m, mpad, n, m, m, j.act, j.limit)
     return move(out, at, j.dtype, j.tag, MTE3, Place(UB, slot, m, FAR, 0), 0, j.target, m_start, plane, planes, m)

@@ -168,6 +168,7 @@ def fixpipe(
     dplane: int,
     rplane: int,
     act: int,
+    limit: int,
 ) -> int:
     row = out[at]
     row[:] = 0
@@ -187,6 +188,7 @@ def fixpipe(
     row[P + 3] = dplane
     row[P + 4] = rplane
     row[P + 5] = act
+    row[P + 6] = limit
     return at + 1
 
 

@@ -13,13 +13,16 @@ from numba import njit
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
 from compiler.emit.conv import PARITIES, ConvJob, emit_conv
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, Place, before_wrap, block_at, copy
+from compiler.emit.resample import ResampleJob, emit_resample
 from compiler.emit.vector import PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
-from compiler.ir.graph import Conv, Pool
+from compiler.ir.graph import Conv, Pool, Resample
+from compiler.ir.region import demand
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
-from compiler.schedule.memory import TO_L1, named, place, way_out
-from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.schedule.memory import TO_L1, named, place, slot_counts, way_out
+from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
+from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stages import LOAD_PIECE_BLOCKS, WEIGHT_PIECE_BLOCKS
-from simulator.npu.isa import BLOCK, WORDS, Activation, float_bits
+from simulator.npu.isa import BLOCK, ENGINE, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
@@ -42,8 +45,10 @@ class _Emitter:
     blocks: Blocks
     l1: dict[str, int]
     ub: dict[str, int]
+    slots: dict[int, int]  # of staged storages
     out: Code
     at: int = 0
+    rows: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # per node written, rows behind its loads and behind its last
     jobs: dict[int, ConvJob] = field(default_factory=dict)  # per convolution, what is the same in all of its blocks
     begun: set[int] = field(default_factory=set)  # kernels that have had rows, and so have their constants
 
@@ -60,50 +65,64 @@ def lower_segment(
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):
         return places
-    emitter = _Emitter(unit, plan, blocks, places.l1, places.ub, scratch if scratch is not None else new_scratch())
+    slots = slot_counts(unit, blocks, plan.prefetch, plan.window)
+    emitter = _Emitter(unit, plan, blocks, places.l1, places.ub, slots, scratch if scratch is not None else new_scratch())
     images = unit.storages[unit.kernels[start].y.storage].n
-    if not _emit(emitter, dealt(images * plan.blocks, share)):
+    iterations = dealt(images * plan.blocks, share)
+    if not _emit(emitter, sequence(blocks.stop - start, iterations)):
         return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
-    return Lowered(emitter.out[: emitter.at].copy(), places.peak_bytes)
+    code = _slid(emitter, iterations) if plan.sliding and iterations else emitter.out[: emitter.at].copy()
+    return Lowered(code, places.peak_bytes)
+
+
+def _slid(e: _Emitter, iterations: range) -> Code:
+    """What was written in sequence, in the order of the sliding window: written again, so that double buffers take turns in that order."""
+    unit, blocks, window = e.unit, e.blocks, e.plan.window
+    code = e.out[: e.at]
+    cycles = node_cycles(e.rows, record_cycles(code, unit.machine), code[:, ENGINE])
+    cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
+    loads = load_cycles(unit, blocks, iterations), load_readers(unit, blocks)
+    table = slide(cycles, edges(unit, blocks, e.slots), lanes(unit, blocks), None if window == "all" else window, *loads)
+    fits = _emit(e, table.nodes + (0, iterations.start))
+    assert fits, "the same records in another order"
+    code = e.out[: e.at]
+    return code[interleaved(e.rows, record_cycles(code, unit.machine), table)]
 
 
 def new_scratch() -> Code:
     return np.empty((CAPACITY, WORDS), np.int32)
 
 
-def _emit(e: _Emitter, iterations: range) -> bool:
-    """iterations: image * blocks + block of the image."""
+def _emit(e: _Emitter, nodes: Ints) -> bool:
+    """Write nodes (operator, iteration), one after the other; False where there is no room."""
     unit, blocks = e.unit, e.blocks
     conv_parity, vector_parity = np.zeros(PARITIES, np.int64), np.zeros(1, np.int64)
-    images = unit.storages[unit.kernels[blocks.start].y.storage].n
-    for image in range(images):
-        for t in range(blocks.count):
-            iteration = image * blocks.count + t
-            if iteration not in iterations:
-                continue
-            slot = {s: iteration % (e.plan.window if staged.produced else e.plan.prefetch) for s, staged in blocks.staged.items()}
-            step, begin = 0, e.at
-            for k in range(blocks.stop - blocks.start):
-                while step < len(blocks.loads) and blocks.loads[step].step <= k:
-                    _emit_load(e, step, t, image, slot)
-                    step += 1
-                if e.at < 0:
-                    return False
-                spec = unit.kernels[blocks.start + k]
-                if blocks.computed[k][t].size:
-                    first = k not in e.begun
-                    e.begun.add(k)
-                    if isinstance(spec, ConvSpec):
-                        _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
-                    else:
-                        _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
-                    if e.at < 0:
-                        return False
-                if blocks.inside[k] and blocks.own[k][t].size:
-                    _emit_store(e, spec, k, t, image, slot)
-            if e.at < 0:
-                return False
-            e.out[begin : e.at, BLOCK] = iteration
+    readers = load_readers(unit, blocks)
+    loaded: set[tuple[int, int]] = set()
+    e.begun.clear()
+    e.at, e.rows = 0, np.zeros((len(nodes), 2), np.int64)
+    for n, (k, iteration) in enumerate(nodes.tolist()):
+        image, t = divmod(iteration, blocks.count)
+        slot = {storage: iteration % count for storage, count in e.slots.items()}
+        spec, begin = unit.kernels[blocks.start + k], e.at
+        for index in np.flatnonzero(readers[:, k]).tolist():
+            if (index, iteration) not in loaded:
+                loaded.add((index, iteration))
+                _emit_load(e, index, t, image, slot)
+        e.rows[n, 0] = e.at
+        if e.at >= 0 and blocks.computed[k][t].size:
+            first = k not in e.begun
+            e.begun.add(k)
+            if isinstance(spec, ConvSpec):
+                _emit_conv(e, spec, k, t, image, slot, first, conv_parity)
+            else:
+                _emit_vector(e, spec, k, t, image, slot, first, vector_parity)
+        if e.at >= 0 and blocks.inside[k] and blocks.own[k][t].size:
+            _emit_store(e, spec, k, t, image, slot)
+        if e.at < 0:
+            return False
+        e.out[begin : e.at, BLOCK] = iteration  # image * blocks + block of the image
+        e.rows[n, 1] = e.at
     return True
 
 
@@ -128,8 +147,7 @@ def _in_l1(e: _Emitter, storage: int, plane: int, row: int, t: int, image: int, 
 def _ring(e: _Emitter, storage: int) -> int:
     """Rows of a storage's ring, 0 where it has none."""
     staged = e.blocks.staged[storage]
-    slots = e.plan.window if staged.produced else e.plan.prefetch
-    return staged.high(slots, e.unit.storages[storage].n) if staged.cached else 0
+    return staged.high(e.slots[storage], e.unit.storages[storage].n) if staged.cached else 0
 
 
 def _in_ddr(e: _Emitter, storage: int, plane: int, row: int, image: int) -> Place:
@@ -295,6 +313,7 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         n_outer=int(tiling.order == "n"),
         bias=e.ub[f"b{k}"],
         act=int(Activation[conv.activation]),
+        limit=float_bits(conv.limit) if conv.activation == "clip" else 0,
         to=to,
         target=_NOWHERE,
         residual=_NOWHERE,
@@ -329,6 +348,9 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
         )
         e.at = emit_softmax(e.out, e.at, softmax, source, target, np.array(spec.gaps, np.int64), parity)
         return
+    if isinstance(spec, ResampleSpec):
+        _resample(e, spec, k, t, image, slot, tiling, slots, target, parity)
+        return
     assert isinstance(spec, VectorSpec)
     if first:
         for i, step in enumerate(spec.steps):
@@ -344,6 +366,41 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
         dtype, spec.index, spec.y.planes, rows.size, width, planes, tile_rows, **slots, consts=consts, keeps_input=int(spec.keeps_input)
     )
     e.at = emit_vector(e.out, e.at, vector, sources, target, spec.steps, parity)
+
+
+def _resample(
+    e: _Emitter,
+    spec: ResampleSpec,
+    k: int,
+    t: int,
+    image: int,
+    slot: dict[int, int],
+    tiling: VectorTiling,
+    slots: dict[str, int],
+    target: Place,
+    parity: Ints,
+) -> None:
+    kernel, rows = spec.kernel, e.blocks.computed[k][t]
+    assert isinstance(kernel, Resample)
+    in_first = demand(kernel, rows, spec.in_h).start
+    job = ResampleJob(
+        dtype=int(e.unit.dtype),
+        tag=spec.index,
+        planes=spec.y.planes,
+        first_row=rows.start,
+        rows=rows.size,
+        out_w=spec.out_w,
+        in_first=in_first,
+        in_w=spec.in_w,
+        fill=float_bits(kernel.fill),
+        filled=int(kernel.rows.has_empty or kernel.columns.has_empty),
+        in_rows=spec.input_rows(min(tiling.tile_rows, rows.size)),
+        tile_planes=min(tiling.tile_planes, spec.y.planes),
+        tile_rows=min(tiling.tile_rows, rows.size),
+        **slots,
+    )
+    source = _source(e, spec, 0, in_first, t, image, slot)
+    e.at = emit_resample(e.out, e.at, job, source, target, spec.columns, spec.rows, spec.bounds, parity)
 
 
 def _pool(

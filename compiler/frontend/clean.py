@@ -20,11 +20,12 @@ SKIPPED = ["subexpression_elimination"]
 # are for the translation to refuse by name
 KNOWN = frozenset(
     {
-        "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Celu", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "Div",
-        "Dropout", "Elu", "Equal", "Exp", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid",
-        "HardSwish", "Identity", "LRN", "LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow",
-        "Range", "Reciprocal", "ReduceMean", "Relu", "Reshape", "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Softsign",
-        "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
+        "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Celu", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv",
+        "ConvTranspose", "Div", "Dropout", "Elu", "Equal", "Exp", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool",
+        "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Mean", "Min",
+        "Mul", "Neg", "PRelu", "Pad", "Pow", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin",
+        "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize", "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus",
+        "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
     }
 )  # fmt: skip
 LARGE = 1 << 16  # values: nothing is folded into constants this large here, the rewrites do that without copies

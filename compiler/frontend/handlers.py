@@ -7,10 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.reductions import REDUCING
+from compiler.frontend.resampling import RESAMPLING
+from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, N, joined, transposed, whole
 from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax
@@ -170,16 +173,6 @@ def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Pool(state.name(node), x, node.output[0], mode, (h, w)), shape[:2] + (1,) * len(shape[2:]))
 
 
-def reduce_mean(state: Translator, node: NodeProto, values: Values) -> None:
-    axes = values.get("axes") if not state.has(node, 1) else state.constant(node, 1, "the axes").tolist()
-    x = state.image(node)
-    n, c, h, w = state.shapes[x]
-    if len(state.view(node).shape) != 4 or axes is None or sorted(int(a) % 4 for a in axes) != [2, 3]:
-        raise state.refuse(node, f"axes {axes}; the mean over both image axes is supported")
-    shape = (n, c, 1, 1) if values.get("keepdims", 1) else (n, c)
-    state.finish(node, Pool(state.name(node), x, node.output[0], "average", (h, w)), shape)
-
-
 def concat(state: Translator, node: NodeProto, values: Values) -> None:
     tensors = tuple(state.image(node, i) for i in range(len(node.input)))
     rank = len(state.view(node).shape)
@@ -242,7 +235,9 @@ def transpose(state: Translator, node: NodeProto, values: Values) -> None:
 
 
 def same(state: Translator, node: NodeProto, values: Values) -> None:
-    """Identity, and Dropout at inference."""
+    """Identity, Dropout at inference, and Cast from one kind of float to another: the NPU computes in its own."""
+    if node.op_type == "Cast" and values["to"] not in FLOATS:
+        raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
     if node.op_type == "Dropout" and state.has(node, 2) and bool(state.constant(node, 2, "training_mode").reshape(-1)[0]):
         raise state.refuse(node, "training_mode is on; inference is supported")
     state.views[node.output[0]] = state.view(node)
@@ -267,7 +262,6 @@ HANDLERS: dict[str, Handler] = {
     "AveragePool": pool,
     "GlobalAveragePool": global_pool,
     "GlobalMaxPool": global_pool,
-    "ReduceMean": reduce_mean,
     "Concat": concat,
     "Softmax": softmax,
     "Reshape": relabel,
@@ -275,8 +269,11 @@ HANDLERS: dict[str, Handler] = {
     "Squeeze": relabel,
     "Unsqueeze": relabel,
     "Transpose": transpose,
+    "Cast": same,
     "Dropout": same,
     "Identity": same,
     "LRN": lrn,
     **ELEMENTWISE,
+    **REDUCING,
+    **RESAMPLING,
 }

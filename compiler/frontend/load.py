@@ -23,6 +23,7 @@ from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
+RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
 MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference
@@ -201,6 +202,13 @@ def _convert_opset(model: ModelProto) -> ModelProto:
     if opset_of(model) >= OPSET:
         return model
     try:
-        return onnx.version_converter.convert_version(model, OPSET)
+        converted = onnx.version_converter.convert_version(model, OPSET)
     except (RuntimeError, ValueError, IndexError):
         return model
+    if opset_of(model) < RESIZE_WITH_MODES:
+        # Upsample and the first Resize count from the corner and round down; the converter leaves the new defaults
+        for node in converted.graph.node:
+            if node.op_type == "Resize":
+                node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+                node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
+    return converted

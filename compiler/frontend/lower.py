@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from onnx import ModelProto
 
 from compiler.frontend.clean import clean
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import model_digest
+from compiler.frontend.partition import Partition, partition, whole
 from compiler.frontend.to_graph import translate
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
 from compiler.rewrites.rules import RULES
+from simulator.npu.errors import UnsupportedError
 
 
 def lower(model: ModelProto, digest: str | None = None) -> Graph:
@@ -20,5 +24,29 @@ def lower(model: ModelProto, digest: str | None = None) -> Graph:
 
 def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
-    graph = translate(clean(model), HANDLERS, digest if digest is not None else model_digest(model))
+    graph = _translated(model, digest if digest is not None else model_digest(model))
     return rewrite(graph, RULES)
+
+
+def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
+    """As `lower`, but what is not supported stays with the host.  Raises UnsupportedError where nothing can run on the NPU."""
+    try:
+        return lower(model), whole(model)
+    except UnsupportedError:
+        part = partition(model, HANDLERS)
+        # host nodes are part of what the graph is of: a plan, a run and a file are of the whole model
+        digest = hashlib.blake2b(f"{model_digest(model)} {model_digest(part.npu)}".encode(), digest_size=16).hexdigest()
+        return lower(part.npu, digest), part
+
+
+def _translated(model: ModelProto, digest: str) -> Graph:
+    cleaned = clean(model)
+    try:
+        return translate(cleaned, HANDLERS, digest)
+    except UnsupportedError as refusal:
+        if cleaned is model:
+            raise
+        try:  # cleaning may leave a form that only the original had no need of
+            return translate(model, HANDLERS, digest)
+        except UnsupportedError:
+            raise refusal from None

@@ -157,26 +157,31 @@ class Translator:
             kind = item.type.tensor_type.elem_type
             if kind != onnx.TensorProto.FLOAT:
                 raise UnsupportedError(f"input {item.name!r} is {onnx.TensorProto.DataType.Name(kind).lower()}; float is supported")
-            if len(shape) == 3 and channels_last(self.model, item.name):
-                b, length, channels = shape
-                self.shapes[item.name] = (b, channels, length, 1)
-                self.views[item.name] = View(item.name, tuple(whole(self.shapes[item.name], axis) for axis in (N, P, C)))
-            else:
-                self.shapes[item.name] = graph_shape(shape)
-                self.views[item.name] = row_major(item.name, self.shapes[item.name], shape)
-            ports.append(Port(item.name, item.name, shape, self._order(item.name)))
+            ports.append(self.receive(item.name, shape))
         return tuple(ports)
 
+    def receive(self, name: str, shape: tuple[int, ...]) -> Port:
+        """A tensor that comes from the host."""
+        if len(shape) == 3 and channels_last(self.model, name):
+            b, length, channels = shape
+            self.shapes[name] = (b, channels, length, 1)
+            self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (N, P, C)))
+        else:
+            self.shapes[name] = graph_shape(shape)
+            self.views[name] = row_major(name, self.shapes[name], shape)
+        return Port(name, name, shape, self._order(name))
+
     def outputs(self) -> tuple[Port, ...]:
-        ports = []
-        for item in self.model.graph.output:
-            if item.name not in self.views:
-                raise UnsupportedError(f"output {item.name!r} does not depend on any input; nothing to run on the NPU")
-            view = self.views[item.name]
-            if host_order(view, self.shapes[view.tensor]) is None:
-                view = self.views[item.name] = self.in_order(view)
-            ports.append(Port(view.tensor, item.name, view.shape, self._order(item.name)))
-        return tuple(ports)
+        return tuple(self.hand_over(item.name) for item in self.model.graph.output)
+
+    def hand_over(self, name: str) -> Port:
+        """A tensor that goes to the host."""
+        if name not in self.views:
+            raise UnsupportedError(f"output {name!r} does not depend on any input; nothing to run on the NPU")
+        view = self.views[name]
+        if host_order(view, self.shapes[view.tensor]) is None:
+            view = self.views[name] = self.in_order(view)
+        return Port(view.tensor, name, view.shape, self._order(name))
 
     def _order(self, name: str) -> tuple[int, int, int, int]:
         view = self.views[name]
@@ -213,21 +218,26 @@ def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "")
     state = Translator(model)
     inputs = state.inputs()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx"):
-            raise state.refuse(node, f"operators of domain {node.domain!r} are not supported")
-        values = attributes(node)
-        if not _fold(state, node, values):
-            handler = handlers.get(node.op_type)
-            if handler is None:
-                raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
-            handler(state, node, values)
+        translate_node(state, node, handlers)
     name = model.graph.name or "model"
     graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest)
     graph.verify()
     return graph
 
 
-def _fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
+def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handler]) -> None:
+    """One node: folded where its inputs are constants, else by its handler.  Raises UnsupportedError."""
+    if node.domain not in ("", "ai.onnx"):
+        raise state.refuse(node, f"operators of domain {node.domain!r} are not supported")
+    values = attributes(node)
+    if not fold(state, node, values):
+        handler = handlers.get(node.op_type)
+        if handler is None:
+            raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
+        handler(state, node, values)
+
+
+def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
     """What onnxslim left: a node whose inputs are all constants (small ones only, such as shapes), and Shape of a known tensor."""
     if node.op_type == "Constant":
         if "value" in values:

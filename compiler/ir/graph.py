@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.taps import Taps
+
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
 
@@ -29,8 +31,9 @@ class Conv:
     dilation: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
     groups: int = 1
-    activation: Literal["none", "relu"] = "none"
+    activation: Literal["none", "relu", "clip"] = "none"
     residual: str | None = None
+    limit: float = 0.0  # clip: min(relu, limit)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -104,6 +107,25 @@ class Softmax:
 
 
 @dataclass(frozen=True, eq=False)
+class Resample:
+    """Rows and columns taken anew: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
+
+    A row or a column without taps is `fill`.  Slices, padding of every kind, resizing and inserted zeros are this.
+    """
+
+    name: str
+    x: str
+    y: str
+    rows: Taps
+    columns: Taps
+    fill: float = 0.0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
 class Concat:
     """Along the channels.  No instructions: the layout gives the inputs places side by side."""
 
@@ -126,8 +148,8 @@ class Shuffle:
         return (self.x,)
 
 
-Operator = Conv | Pool | Vector | Softmax | Concat | Shuffle
-Kernel = Conv | Pool | Vector | Softmax  # those that become instructions
+Operator = Conv | Pool | Vector | Softmax | Resample | Concat | Shuffle
+Kernel = Conv | Pool | Vector | Softmax | Resample  # those that become instructions
 
 
 @dataclass(frozen=True)
@@ -215,6 +237,8 @@ def output_shape(op: Operator, inputs: list[Shape]) -> Shape:
             window_size(h, kernel[0], op.stride[0], dilation[0], top, bottom),
             window_size(w, kernel[1], op.stride[1], dilation[1], left, right),
         )
+    if isinstance(op, Resample):
+        return (n, c, len(op.rows), len(op.columns))
     if isinstance(op, Concat):
         return (n, sum(shape[1] for shape in inputs), h, w)
     return inputs[0]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
 
 Pair = tuple[int, int]
 
@@ -36,6 +36,8 @@ def apply(op: Operator, inputs: list[Floats]) -> Floats:
     if isinstance(op, Softmax):
         e = np.exp(x - x.max(axis=1, keepdims=True))
         return np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
+    if isinstance(op, Resample):
+        return _resample(op, x)
     if isinstance(op, Concat):
         return np.concatenate(inputs, axis=1)
     assert isinstance(op, Shuffle)
@@ -65,7 +67,9 @@ def _conv(op: Conv, x: Floats, residual: Floats | None) -> Floats:
     out += op.bias[:, None, None]
     if residual is not None:
         out += residual
-    return np.maximum(out, np.float32(0)) if op.activation == "relu" else out
+    if op.activation != "none":
+        out = np.maximum(out, np.float32(0))
+    return np.minimum(out, np.float32(op.limit)) if op.activation == "clip" else out
 
 
 def _pool(op: Pool, x: Floats) -> Floats:
@@ -75,6 +79,14 @@ def _pool(op: Pool, x: Floats) -> Floats:
     ones = np.ones((1, 1, *x.shape[2:]), np.float32)
     count = _windows(ones, op.kernel, op.stride, (1, 1), op.pads, 1.0 if op.count_include_pad else 0.0).sum(axis=(4, 5))
     return np.asarray(total / count, np.float32)
+
+
+def _resample(op: Resample, x: Floats) -> Floats:
+    rows, columns = op.rows.matrix(x.shape[2]), op.columns.matrix(x.shape[3])
+    out = np.einsum("ih,nchw,jw->ncij", rows, x, columns, optimize=True)
+    out[:, :, [not taps for taps in op.rows.taps]] = op.fill
+    out[:, :, :, [not taps for taps in op.columns.taps]] = op.fill
+    return np.asarray(out, np.float32)
 
 
 def _vector(op: Vector, inputs: list[Floats]) -> Floats:

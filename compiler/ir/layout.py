@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Shape, Shuffle, Softmax, Vector
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Resample, Shape, Shuffle, Softmax, Vector
 from compiler.ir.lanes import Pattern, Patterns
 from compiler.rewrites.engine import with_inputs
 from simulator.npu.machine import DataType
@@ -136,7 +136,7 @@ def keeps_lanes(op: Operator) -> bool:
     """Whether channel i of y has to lie in the lane of channel i of x: all but a Conv that mixes channels."""
     if isinstance(op, Conv):
         return op.groups > 1 and op.groups == op.weights.shape[0] and op.weights.shape[1] == 1
-    return isinstance(op, Pool | Vector | Softmax)
+    return isinstance(op, Pool | Vector | Softmax | Resample)
 
 
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:

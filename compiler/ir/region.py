@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compiler.ir.graph import Conv, Kernel, Pool
+from compiler.ir.graph import Conv, Kernel, Pool, Resample
 
 
 class Rows(NamedTuple):
@@ -44,6 +44,9 @@ def _window(kernel: Kernel) -> tuple[int, int, int, int]:
 
 def has_halo(kernel: Kernel) -> bool:
     """Whether neighbouring output rows need some of the same input rows."""
+    if isinstance(kernel, Resample):
+        bounds = kernel.rows.bounds
+        return bool((bounds[1:, 0] < bounds[:-1, 1]).any())
     size, stride, dilation, _ = _window(kernel)
     return (size - 1) * dilation + 1 > stride
 
@@ -52,6 +55,10 @@ def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
     """Rows of the main input that output rows `out` need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1)."""
     if not out.size:
         return EMPTY
+    if isinstance(kernel, Resample):
+        bounds = kernel.rows.bounds[out.start : out.stop]
+        first, last = int(bounds[:, 0].min()), int(bounds[:, 1].max())
+        return Rows(first, last) if first < last else Rows(0, 1)  # all of it is filled: still a row, so that there is one to name
     size, stride, dilation, pad = _window(kernel)
     start = out.start * stride - pad
     stop = (out.stop - 1) * stride - pad + (size - 1) * dilation + 1

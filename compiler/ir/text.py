@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Port, Shape, Shuffle, Softmax, Step
+from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Port, Resample, Shape, Shuffle, Softmax, Step
+from compiler.ir.taps import Taps
+from simulator.npu.isa import bits_float
 
 
 def print_graph(graph: Graph, fingerprints: bool = True) -> str:
@@ -44,15 +46,27 @@ def _details(op: Operator, fingerprints: bool) -> list[str]:
         out += _window(op.stride, op.pads)
         out += [f"dilation={_shape(op.dilation)}"] if op.dilation != (1, 1) else []
         out += [f"groups={op.groups}"] if op.groups > 1 else []
+        out += [f"limit={op.limit:.9g}"] if op.activation == "clip" else []
         return out + ([op.activation] if op.activation != "none" else [])
     if isinstance(op, Pool):
         out = [op.mode, f"kernel={_shape(op.kernel)}", *_window(op.stride, op.pads)]
         return out + (["count_include_pad"] if op.count_include_pad else [])
+    if isinstance(op, Resample):
+        return [f"rows={_taps(op.rows)}", f"columns={_taps(op.columns)}", f"fill={op.fill:.9g}"]
     if isinstance(op, Shuffle):
         return [f"order={_order(op.order)}"]
     if isinstance(op, Softmax | Concat):
         return []
     return ["[" + "; ".join(_step(step, fingerprints) for step in op.steps) + "]"]
+
+
+def _taps(taps: Taps) -> str:
+    """Runs as place+step*count<-source+step, with a weight that is not 1."""
+    runs = []
+    for place, step, count, source, source_step, bits, _ in taps.runs.tolist():
+        weight = bits_float(bits)
+        runs.append(f"{place}+{step}*{count}<-{source}+{source_step}" + (f"@{weight:.9g}" if weight != 1 else ""))
+    return f"{len(taps)}({' '.join(runs)})"
 
 
 def _window(stride: tuple[int, int], pads: tuple[int, int, int, int]) -> list[str]:

@@ -1,5 +1,7 @@
 """The compiled ONNX file: the model as it was, and the container inside it.
 
+Nodes that the NPU does not run stay what they were, before and after the one that stands for the partition.
+
 The file is written field by field, as protobuf allows: a message given in several pieces is the pieces merged.  So neither the weights
 nor the container are copied into a second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
 """
@@ -13,6 +15,8 @@ from typing import Literal
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
+from compiler.frontend.attributes import names_read
+from compiler.frontend.partition import Partition
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
@@ -26,21 +30,19 @@ _LIMIT_BYTES = 2**31 - 1  # of a protobuf message
 _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
-def write_onnx(model: ModelProto, container_bytes: bytes, out_path: str | Path, style: Style = "function") -> None:
-    """Write `model` with its container to `out_path`, whole or not at all.
+def write_onnx(part: Partition, container_bytes: bytes, out_path: str | Path, style: Style = "function") -> None:
+    """Write a model with the container of its partition to `out_path`, whole or not at all.
 
-    function: one node of the model-local function `tilefarm.Partition0`, whose body is the model's graph and whose attribute `container`
-    no other runtime looks at.  Weights stay initialisers of the main graph and are inputs of the function.
-    epcontext: one node com.microsoft::EPContext with the container inside; no body, no weights.
+    function: one node of the model-local function `tilefarm.Partition0`, whose body is the partition's graph and whose attribute
+    `container` no other runtime looks at.  Weights stay initialisers of the main graph and are inputs of the function.
+    epcontext: one node com.microsoft::EPContext with the container inside; no body, no weights but those of host nodes.
 
-    `model` is not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
+    Models are not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
     model's inputs and outputs or the file would pass 2 GB, `UnsupportedError` for a model that is compiled already.
     """
     container = decode(container_bytes)
-    _check_ports(model.graph, container)
-    chunks = (
-        _function_style(model, container, container_bytes) if style == "function" else _epcontext_style(model, container, container_bytes)
-    )
+    _check_ports(part.npu.graph, container)
+    chunks = (_function_style if style == "function" else _epcontext_style)(part, container, container_bytes)
     size = sum(len(chunk) for chunk in chunks)
     if size > _LIMIT_BYTES:
         raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; style epcontext leaves the weights out")
@@ -73,15 +75,15 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 # --- style function ------------------------------------------------------------------------------------------------
 
 
-def _function_style(model: ModelProto, container: Container, container_bytes: bytes) -> list[Chunk]:
-    graph = model.graph
-    if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in graph.node):
+def _function_style(part: Partition, container: Container, container_bytes: bytes) -> list[Chunk]:
+    model, graph = part.model, part.npu.graph
+    if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
     if graph.sparse_initializer:
         raise UnsupportedError(f"model: sparse initialiser {graph.sparse_initializer[0].values.name!r}; make it dense")
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [port.name for port in graph.input if port.name not in weights]
-    used = _names_used(graph.node)
+    used = names_read(graph.node)
     passed = [tensor for tensor in graph.initializer if tensor.name in used]
     outputs = [port.name for port in graph.output]
     through = set(outputs) & (weights | set(inputs))
@@ -99,43 +101,28 @@ def _function_style(model: ModelProto, container: Container, container_bytes: by
     container_attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
     tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[len(container_bytes)])
 
-    rest = _shell(model, inputs)
+    host = _Host(part)
+    rest = _shell(part, host)
     rest.ir_version = max(model.ir_version, _FUNCTION_IR_VERSION)
     rest.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     rest.functions.extend(model.functions)
     rest.functions.append(function)
-    chunks: list[Chunk] = [rest.SerializeToString(deterministic=True)]
     body = _field(TensorProto, "raw_data", [container_bytes])
     body = _field(AttributeProto, "t", [tensor.SerializeToString(), *body])
     body = _field(NodeProto, "attribute", [container_attribute.SerializeToString(), *body])
     body = _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *body])
-    chunks += _field(ModelProto, "graph", body)
-    for weight in passed:
-        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
-    return chunks
-
-
-def _names_used(nodes: Sequence[NodeProto]) -> set[str]:
-    """Every name that nodes, or graphs inside them, read."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                names |= _names_used(graph.node) | {port.name for port in graph.output}
-    return names
+    return _file(rest, body, host, passed)
 
 
 # --- style epcontext -----------------------------------------------------------------------------------------------
 
 
-def _epcontext_style(model: ModelProto, container: Container, container_bytes: bytes) -> list[Chunk]:
+def _epcontext_style(part: Partition, container: Container, container_bytes: bytes) -> list[Chunk]:
     """Attributes as onnxruntime's EP-context design lists them."""
-    inputs = [b.name for b in container.memory.of_kind("input")]
     node = helper.make_node(
         EP_OP,
-        inputs,
-        [port.name for port in model.graph.output],
+        [b.name for b in container.memory.of_kind("input")],
+        [port.name for port in part.npu.graph.output],
         name=PARTITION,
         domain=EP_DOMAIN,
         main_context=1,
@@ -146,19 +133,56 @@ def _epcontext_style(model: ModelProto, container: Container, container_bytes: b
         notes=variant_table(container),
     )
     cache = AttributeProto(name=EP_ATTRIBUTE, type=AttributeProto.STRING)
-    rest = _shell(model, inputs)
+    host = _Host(part)
+    rest = _shell(part, host)
+    if host.nodes:
+        rest.functions.extend(part.model.functions)
     if all(opset.domain != EP_DOMAIN for opset in rest.opset_import):
         rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
     body = [cache.SerializeToString(), *_field(AttributeProto, "s", [container_bytes])]
     body = _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *_field(NodeProto, "attribute", body)])
-    return [rest.SerializeToString(deterministic=True), *_field(ModelProto, "graph", body)]
+    return _file(rest, body, host, [])
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
-def _shell(model: ModelProto, inputs: Sequence[str]) -> ModelProto:
-    """The model without nodes, weights and the types of tensors between nodes, which are not in this graph any more."""
+class _Host:
+    """Nodes around the partition, in their order: those that do not depend on it, and those that do."""
+
+    def __init__(self, part: Partition) -> None:
+        graph = part.model.graph
+        reads = [names_read([node]) for node in graph.node]
+        producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+        todo = [port.name for port in (*graph.output, *part.npu.graph.input)]
+        needed: set[int] = set()
+        while todo:
+            i = producer.get(todo.pop())
+            if i is not None and i not in needed and i not in part.inside:
+                needed.add(i)
+                todo += reads[i]
+        late = {port.name for port in part.npu.graph.output}
+        self.before: list[NodeProto] = []
+        self.after: list[NodeProto] = []
+        for i in sorted(needed):
+            depends = bool(reads[i] & late)
+            (self.after if depends else self.before).append(graph.node[i])
+            late.update(graph.node[i].output if depends else ())
+        self.reads = names_read(self.nodes) | (set() if part.npu is part.model else {port.name for port in graph.output})
+        self._graph = graph
+
+    def weights(self, there: set[str]) -> list[TensorProto]:
+        """Initialisers that host nodes read and that are not there already."""
+        return [tensor for tensor in self._graph.initializer if tensor.name in self.reads - there]
+
+    @property
+    def nodes(self) -> list[NodeProto]:
+        return self.before + self.after
+
+
+def _shell(part: Partition, host: _Host) -> ModelProto:
+    """The model up to the partition's node, without weights and the types of tensors inside it, which are not in this graph any more."""
+    model = part.model
     shell = ModelProto(
         ir_version=model.ir_version,
         producer_name="tilefarm",
@@ -170,9 +194,24 @@ def _shell(model: ModelProto, inputs: Sequence[str]) -> ModelProto:
     )
     shell.graph.name = model.graph.name or "graph"
     shell.graph.doc_string = model.graph.doc_string
-    shell.graph.input.extend(port for port in model.graph.input if port.name in set(inputs))
+    weights = {tensor.name for tensor in model.graph.initializer}
+    shell.graph.input.extend(port for port in model.graph.input if port.name not in weights)
     shell.graph.output.extend(model.graph.output)
+    ports = {port.name for port in model.graph.output}
+    border = host.reads | {name for node in host.nodes for name in node.output}
+    shell.graph.value_info.extend(item for item in model.graph.value_info if item.name in border and item.name not in ports)
+    shell.graph.node.extend(host.before)
     return shell
+
+
+def _file(shell: ModelProto, partition: list[Chunk], host: _Host, passed: Sequence[TensorProto]) -> list[Chunk]:
+    """All pieces; fields that repeat are in the order in which they come."""
+    chunks: list[Chunk] = [shell.SerializeToString(deterministic=True), *_field(ModelProto, "graph", partition)]
+    if host.after:
+        chunks += _field(ModelProto, "graph", [GraphProto(node=host.after).SerializeToString(deterministic=True)])
+    for weight in (*passed, *host.weights({weight.name for weight in passed})):
+        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
+    return chunks
 
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:

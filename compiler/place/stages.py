@@ -75,12 +75,12 @@ def endings(dag: Dag, remaining: Nodes, pruning: Pruning) -> Iterator[Nodes]:
             banned |= 1 << node
 
 
-def reachable(dag: Dag, pruning: Pruning, most_states: int | None = None) -> States | None:
-    """All states and steps; None where there are more than `most_states`."""
+def reachable(dag: Dag, pruning: Pruning, most_states: int | None = None, most_steps: int | None = None) -> States | None:
+    """All states and steps; None where there are more than that."""
     number = {(1 << len(dag)) - 1: 0}
     found: list[list[tuple[Nodes, int]]] = []
     kinds: dict[Nodes, int] = {}
-    todo = list(number)
+    todo, count = list(number), 0
     for remaining in todo:
         steps = []
         for ending in endings(dag, remaining, pruning):
@@ -90,7 +90,8 @@ def reachable(dag: Dag, pruning: Pruning, most_states: int | None = None) -> Sta
                 number[rest] = len(number)
                 todo.append(rest)
         found.append(steps)
-        if most_states is not None and len(number) > most_states:
+        count += len(steps)
+        if (most_states is not None and len(number) > most_states) or (most_steps is not None and count > most_steps):
             return None
     order = sorted(number, key=lambda nodes: (nodes.bit_count(), nodes))
     place = {nodes: i for i, nodes in enumerate(order)}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Shape, Shuffle, Softmax, Vector, output_shape
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Resample, Shape, Shuffle, Softmax, Vector, output_shape
 
 MAX_SWEEPS = 1000
 
@@ -82,7 +82,7 @@ def with_inputs(op: Operator, names: Sequence[str]) -> Operator:
         return replace(op, x=names[0], residual=names[1] if len(names) > 1 else None)
     if isinstance(op, Vector | Concat):
         return replace(op, inputs=tuple(names))
-    assert isinstance(op, Pool | Softmax | Shuffle)
+    assert isinstance(op, Pool | Softmax | Resample | Shuffle)
     return replace(op, x=names[0])
 
 

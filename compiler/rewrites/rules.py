@@ -77,6 +77,17 @@ def fuse_relu(op: Operator, view: View) -> Match | None:
     return _into_conv(conv, op, view, activation="relu")
 
 
+def fuse_limit(op: Operator, view: View) -> Match | None:
+    """Conv with ReLU, then min: ReLU6."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "mins" or op.steps[0].value <= 0:
+        return None
+    conv = view.producers.get(op.inputs[0])
+    if not isinstance(conv, Conv) or not view.only_use(conv.y) or conv.activation == "none":
+        return None
+    limit = min(op.steps[0].value, conv.limit) if conv.activation == "clip" else op.steps[0].value
+    return _into_conv(conv, op, view, activation="clip", limit=limit)
+
+
 def fuse_residual(op: Operator, view: View) -> Match | None:
     """Conv, then Add of another tensor: FIXPIPE adds it.  Of two convolutions the one produced last takes the other's result."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
@@ -246,7 +257,7 @@ def is_nonnegative(tensor: str, view: View, depth: int = 8) -> bool:
     if op is None or depth == 0:
         return False
     if isinstance(op, Conv):
-        return op.activation == "relu"
+        return op.activation != "none"
     if isinstance(op, Vector):
         return bool(op.steps) and op.steps[-1].op in ("relu", "exp", "square", "sqrt")
     return isinstance(op, Softmax) or all(is_nonnegative(name, view, depth - 1) for name in op.inputs)
@@ -284,6 +295,7 @@ RULES: tuple[Rule, ...] = (
     Rule("fold-affine", fold_affine),
     Rule("fuse-residual", fuse_residual),
     Rule("fuse-relu", fuse_relu),
+    Rule("fuse-limit", fuse_limit),
     Rule("simplify-steps", simplify_steps),
     Rule("merge-chains", merge_chains),
     Rule("swap-operands", swap_operands),

@@ -119,7 +119,7 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
             computed[k] = _fresh(computed[k], begin)
         main[k] = [demand(spec.kernel, rows, spec.in_h) for rows in computed[k]]
     inside = tuple(bool(r) for r in readers)
-    staged, loads = _residence(unit, start, stop, count, computed, main, inside, ring, begin)
+    staged, loads = _residence(unit, start, stop, count, computed, main, own, inside, ring, begin)
     carried = tuple(inside[k] and staged[spec.y.storage].cached for k, spec in enumerate(kernels))
     return Blocks(start, stop, count, tuple(map(tuple, computed)), tuple(map(tuple, own)), inside, carried, staged, loads)
 
@@ -203,6 +203,7 @@ def _residence(
     count: int,
     computed: list[list[Rows]],
     main: list[list[Rows]],
+    own: list[list[Rows]],
     inside: tuple[bool, ...],
     ring: frozenset[int],
     begin: tuple[int, ...],
@@ -234,7 +235,8 @@ def _residence(
             for k, reads_as in wanted:
                 hull = hull.hull(_wanted(reads_as, main[k][t], computed[k][t]))
             for k, _ in made:
-                hull = hull.hull(computed[k][t])
+                # what a block hands out may have been made by an earlier one
+                hull = hull.hull(computed[k][t]).hull(own[k][t])
             touched.append(hull)
         rows = tuple(touched)
         cached = storage in ring and _overlap(rows)

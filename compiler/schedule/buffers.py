@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 
 class Wish(NamedTuple):
-    """A buffer of `size` blocks that is live from step `birth` to step `death`, both included."""
+    """A buffer of `size` blocks that is live from step `birth` to step `death`, both included.
+
+    touched: the steps that write or read it, as bits; 0: all of them.
+    """
 
     name: str
     size: int
     birth: int
     death: int
+    touched: int = 0
+
+
+Apart = Callable[[Sequence[Wish]], NDArray[np.bool_]]  # wishes -> bool [n, n], pairs that must not share
 
 
 @njit(cache=True)
-def _place(life, stretch, at):  # type: ignore[no-untyped-def]
-    """Fill `at` with offsets of buffers (int64 [n, 3] of size, birth, death), taken in their order; returns the blocks needed in all."""
-    n = life.shape[0]
+def _place(size, apart, at):  # type: ignore[no-untyped-def]
+    """Fill `at` with offsets of buffers of int64 [n] `size`, taken in their order; returns the blocks needed in all."""
+    n = size.shape[0]
     by_offset = np.empty(n, np.int64)  # those placed so far, by offset
     peak = 0
     for i in range(n):
-        size, birth, death = life[i, 0], life[i, 1] - stretch, life[i, 2] + stretch
         offset = 0
         for p in range(i):
             j = by_offset[p]
-            if life[j, 1] - stretch > death or birth > life[j, 2] + stretch:
+            if not apart[i, j]:
                 continue
-            if offset + size <= at[j]:
+            if offset + size[i] <= at[j]:
                 break
-            offset = max(offset, at[j] + life[j, 0])
+            offset = max(offset, at[j] + size[j])
         at[i] = offset
         p = i
         while p > 0 and at[by_offset[p - 1]] > offset:
             by_offset[p] = by_offset[p - 1]
             p -= 1
         by_offset[p] = i
-        peak = max(peak, offset + size)
+        peak = max(peak, offset + size[i])
     return peak
+
+
+def together(wishes: Sequence[Wish], stretch: int = 0) -> NDArray[np.bool_]:
+    """bool [n, n]: pairs whose lives, longer by `stretch` steps at both ends, overlap."""
+    birth = np.array([wish.birth for wish in wishes], np.int64) - stretch
+    death = np.array([wish.death for wish in wishes], np.int64) + stretch
+    found: NDArray[np.bool_] = birth[:, None] <= death[None, :]
+    return found & found.T
 
 
 def allocate(wishes: Sequence[Wish]) -> tuple[dict[str, int], int]:
@@ -49,14 +64,18 @@ def allocate(wishes: Sequence[Wish]) -> tuple[dict[str, int], int]:
     return fit(wishes, 0, 0)
 
 
-def fit(wishes: Sequence[Wish], capacity: int, reach: int) -> tuple[dict[str, int], int]:
-    """`allocate`, with lifetimes stretched by `reach` steps where that still fits, so that neighbours in time can overlap."""
+def fit(wishes: Sequence[Wish], capacity: int, reach: int, apart: Apart | None = None) -> tuple[dict[str, int], int]:
+    """`allocate`, with lifetimes stretched by `reach` steps where that still fits, so that neighbours in time can overlap.
+
+    apart: says which of the ordered wishes must not share, where that does not follow from their lifetimes.
+    """
     ordered = sorted(wishes, key=_order)
-    life = np.array([wish[1:] for wish in ordered], np.int64).reshape(len(ordered), 3)
+    size = np.array([wish.size for wish in ordered], np.int64)
     at = np.empty(len(ordered), np.int64)
+    needed = together(ordered) if apart is None else apart(ordered)
     peak = 0
     for stretch in range(reach, -1, -1):
-        peak = _place(life, stretch, at)
+        peak = _place(size, needed | together(ordered, stretch) if stretch else needed, at)
         if peak <= capacity:
             break
     return {wish.name: offset for wish, offset in zip(ordered, at.tolist(), strict=True)}, peak
@@ -66,12 +85,12 @@ def _order(wish: Wish) -> tuple[int, int, str]:
     return -wish.size, wish.birth, wish.name
 
 
-def fits(wishes: Sequence[Wish], capacity: int) -> bool:
-    """Whether `allocate` stays within `capacity` blocks: mostly clear from sums."""
+def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> bool:
+    """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum(wish.size for wish in wishes) <= capacity:
         return True
     change: dict[int, int] = {}
-    for _, size, birth, death in wishes:
+    for _, size, birth, death, _ in wishes:
         change[birth] = change.get(birth, 0) + size
         change[death + 1] = change.get(death + 1, 0) - size
     live = 0
@@ -79,4 +98,4 @@ def fits(wishes: Sequence[Wish], capacity: int) -> bool:
         live += change[step]
         if live > capacity:
             return False
-    return allocate(wishes)[1] <= capacity
+    return fit(wishes, capacity, 0, apart)[1] <= capacity

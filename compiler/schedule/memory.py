@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.ir.graph import Pool
-from compiler.schedule.blocks import Blocks
-from compiler.schedule.buffers import Wish, fit
+from compiler.schedule.blocks import Blocks, Staged
+from compiler.schedule.buffers import Apart, Wish, fit
+from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.schedule.window import touching
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 # where a convolution's results go first
@@ -53,7 +55,7 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
         (Memory.UB, _ub_wishes(unit, plan, blocks), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
-        at, need = fit(wishes, have, 1)
+        at, need = fit(wishes, have, 1, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, wishes, need, have))
         if flip:
@@ -107,6 +109,27 @@ def _iterations(unit: Unit, blocks: Blocks) -> int:
     return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
 
 
+def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
+    """What `fit` needs to know of a segment's order beside the buffers' lifetimes."""
+    return (lambda wishes: apart(unit, blocks, wishes, window == 1)) if sliding else None
+
+
+def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
+    """Staged storage -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations.
+
+    A window without limit keeps a slot per iteration, also of what several operators load and read: the last of them may be far behind.
+    """
+    iterations = _iterations(unit, blocks)
+    found = {}
+    for staged in blocks.staged.values():
+        if window == "all":
+            several = staged.produced or staged.birth < staged.death
+            found[staged.storage] = iterations if several else min(prefetch, iterations)
+        else:
+            found[staged.storage] = min(window if staged.produced else prefetch, iterations)
+    return found
+
+
 def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
     for k, tiling in enumerate(plan.tilings):
@@ -114,22 +137,27 @@ def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     return wishes
 
 
-def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: int) -> list[Wish]:
+def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
+    """Size of one of a staged storage's slots, or of the ring that holds all of them."""
+    storage = unit.storages[staged.storage]
+    return _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
+
+
+def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> list[Wish]:
     """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
     repeated = _iterations(unit, blocks) > 1
     last = blocks.stop - blocks.start - 1
     wishes = []
-    for staged in blocks.staged.values():
-        storage = unit.storages[staged.storage]
-        slots = (window if staged.produced else prefetch) if repeated else 1
-        size = _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
+    for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
+        staged = blocks.staged[storage]
+        size = slot_blocks(unit, staged, slots)
         if staged.cached:
-            wishes.append(Wish(f"t{staged.storage}.0", size, 0, last))
-            continue
-        whole = repeated and (slots == 2 or not staged.produced)
-        for slot in range(slots):
-            birth, death = (0, last) if whole else (staged.birth, staged.death)
-            wishes.append(Wish(f"t{staged.storage}.{slot}", size, birth, death))
+            wishes.append(Wish(f"t{storage}.0", size, 0, last))
+        elif repeated and (slots > 1 or not staged.produced):
+            wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
+        else:
+            touched = sum(1 << k for k in set.union(*touching(unit, blocks, storage)))
+            wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, touched))
     return wishes
 
 
@@ -140,9 +168,14 @@ def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wi
         return []
     if tiling.weights == "resident":
         last = blocks.stop - blocks.start - 1
-        return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else (k, k)))]
+        return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else _scratch(k)))]
     size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
-    return [Wish(f"w{k}.{slot}", size, k, k) for slot in (0, 1)]
+    return [Wish(f"w{k}.{slot}", size, *_scratch(k)) for slot in (0, 1)]
+
+
+def _scratch(k: int) -> tuple[int, int, int]:
+    """Life of what only operator k touches, and only while it works."""
+    return k, k, 1 << k
 
 
 def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
@@ -153,6 +186,8 @@ def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
         return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
     if isinstance(spec, SoftmaxSpec):
         return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
+    if isinstance(spec, ResampleSpec):
+        return spec.slot_blocks(tiling.tile_planes, tiling.tile_rows)
     assert isinstance(spec, VectorSpec)
     return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
 
@@ -170,22 +205,22 @@ def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     wishes = []
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[blocks.start + k]
-        life = (0, last) if repeated else (k, k)
+        life = (0, last) if repeated else _scratch(k)
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
             wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
             tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
             if way_out(unit, blocks, k) != TO_L1:
-                wishes += [Wish(f"o{k}.{slot}", tile, k, k) for slot in (0, 1)]
+                wishes += [Wish(f"o{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
             if spec.residual is not None:
-                wishes += [Wish(f"r{k}.{slot}", tile, k, k) for slot in (0, 1)]
+                wishes += [Wish(f"r{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
             continue
         assert isinstance(tiling, VectorTiling)
-        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling), 8), k, k) for slot in (0, 1)]
+        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling), 8), *_scratch(k)) for slot in (0, 1)]
         if isinstance(spec, VectorSpec) and (spec.steps[:, 3] >= 0).any():
             wishes.append(Wish(f"b{k}", _round(2 * len(spec.steps) * spec.y.planes, 8), *life))
         elif isinstance(spec, SoftmaxSpec) and spec.gaps:
             wishes.append(Wish(f"b{k}", _round(spec.y.planes, 8), *life))
         elif isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), k, k))
+            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), *_scratch(k)))
     return wishes

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.memory import slot_counts
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
@@ -26,12 +27,13 @@ _EXTENSIVE = (
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
     "read_cycles", "write_cycles", "drain_cycles",
 )  # fmt: skip
-_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores")
+_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores", "sliding")
 _OF_A_CORE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
     "iterations", "drain_cycles",
 )  # fmt: skip
 FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_INTENSIVE)
+_ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
 
 
@@ -43,23 +45,17 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
-        rows = [size for r in blocks.computed[k] if (size := r.size)]
-        if isinstance(spec, ConvSpec):
-            assert isinstance(tiling, ConvTiling)
-            _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
-        else:
-            assert isinstance(tiling, VectorTiling)
-            _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
-        out[_AT["row_share"]] += sum(rows) / spec.out_h
+        rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
+        out[_AT["row_share"]] += rows / spec.out_h
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
         size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
-    for staged in blocks.staged.values():
-        slots = plan.window if staged.produced else plan.prefetch
-        high = staged.high(slots, images) if staged.cached else staged.high(1, images) * (slots if plan.blocks > 1 else 1)
-        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[staged.storage].row_blocks
+    for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
+        staged = blocks.staged[storage]
+        high = staged.high(count, images) * (1 if staged.cached else count)
+        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
     ddr = unit.machine.ddr
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
@@ -67,15 +63,35 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     iterations = out[_AT["iterations"]] = plan.blocks * images
     for name in _OF_A_CORE:
         out[_AT[name]] *= -(-iterations // cores) / iterations
-    engines = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
     moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
-    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in engines))
+    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in _ENGINES))
     out[_AT["operators"]] = len(plan.operators)
     out[_AT["segments"]] = 1
-    out[_AT["window"]] = plan.window * len(plan.operators)
+    out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
+    out[_AT["sliding"]] = plan.sliding * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
     out[_AT["cores"]] = cores * len(plan.operators)
     return np.array(out, np.float64)
+
+
+def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
+    """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
+    out = [0.0] * len(FEATURES)
+    _operator(out, unit, tables(unit.machine), tiling, blocks, k, 1)
+    return max(out[_AT[name]] for name in (*_ENGINES, "mte3_on_chip_cycles"))
+
+
+def _operator(out: list[float], unit: Unit, t: CostTables, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
+    """Adds operator k of the segment to the features; returns the rows that it computes."""
+    spec = unit.kernels[blocks.start + k]
+    rows = [size for r in blocks.computed[k] if (size := r.size)]
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
+    else:
+        assert isinstance(tiling, VectorTiling)
+        _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
+    return sum(rows)
 
 
 def _conv(
@@ -142,7 +158,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -166,6 +182,10 @@ def _vector(
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+    elif isinstance(s, ResampleSpec):
+        runs = len(s.columns) + len(s.rows)
+        repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
+        read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
     else:
         repeats, calls = size / 8 * 10, tiles * 10
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
@@ -187,6 +207,6 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     count = len(_EXTENSIVE)
     out[..., :count] = np.log2(1.0 + x[..., :count])
     out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
-    for name in ("window", "prefetch", "streamed_share", "row_share", "cores"):
+    for name in ("window", "prefetch", "streamed_share", "row_share", "cores", "sliding"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators
     return out.astype(np.float32)

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Operator, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
 from compiler.ir.interpret import chain
 
 Values = frozenset[float]
@@ -25,11 +25,17 @@ def output_gaps(op: Operator, inputs: list[Values], kind: type[np.floating]) -> 
         return frozenset().union(*inputs)
     if isinstance(op, Pool | Shuffle):
         return inputs[0]
+    if isinstance(op, Resample):
+        filled = {op.fill} if op.rows.has_empty or op.columns.has_empty else set()
+        sums = [a * b for a in op.rows.sums or (1.0,) for b in op.columns.sums or (1.0,)]
+        return frozenset({float(kind(value * total)) for value in inputs[0] for total in sums} | filled)
     if isinstance(op, Softmax):
         return frozenset({0.0})
     if isinstance(op, Conv):
         residual = inputs[1] if op.residual is not None else frozenset({0.0})
-        return frozenset(max(0.0, v) for v in residual) if op.activation == "relu" else residual
+        if op.activation == "none":
+            return residual
+        return frozenset(min(max(0.0, v), op.limit) if op.activation == "clip" else max(0.0, v) for v in residual)
     steps, guard = guarded(op, inputs, kind)
     return frozenset(_chain(steps, GUARD if guard else values[0], values, kind) for values in _combinations(inputs))
 

@@ -7,6 +7,7 @@ pipe; it ranks points, the simulator judges them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, VectorTiling
 from compiler.ir.graph import Pool
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
 
@@ -299,9 +300,17 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         constants *= 2 * len(spec.steps) if (spec.steps[:, 3] >= 0).any() else 0
     elif isinstance(spec, PoolSpec):
         constants = rows * spec.out_w if spec.counts_at >= 0 else 0
+    elif isinstance(spec, ResampleSpec):
+        constants = 0
     slot_blocks = max(8, min(slot_blocks, (unit.machine.buffer_blocks(Memory.UB) - constants) // 16 * 8))
     if isinstance(spec, SoftmaxSpec):
         return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // ((spec.y.planes + 2) * spec.out_w))))
+    if isinstance(spec, ResampleSpec):
+        whole = spec.slot_blocks(1, rows)
+        if whole <= slot_blocks:
+            return VectorTiling(tile_planes=max(1, min(spec.y.planes, slot_blocks // whole)), tile_rows=max(1, rows))
+        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda r: spec.slot_blocks(1, r))
+        return VectorTiling(tile_planes=1, tile_rows=max(1, fitting))
     per_row, extra = spec.out_w, 0
     if isinstance(spec, PoolSpec):
         assert isinstance(spec.kernel, Pool)

@@ -11,13 +11,15 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.emit import weights
-from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Shuffle, Softmax, Vector
+from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Resample, Shuffle, Softmax, Vector
 from compiler.ir.layout import Layout, Placement, assign
 from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
 from compiler.tile.machine import check_machine
@@ -163,7 +165,36 @@ class SoftmaxSpec(KernelSpec):
     gaps: tuple[int, ...]
 
 
-AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec
+@dataclass(frozen=True, eq=False)
+class ResampleSpec(KernelSpec):
+    """Columns first, then rows.
+
+    columns, rows: `Taps.runs`, empty where every place stays; bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
+    """
+
+    columns: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    @property
+    def weighted(self) -> bool:
+        """Whether a place is the sum of several, so that products need a place of their own."""
+        return bool(self.columns[:, 6].any() or self.rows[:, 6].any())
+
+    @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
+    def input_rows(self, rows: int) -> int:
+        """The most rows of input that `rows` neighbouring rows of output come from."""
+        windows = sliding_window_view(self.bounds, min(rows, self.out_h), axis=0)
+        return max(1, int((windows[:, 1].max(axis=1) - windows[:, 0].min(axis=1)).max()))
+
+    def slot_blocks(self, planes: int, rows: int) -> int:
+        """Blocks of UB for a tile: input, columns done, rows done, products."""
+        middle = self.input_rows(rows) * self.out_w if len(self.columns) else 0
+        last = rows * self.out_w if len(self.rows) or not len(self.columns) else 0
+        return planes * (self.input_rows(rows) * self.in_w + middle + last + (max(middle, last) if self.weighted else 0))
+
+
+AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +254,9 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
         out |= {"window": [*kernel.weights.shape[2:], *kernel.stride, *kernel.dilation, *kernel.pads], "act": kernel.activation}
     elif isinstance(kernel, Pool):
         out |= {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+    elif isinstance(spec, ResampleSpec):
+        assert isinstance(kernel, Resample)
+        out |= {"columns": spec.columns.tolist(), "rows": spec.rows.tolist(), "fill": kernel.fill}
     elif isinstance(spec, VectorSpec):
         out |= {"steps": [[int(s[0]), int(s[2]), int(s[5])] for s in spec.steps], "pixels": spec.pixels}
     return out
@@ -370,6 +404,9 @@ def _kernel_spec(
         mask = weights.pack_lanes(np.zeros(len(y.lanes), np.float32), y, dtype, gap=float(np.finfo(weights.numpy_type(dtype)).min))
         gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
         return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
+    if isinstance(op, Resample):
+        columns, rows = (np.zeros((0, 7), np.int64) if t.is_identity(size) else t.runs for t, size in ((op.columns, in_w), (op.rows, in_h)))
+        return ResampleSpec(*base, columns=columns, rows=rows, bounds=op.rows.bounds)
     assert isinstance(op, Vector)
     steps = _steps(op, y, constants, dtype, [gap_values[name] for name in op.inputs])
     return VectorSpec(*base, steps=steps, pixels=tuple(shapes[name] != shapes[op.y] for name in op.inputs))

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import Machine, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
@@ -126,6 +126,8 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
         for i in range(len(spec.steps)):
             if spec.steps[i, 3] >= 0:
                 reads += [Operand(f"{what}{i}", ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
+    elif isinstance(spec, ResampleSpec):
+        steps = max(1, len(spec.columns) + len(spec.rows))
     elif isinstance(spec, SoftmaxSpec) and spec.gaps:
         reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
     elif isinstance(spec, PoolSpec):
@@ -145,6 +147,8 @@ def _input_rows(spec: AnySpec, rows: int) -> int:
         rows = (rows - 1) * kernel.stride[0] + (kernel.weights.shape[2] - 1) * kernel.dilation[0] + 1
     elif isinstance(kernel, Pool):
         rows = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
+    elif isinstance(spec, ResampleSpec):
+        rows = spec.input_rows(rows)
     return min(rows, spec.in_h)
 
 

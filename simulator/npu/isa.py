@@ -86,6 +86,7 @@ class Activation(IntEnum):
 
     none = 0
     relu = 1
+    clip = 2  # min(relu, LIMIT)
 
 
 # P words by opcode -----------------------------------------------------------------------------------------------
@@ -111,8 +112,9 @@ M_MPAD, M_K, M_N1, M_ACC = range(P, P + 4)
 
 # FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at
 # D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32).  S1: float32 bias[N1*16] in UB or -1;
-# S2: residual in UB, planes of stride RPLANE, or -1; then ACT.  Arithmetic in float32, one rounding at the end.
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT = range(P, P + 6)
+# S2: residual in UB, planes of stride RPLANE, or -1; then ACT, whose LIMIT is the bits of a float32.
+# Arithmetic in float32, one rounding at the end.
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(P, P + 7)
 
 # VECTOR: REPEATS (<= 255) of BLOCKS (<= 8) blocks; block b of repeat r at base + r*xRS + b*xBS.  Repeats run in order, so
 # a dst (and s0 or s1) with repeat stride 0 accumulates.  IMM holds the bits of a float32; for VCONVERT it holds the source DataType.
@@ -166,7 +168,7 @@ OPS: dict[Op, OpSpec] = {
     ),
     Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc")),
     Op.FIXPIPE: OpSpec(
-        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2, ("m", "mpad", "n1", "dplane", "rplane", "act"),
+        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2, ("m", "mpad", "n1", "dplane", "rplane", "act", "limit"),
     ),
     Op.VFILL: _vector(0, "simple"),
     Op.VCOPY: _vector(1, "simple"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import reprlib
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -322,12 +323,50 @@ def _load(path: FilePath, _stamp: int) -> Machine:
 
 
 def load_machine(name_or_path: str) -> Machine:
-    """A preset by name, or a YAML file by path.
+    """A preset by name, or a YAML file by path; behind a colon values that differ: `edge:cores=4,ddr.bytes_per_cycle=128`.
 
     Raises `BadInputError` naming the file, the dotted key and the presets that exist.
     """
+    name, colon, changes = name_or_path.partition(":")
+    if not colon or FilePath(name_or_path).is_file():
+        return _read(name_or_path)
+    return _changed(_read(name), changes, name_or_path)
+
+
+def _read(name_or_path: str) -> Machine:
     preset = configs_folder() / "machines" / f"{name_or_path}.yaml"
     path = preset if name_or_path in preset_names() else FilePath(name_or_path)
     if not path.is_file():
         raise BadInputError(f"machine {name_or_path!r}: no such preset or file; presets: {', '.join(preset_names())}")
     return _load(path, path.stat().st_mtime_ns)
+
+
+def _changed(machine: Machine, changes: str, where: str) -> Machine:
+    """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
+    raw = machine.model_dump(mode="json")
+    raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
+    for change in changes.split(","):
+        key, equals, value = change.partition("=")
+        *folders, last = key.split(".")
+        at: Any = raw
+        for folder in folders:
+            at = at.get(folder) if isinstance(at, dict) else None
+        if not equals or not isinstance(at, dict) or last not in at:
+            raise BadInputError(
+                f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200"
+            )
+        at[last] = value if last == "name" else _number(value)
+    try:
+        return Machine.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
+
+
+def _number(text: str) -> int | float | str:
+    """What YAML would make of it; a text where it is no number, for the validation to refuse."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

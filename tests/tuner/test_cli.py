@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.derive.plan import Plan, parse_plan
 from compiler.frontend import lower
+from compiler.frontend.macs import model_macs
 from compiler.tile.primitives import parse as parse_schedule
 from compiler.tile.spec import make_unit
 from simulator.npu import isa
@@ -37,7 +38,7 @@ from tuner.check import load_feeds, relative_error
 from tuner.cli import main
 from tuner.commands.options import parse_input, parse_plans, parse_shapes, parse_tags, parse_weights
 from tuner.log import Origin, RunLog
-from tuner.macs import model_macs, npu_macs, program_macs
+from tuner.macs import npu_macs, program_macs
 from tuner.reference import reference
 from tuner.request import StudyRequest, TuneRequest
 from tuner.source import Source, write_source
@@ -191,7 +192,7 @@ def test_run_reads_and_writes_npz(cli, compiled, tmp_path):
 
 def rewritten(compiled: Path, model: Path, out: Path, change: Callable[[Container], Container]) -> Path:
     """The compiled file with another container in it, sealed as it should be."""
-    package(open_source(Source(model, load_machine("edge"))).model, change(decode(read_container(compiled))), out)
+    package(open_source(Source(model, load_machine("edge"))).part, change(decode(read_container(compiled))), out)
     return out
 
 
@@ -402,7 +403,7 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     copied.write_bytes(model.read_bytes())
     opened = open_source(Source(copied, load_machine("edge")))
     write_source(run, opened.source, opened.unit.graph.digest)
-    package(opened.model, build_variants(opened.compiler, chosen), run / "best.onnx")
+    package(opened.part, build_variants(opened.compiler, chosen), run / "best.onnx")
     return run
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_all, single_operators
+from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_all, single_operators, spread
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import Infeasible, Plan
 from compiler.frontend import lower
@@ -89,9 +89,9 @@ def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     assert measured >= 2
 
 
-def test_the_layer_by_layer_plan_is_the_genome_of_single_operators() -> None:
+def test_the_layer_by_layer_plan_is_the_genome_of_single_operators_over_all_cores() -> None:
     u = unit("residual_block")
-    answer = Evaluator(u, LEVELS).answer(Ask("program", singles(u)))
+    answer = Evaluator(u, LEVELS).answer(Ask("program", spread(u, singles(u))))
     assert Plan.model_validate(json.loads(answer.payload)["plan"]) == layer_by_layer(u)
 
 

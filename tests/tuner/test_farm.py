@@ -18,7 +18,7 @@ from ray import cloudpickle
 from simulator.npu.errors import BadInputError
 from tuner import farm
 from tuner.backend import BatchSizer, pieces
-from tuner.cluster import connect, probe, worker_environment
+from tuner.cluster import OPEN_CLUSTER, connect, probe, require_token, worker_environment
 from tuner.farm import Outcome, RayBackend, SerialBackend, map_ordered
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -198,6 +198,19 @@ def test_an_address_where_nothing_answers_is_refused_in_time() -> None:
         assert time.monotonic() - start < 10
     with pytest.raises(BadInputError, match="expected host:port"):
         probe("nowhere")
+
+
+def test_an_open_cluster_on_a_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(BadInputError, match=r"192\.0\.2\.77:6379: not on this computer, and without a token"):
+        require_token("192.0.2.77:6379")  # an address that nobody has (RFC 5737)
+    for address in ("127.0.0.1:6379", "localhost:6379", "[::1]:6379", "no.such.host.invalid:1"):
+        require_token(address)
+    monkeypatch.setenv(OPEN_CLUSTER, "1")
+    require_token("192.0.2.77:6379")
+    monkeypatch.delenv(OPEN_CLUSTER)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    require_token("192.0.2.77:6379")
 
 
 def test_workers_see_the_drivers_modules_and_one_thread(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.errors import InfeasibleError
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph
-from tests.plans import resized
+from tests.plans import resized, with_cores
 from tests.tuning import QUICK
 from tuner.candidate import text_digest
 from tuner.config import TuneConfig, load_config
@@ -208,19 +208,15 @@ def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) ->
 
 def test_widths_are_looked_at_where_there_are_cores() -> None:
     """Powers of two, and all; no core without work; on one core there is nothing to choose."""
-    one, four = (make_unit(small_graph("inception_block"), with_cores(count), DataType.float16) for count in (1, 4))
+    one, four = (make_unit(small_graph("inception_block"), with_cores(load_machine("tiny"), count), DataType.float16) for count in (1, 4))
     found = first_genes(four, SegmentTable(Structures(four), len(LEVELS)), False)
     assert {gene.cores for gene in found} == {(0,), (0, 1), (0, 1, 2, 3)}
     assert all(len(gene.cores) <= gene.blocks for gene in found)
     assert [gene for gene in found if len(gene.cores) == 1] == first_genes(one, SegmentTable(Structures(one), len(LEVELS)), False)
-    assert widths(make_unit(small_graph("inception_block"), with_cores(6), DataType.float16)) == [1, 2, 4, 6]
+    assert widths(make_unit(small_graph("inception_block"), with_cores(load_machine("tiny"), 6), DataType.float16)) == [1, 2, 4, 6]
     wide = spread(four, tuple(Gene(k, k + 1) for k in range(len(four.kernels))))
     assert {gene.cores for gene in wide if four.kernels[gene.start].out_h >= 4} == {(0, 1, 2, 3)}
     assert all(realise(four, gene) for gene in wide)
-
-
-def with_cores(count: int) -> Machine:
-    return load_machine("tiny").model_copy(update={"cores": count})
 
 
 def test_proposals_are_new_legal_and_follow_the_generator() -> None:
@@ -236,10 +232,10 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     for gene in genes:
         assert 0 <= gene.start < gene.stop <= len(u.kernels)
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
-    assert {gene.window for gene in genes} == {1, 2}
+    assert len({gene.window for gene in genes if gene.sliding}) >= 3
     assert any(gene.cached for gene in genes)
     without = propose(u, table, covers, 60, np.random.default_rng(1), allowed({"change_window", "toggle_halo"}))
-    assert {gene.window for gene in without} == {1}
+    assert {(gene.window, gene.sliding) for gene in without} == {(1, False)}
     assert {gene.cached for gene in without} == {0}
 
 

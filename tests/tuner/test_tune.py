@@ -383,10 +383,10 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "halo_cache"])
+@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "placement", "halo_cache"])
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
-    summary = quick(model, run, 20, f"use.{part}=false", machine="ascend310" if part == "cores" else "edge")
+    summary = quick(model, run, 20, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
     assert summary.candidates == 20
     log, tasks = read_log(run), sorted_tasks(run)
     plans = [Plan.model_validate(json.loads(text)["plan"]) for text in tasks[tasks["kind"] == "program"]["payload"]]
@@ -400,7 +400,9 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert set(log["island"]) == {-1, 0}
         assert set(read_log(whole)["island"]) == {-1, 0, 1}
     elif part == "window":
-        assert {segment.window for segment in segments} == {1}
+        assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
+        whole_tasks = sorted_tasks(whole)
+        assert any('"sliding":true' in text for text in whole_tasks["payload"]), "with it, windows are looked at"
     elif part == "halo_cache":
         assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":
@@ -410,7 +412,11 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert {plan["blocks"] for plan in alone} == {1}, "no time is spent on measuring others either"
     elif part == "cores":
         assert {segment.cores for segment in segments} == {(0,)}
+        assert "stage" not in set(tasks["kind"])
         assert all(len(plan["cores"]) == 1 for text in tasks[tasks["kind"] != "program"]["payload"] if (plan := json.loads(text)["plan"]))
+    elif part == "placement":
+        assert "stage" not in set(tasks["kind"])
+        assert {segment.cores for segment in segments} > {(0,)}, "moves still change cores"
 
 
 def test_a_search_for_two_cores_uses_both(model: Path, tmp_path: Path) -> None:

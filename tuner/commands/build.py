@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compiler.derive.plan import Plan
+from compiler.frontend.macs import model_macs
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import program_bound
 from tuner.build import Opened, check_out, container_of, default_plan, measure_plans, open_source, package, read_plan
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_table
 from tuner.export import open_run, run_plans
-from tuner.macs import model_macs, npu_macs, program_macs
+from tuner.host import host_lines, host_nodes, mac_share
+from tuner.macs import program_macs
 from tuner.source import Source
+from tuner.summary import HostNodeSummary
 
 Style = Literal["function", "epcontext"]
 
@@ -50,9 +53,9 @@ def export(run: Path, digest: str | None, folder: Path | None, style: Style | No
 def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, as_json: bool, names: Mapping[str, str]) -> None:
     measured = measure_plans(opened.compiler, plans, names)
     container = container_of(opened.unit, measured)
-    container_bytes = package(opened.model, container, out, style)
+    container_bytes = package(opened.part, container, out, style)
     machine = opened.unit.machine
-    macs = model_macs(opened.model)
+    host = host_nodes(opened)
     levels: dict[str, Any] = {}
     for level, m in measured.items():
         levels[level] = {
@@ -76,8 +79,9 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         "machine_digest": machine.digest,
         "dtype": opened.unit.dtype.name,
         "style": style,
-        "macs": macs,
-        "npu_mac_share": npu_macs(opened.unit, opened.model) / macs if macs else 1.0,
+        "macs": model_macs(opened.model),
+        "npu_mac_share": mac_share(opened),
+        "host": [node.model_dump() for node in host],
         "operators": len(opened.unit.kernels),
         "container_bytes": container_bytes,
         "file_bytes": out.stat().st_size,
@@ -86,12 +90,14 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
     if as_json:
         print_json(report)
     else:
-        _print(report, levels)
+        _print(report, host, levels)
 
 
-def _print(report: Mapping[str, Any], levels: Mapping[str, Mapping[str, Any]]) -> None:
+def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: Mapping[str, Mapping[str, Any]]) -> None:
     print(f"{report['model']} on {report['machine']}, {report['dtype']}: {report['operators']} operators, {report['macs']:,} MACs, "
           f"{report['npu_mac_share']:.1%} of them on the NPU")  # fmt: skip
+    for line in host_lines(host):
+        print(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(
         columns,

@@ -94,11 +94,11 @@ def show_plan(path: Path, as_json: bool) -> None:
         return
     print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
     print()
-    columns = ("segment", "<operators", "blocks", "prefetch", "window", "<tilings")
+    columns = ("segment", "<operators", "blocks", "prefetch", "<window", "<tilings")
     print_table(columns, [(i, *_segment(segment)) for i, segment in enumerate(plan.segments)])
 
 
-def _segment(segment: SegmentPlan) -> tuple[str, int, int, int, str]:
+def _segment(segment: SegmentPlan) -> tuple[str, int, int, str, str]:
     tilings = []
     for tiling in segment.tilings:
         if isinstance(tiling, ConvTiling):
@@ -106,4 +106,5 @@ def _segment(segment: SegmentPlan) -> tuple[str, int, int, int, str]:
             tilings.append(f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer {tiling.weights}{chunk}")
         else:
             tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
-    return "; ".join(segment.operators), segment.blocks, segment.prefetch, segment.window, "; ".join(tilings)
+    window = f"{segment.window}{' sliding' if segment.sliding else ''}"
+    return "; ".join(segment.operators), segment.blocks, segment.prefetch, window, "; ".join(tilings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,13 +23,15 @@ from compiler.tile.spec import Unit
 from simulator.npu.errors import InfeasibleError
 from tuner.config import TuneConfig
 from tuner.cost_model import CostModel
-from tuner.evaluate import Answer, Ask
+from tuner.evaluate import COLUMNS, Answer, Ask
 from tuner.search.champions import genome_from, individual_from, individual_json
 from tuner.search.explore import allowed, first_genes, propose, unknown
+from tuner.search.placing import Placer, cut_of, one_after_another
 from tuner.search.population import Individual, Island, exchange
 from tuner.search.table import SegmentTable, key_from, key_json
 
 _READ, _WRITE, _DRAIN = (FEATURES.index(name) for name in ("read_cycles", "write_cycles", "drain_cycles"))
+_MOVED = [COLUMNS.index("ddr_read_bytes"), COLUMNS.index("ddr_write_bytes")]
 _ENGINES = [FEATURES.index(name) for name in ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")]
 
 
@@ -81,6 +83,8 @@ class Search:
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
         self.moves = allowed(off)
+        self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
+        self._staged: list[Genome] = []  # what stages led to in this generation
 
     # one generation
 
@@ -161,7 +165,7 @@ class Search:
         ]
         for reply in measure(questions):
             gene = reply.question.ask.genome[0]
-            self.table.add(gene, cycles_of(reply.answer))
+            self.table.add(gene, cycles_of(reply.answer), _moved(reply))
             if reply.answer is not None and reply.answer.features is not None:
                 self._raw[self.table.structures.key(gene)] = reply.answer.features
             self.measured_segments += 1
@@ -171,6 +175,10 @@ class Search:
     def _programs(self, measure: Measure, number: int, island: Island) -> list[Reply]:
         count = self.config.search.generation
         wanted: list[Genome] = []
+        if number == 0:
+            self._find_stages(measure)
+        for placed in self._proposed_by_placement(island)[: count // 2]:
+            self._take(placed, wanted)
         for genome in self._proposed_by_table(number, island):
             self._take(genome, wanted)
         wanted = wanted[: max(1, count * 3 // 4)]
@@ -190,6 +198,37 @@ class Search:
         replies = measure(questions)
         self._admit(island, replies)
         return replies
+
+    def _proposed_by_placement(self, island: Island) -> list[Genome]:
+        """What stages led to, then the placer's proposals, of every level in turn."""
+        if self.placer is None:
+            return []
+        by_level = []
+        for level in self._level_order():
+            good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
+            by_level.append(self.placer.proposals(level, float(self.border[level]), good, island.rng, self.seen))
+        return self._staged + [genome for turn in zip_longest(*by_level) for genome in turn if genome is not None]
+
+    def _find_stages(self, measure: Measure) -> None:
+        """Stages of the cheapest cover by short segments on one core, for one level after the other."""
+        self._staged = []
+        turn, other = divmod(self.generation, self.config.placement.every)
+        if self.placer is None or other:
+            return
+        level = self._level_order()[turn % len(self.levels)]
+        border = float(self.border[level])
+        cover = self.table.cover(level, border, longest=self.config.placement.longest, width=1)
+        pieces = None if cover is None else self.placer.pieces(cut_of(cover[0]), level, border)
+        if pieces is None:
+            return
+
+        def ask(stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
+            questions = [Question(Ask("stage", genes), -1, self.generation) for genes in stages]
+            return [cycles_of(reply.answer) for reply in measure(questions)]
+
+        staged = self.placer.staged(pieces, ask, level, border)
+        if staged is not None:
+            self._staged = list(dict.fromkeys([staged.genome, *staged.listed]))
 
     def _take(self, genome: Genome | None, wanted: list[Genome]) -> None:
         if genome is not None and genome not in self.seen and genome not in wanted:
@@ -307,6 +346,8 @@ class Search:
         """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
         rows = []
         for individual in new:
+            if not one_after_another(individual.genome):
+                continue
             alone = self.table.alone(individual.genome)
             if alone is not None and len(individual.genome) > 1:
                 rows.append((alone - individual.cycles) / (len(individual.genome) - 1))
@@ -338,22 +379,20 @@ class Search:
         return out
 
     def _expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:
-        """Predicted cycles of programs, per level: their segments as measured or predicted, less what borders save."""
+        """Predicted cycles of programs, per level: segments as measured or predicted, less what borders save, or side by side."""
         keys = [[self.table.structures.key(gene) for gene in genome] for genome in genomes]
-        open_ = {
-            key: raw for key in chain.from_iterable(keys) if self.table.cycles.get(key) is None and (raw := self._raw.get(key)) is not None
-        }
+        unmeasured = [key for key in chain.from_iterable(keys) if self.table.cycles.get(key) is None]
+        open_ = {key: raw for key in unmeasured if (raw := self._raw.get(key)) is not None}
         guessed = dict(zip(open_, self._predict(np.stack(list(open_.values()))), strict=True)) if open_ else {}
+        nothing = np.zeros(len(self.levels))
         out = []
-        for mine in keys:
-            total = -self.border * (len(mine) - 1)
-            for key in mine:
-                cycles = self.table.cycles.get(key)
-                if cycles is None:
-                    cycles = guessed.get(key)
-                if cycles is not None:
-                    total = total + cycles
-            out.append(total)
+        for genome, mine in zip(genomes, keys, strict=True):
+            known = [self.table.cycles.get(key) for key in mine]
+            cycles = np.stack([guessed.get(key, nothing) if c is None else c for key, c in zip(mine, known, strict=True)])
+            if self.placer is None or one_after_another(genome):
+                out.append(cycles.sum(0) - self.border * (len(genome) - 1))
+            else:
+                out.append(self.placer.expected(genome, cycles, self.border))
         return out
 
     # checkpoint
@@ -386,6 +425,11 @@ class Search:
 def cycles_of(answer: Answer | None) -> NDArray[np.int64] | None:
     """Per level; None where nothing was measured."""
     return None if answer is None or answer.values is None else np.asarray(answer.values[:, 0], np.int64)
+
+
+def _moved(reply: Reply) -> int:
+    values = None if reply.answer is None else reply.answer.values
+    return 0 if values is None else int(values[0, _MOVED].sum())
 
 
 def _rng_state(rng: np.random.Generator) -> dict[str, Any]:

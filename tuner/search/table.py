@@ -14,15 +14,21 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail, gene_json, gene_values
 
+_CORES = Gene._fields.index("cores") - 2  # of a tail
+_Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
+
 
 class SegmentTable:
-    """cycles: key -> int64 [levels], or None where the gene does not fit the machine."""
+    """cycles: key -> int64 [levels], or None where the gene does not fit the machine.  moved_bytes: key -> to and from DDR."""
 
     def __init__(self, structures: Structures, levels: int) -> None:
         self.structures, self.levels = structures, levels
         self.operators = len(structures.unit.kernels)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
-        self._best: list[dict[str, tuple[int, Tail]]] = [{} for _ in range(levels)]
+        self.moved_bytes: dict[Key, int] = {}
+        self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
+        self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
+        self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
 
@@ -33,34 +39,55 @@ class SegmentTable:
         """Measured cycles per level; None where not measured or not feasible."""
         return self.cycles.get(self.structures.key(gene))
 
-    def add(self, gene: Gene, cycles: NDArray[np.int64] | None) -> None:
+    def moved(self, gene: Gene) -> int:
+        """Bytes to and from DDR; 0 where not measured or not feasible."""
+        return self.moved_bytes.get(self.structures.key(gene), 0)
+
+    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0) -> None:
         key = self.structures.key(gene)
         if key in self.cycles:
             return
-        self._put(key, cycles)
+        self._put(key, cycles, moved_bytes)
 
-    def _put(self, key: Key, cycles: NDArray[np.int64] | None) -> None:
+    def _put(self, key: Key, cycles: NDArray[np.int64] | None, moved_bytes: int) -> None:
         self.cycles[key] = cycles
         if cycles is None:
             return
+        self.moved_bytes[key] = moved_bytes
         structure, tail = key
-        for level, best in enumerate(self._best):
+        width = len(tail[_CORES])
+        for level, (best, leanest) in enumerate(zip(self._best, self._lean, strict=True)):
             new = (int(cycles[level]), tail)
-            if structure not in best or new < best[structure]:
-                best[structure] = new
+            for kind in ((structure, None), (structure, width)):
+                if kind not in best or new < best[kind]:
+                    best[kind] = new
+            lean = (int(cycles[level]) + moved_bytes // self._port_bytes, *new)
+            if (structure, width) not in leanest or lean < leanest[structure, width]:
+                leanest[structure, width] = lean
 
-    def best(self, start: int, stop: int, level: int) -> tuple[int, Gene] | None:
-        """The fastest known segment over operators [start, stop) at a level."""
-        found = self._best[level].get(self.structures.structure(start, stop))
+    def best(self, start: int, stop: int, level: int, width: int | None = None) -> tuple[int, Gene] | None:
+        """The fastest known segment over operators [start, stop) at a level, on `width` cores or any number of them."""
+        found = self._best[level].get((self.structures.structure(start, stop), width))
         return None if found is None else (found[0], Gene(start, stop, *found[1]))
 
+    def lean(self, start: int, stop: int, level: int, width: int) -> tuple[int, Gene] | None:
+        """As `best`, but the least of cycles and bytes on the port together: what is fast while others use the port, too."""
+        found = self._lean[level].get((self.structures.structure(start, stop), width))
+        return None if found is None else (found[1], Gene(start, stop, *found[2]))
+
     def cover(
-        self, level: int, border: float = 0.0, noise: float = 0.0, rng: np.random.Generator | None = None, longest: int = MAX_SEGMENT
+        self,
+        level: int,
+        border: float = 0.0,
+        noise: float = 0.0,
+        rng: np.random.Generator | None = None,
+        longest: int = MAX_SEGMENT,
+        width: int | None = None,
     ) -> tuple[Genome, NDArray[np.float64]] | None:
         """The cheapest known cover of all operators, and the cost of covering the first j, float64 [operators + 1].
 
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
-        None where some operator has no known segment.
+        width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
         """
         best = self._best[level]
         cost = np.full(self.operators + 1, np.inf)
@@ -68,7 +95,9 @@ class SegmentTable:
         back: list[tuple[int, Tail] | None] = [None] * (self.operators + 1)
         factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
         for at, (i, j, structure) in enumerate(self._pairs):
-            found = best.get(structure)
+            found = best.get((structure, width))
+            if found is None and j - i == 1:
+                found = best.get((structure, None))
             if found is None or j - i > longest:
                 continue
             price = max(found[0] - border, 0.5 * found[0])
@@ -117,12 +146,15 @@ class SegmentTable:
         return tuple(genes)
 
     def state(self) -> list[list[Any]]:
-        """JSON form: [key, cycles or null]."""
-        return [[key_json(key), None if cycles is None else [int(v) for v in cycles]] for key, cycles in self.cycles.items()]
+        """JSON form: [key, cycles or null, bytes moved]."""
+        return [
+            [key_json(key), None if cycles is None else [int(v) for v in cycles], self.moved_bytes.get(key, 0)]
+            for key, cycles in self.cycles.items()
+        ]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        for key, cycles in state:
-            self._put(key_from(key), None if cycles is None else np.array(cycles, np.int64))
+        for key, cycles, moved_bytes in state:
+            self._put(key_from(key), None if cycles is None else np.array(cycles, np.int64), int(moved_bytes))
 
 
 def key_json(key: Key) -> list[Any]:

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from compiler.derive.gene import (
+    ALL,
     BLOCK_COUNTS,
+    FORMULA,
+    WINDOWS,
     Gene,
     Structures,
     block_counts,
@@ -19,9 +22,10 @@ from compiler.derive.gene import (
     realise,
     realise_all,
     single_operators,
+    spread,
 )
 from compiler.derive.moves import verify
-from compiler.derive.plan import ConvTiling, Infeasible, Plan, parse_plan
+from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.memory import place
@@ -43,8 +47,8 @@ def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gen
     counts = block_counts(u, start, stop)
     choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))
     return Gene(
-        start, stop, int(rng.choice(counts)), int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.integers(len(CHUNK_BUDGETS))),
-        bool(rng.integers(2)), choices,
+        start, stop, int(rng.choice(counts)), int(rng.integers(1, MAX_PREFETCH + 1)), int(rng.choice(WINDOWS)),
+        int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices, (0,), -int(rng.integers(2)), bool(rng.integers(2)),
     )  # fmt: skip
 
 
@@ -62,9 +66,11 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
             continue
         realised += 1
         assert plan.operators == tuple(spec.name for spec in u.kernels[gene.start : gene.stop])
-        assert (plan.blocks, plan.prefetch, plan.window) == (gene.blocks, gene.prefetch, gene.window)
+        assert (plan.blocks, plan.prefetch, plan.sliding) == (gene.blocks, gene.prefetch, gene.sliding)
+        if gene.window != FORMULA:
+            assert plan.window == (gene.window if gene.window != ALL else "all")
         assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
-        placed = place(u, plan, cut(u, gene.start, gene.stop, gene.blocks))
+        placed = place(u, plan, cut(u, gene.start, gene.stop, gene.blocks, plan.caching))
         if isinstance(placed, Infeasible):
             assert " of UB" in placed.what, "L1 was what realising looked at"
         else:
@@ -111,7 +117,7 @@ def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
         assert all(realise(u, gene._replace(blocks=count)) is None for count in fewer)
     plan = layer_by_layer(u)
     assert isinstance(plan, Plan)
-    assert plan == realise_all(u, genome)
+    assert plan == realise_all(u, spread(u, genome))
     assert parse_plan(plan.to_json()) == plan
     assert not isinstance(Compiler(u).compile(plan), Infeasible)
 
@@ -174,10 +180,15 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     assert Structures(wide).structure(0, 1) != structures.structure(0, 1)
     other = make_unit(small_graph("inception_block", 5), u.machine, DataType.float16)
     assert Structures(other).structure(0, len(u.kernels)) == structures.structure(0, len(u.kernels)), "weights' values cost nothing"
-    gene = Gene(0, 1, 2)
+    gene = Gene(0, 2, 2)
     changed = [gene._replace(**{name: value}) for name, value in
-               (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("resident", False), ("choices", (1,)))]  # fmt: skip
-    assert len({structures.key(g) for g in (gene, *changed)}) == 7
-    once = Gene(0, 1, 1)
+               (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("resident", False), ("choices", (1, 0)),
+                ("sliding", True))]  # fmt: skip
+    assert len({structures.key(g) for g in (gene, *changed)}) == 8
+    once = Gene(0, 2, 1)
     same = [once._replace(prefetch=1), once._replace(window=2), once._replace(resident=False)]
     assert len({structures.key(g) for g in (once, *same)}) == 1, "in one block nothing is loaded or made twice"
+    assert structures.key(once) != structures.key(once._replace(sliding=True)), "branches may run side by side"
+    single = Gene(0, 1, 2)
+    same = [single._replace(window=2), single._replace(sliding=True)]
+    assert len({structures.key(g) for g in (single, *same)}) == 1, "there is nothing between operators"

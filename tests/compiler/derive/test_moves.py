@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, choice_count, realise, whole_or, working_cores
+from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, realise, whole_or, working_cores
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
+from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit, make_unit
@@ -34,8 +35,9 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert type(gene) is Gene
         assert gene.stop - gene.start <= MAX_SEGMENT
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
-        assert gene.prefetch in (1, 2)
-        assert gene.window in (1, 2)
+        assert 1 <= gene.prefetch <= MAX_PREFETCH
+        assert gene.window in WINDOWS
+        assert gene.sliding or gene.window == 1, "slots that nobody uses"
         assert 0 <= gene.chunk < len(CHUNK_BUDGETS)
         assert all(0 <= choice < choice_count(u, gene.start + k) for k, choice in enumerate(gene.choices))
         assert gene.cached == whole_or(gene, gene.cached), "one spelling"
@@ -93,12 +95,12 @@ def one_gene(before: Genome, after: Genome) -> tuple[Gene, Gene]:
     return pair
 
 
-def only(field: str) -> Callable[[Genome, Genome], bool]:
-    """One gene differs, in one field."""
+def only(*names: str) -> Callable[[Genome, Genome], bool]:
+    """One gene differs, in these fields."""
 
     def check(before: Genome, after: Genome) -> bool:
         a, b = one_gene(before, after)
-        return a._replace(**{field: getattr(b, field)}) == b
+        return a._replace(**{name: getattr(b, name) for name in names}) == b
 
     return check
 
@@ -129,7 +131,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "shift_border": one_border_moved,
     "change_blocks": fewer_blocks_leave_cores_idle,
     "toggle_halo": only("cached"),
-    "change_window": only("window"),
+    "change_window": only("window", "sliding"),
     "change_prefetch": only("prefetch"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),
     "change_tiling": only("choices"),
@@ -228,8 +230,8 @@ def test_verify_says_where_a_genome_breaks() -> None:
 @given(names, seeds, st.sampled_from(["tiny", "edge"]))
 def test_features_are_finite_and_add_up(name: str, seed: int, machine: str) -> None:
     u, rng = unit(name, machine), np.random.default_rng(seed)
-    raws = []
-    for gene in mutated(u, rng, 5):
+    raws, genome = [], mutated(u, rng, 5)
+    for gene in genome:
         plan = realise(u, gene)
         if plan is not None:
             raws.append(raw_features(u, plan, gene.start))
@@ -246,5 +248,6 @@ def test_features_are_finite_and_add_up(name: str, seed: int, machine: str) -> N
     at = FEATURES.index("load_bytes")
     assert whole[at] == pytest.approx(np.log2(1 + each[:, at].sum()), rel=1e-6)
     assert whole[FEATURES.index("operators")] == sum(each[:, FEATURES.index("operators")])
-    assert 1 <= whole[FEATURES.index("window")] <= 2
-    assert 1 <= whole[FEATURES.index("prefetch")] <= 2
+    assert 1 <= whole[FEATURES.index("window")] <= max(*WINDOWS, *(gene.blocks for gene in genome))
+    assert 1 <= whole[FEATURES.index("prefetch")] <= MAX_PREFETCH
+    assert 0 <= whole[FEATURES.index("sliding")] <= 1

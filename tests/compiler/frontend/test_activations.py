@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from compiler.frontend import lower
 from compiler.frontend.activations import ACTIVATIONS
-from compiler.ir.graph import Vector
+from compiler.ir.graph import Conv, Vector
 from compiler.ir.interpret import evaluate
 from simulator.npu.machine import DataType
 from tests.everywhere import MACHINES, hold
@@ -99,3 +99,16 @@ def test_an_activation_joins_the_chain_before_it() -> None:
     for key, got in evaluate(graph, feeds).items():
         np.testing.assert_allclose(got, expected[key], rtol=1e-4, atol=1e-5)
     assert hold(model, MACHINES["edge"], DataType.float16, seed=0)
+
+
+def test_relu6_costs_nothing_behind_a_convolution() -> None:
+    """The step behind the matrix unit clips; with a residual as well."""
+    b = Builder(np.random.default_rng(5), (1, 21, 7, 6))
+    zero, limit = scalar(b, 0.0), scalar(b, 0.4)
+    x = b.node("Clip", [b.conv("x", 21), zero, limit])
+    model = b.model(b.node("Clip", [b.add(b.conv(x, 21), "x"), zero, limit]))
+    graph = lower(model)
+    assert [(type(op), op.activation, round(op.limit, 6)) for op in graph.operators if isinstance(op, Conv)] == [(Conv, "clip", 0.4)] * 2
+    assert len(graph.operators) == 2
+    for i, (name, machine) in enumerate(MACHINES.items()):
+        assert hold(model, machine, DataType.float32 if name == "ascend310" else DataType.float16, seed=i)

@@ -10,13 +10,13 @@ import pytest
 
 from compiler.frontend import load_model
 from compiler.frontend.load import prepare
+from compiler.frontend.macs import model_macs
 from compiler.frontend.made import NETWORKS, build
 from compiler.frontend.zoo import resolve, title
 from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
 from tuner.cli import main
 from tuner.export import open_run
-from tuner.macs import model_macs
 
 # millions of parameters (statistics of BatchNormalization not counted) and of multiply-accumulates as published: torchvision's tables,
 # Zoph et al. 2018 table 2, Xie et al. 2019 table 3 (mean of five wirings), Dosovitskiy et al. 2021 table 1, Devlin et al. 2019 (the

@@ -106,6 +106,7 @@ CASES: dict[str, Callable[[Builder], str]] = {
     ),
     "relabelled output": lambda b: b.node("Reshape", [b.relu("x"), b.constant(np.array([0, 2, 3, -1], np.int64))]),
     "relu of a flat image": lambda b: b.gemm(b.relu(b.node("Flatten", ["x"])), 4),
+    "cast": lambda b: b.node("Cast", [b.relu(b.node("Cast", ["x"], to=TensorProto.DOUBLE))], to=TensorProto.FLOAT),
     "dropout": lambda b: b.relu(b.node("Dropout", ["x"])),
 }
 
@@ -205,6 +206,10 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "dilated pool": (lambda b: b.max_pool("x", 2, 1, dilations=[2, 2]), "dilations [2, 2]"),
     "gemm transposed": (lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1), "transA"),
     "division by zero": (lambda b: b.node("Div", ["x", b.constant(np.array(0, np.float32))]), "zero"),
+    "cast to integers": (
+        lambda b: b.node("Cast", [b.node("Cast", ["x"], to=TensorProto.INT64)], to=TensorProto.FLOAT),
+        "to int64; kinds of float",
+    ),
     "exponents": (lambda b: b.node("Pow", ["x", b.normal((6, 1, 1))]), "exponents of shape [6, 1, 1]; one number"),
 }
 

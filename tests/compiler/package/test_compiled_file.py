@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.derive.gene import layer_by_layer
+from compiler.frontend.partition import whole
 from compiler.package import write_onnx
 from compiler.pipeline import Compiler
 from simulator.npu import isa
@@ -60,7 +61,7 @@ def container(case) -> Container:
 
 def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(case.model, encode(container), path)
+    write_onnx(whole(case.model), encode(container), path)
     np.savez(tmp_path / "x.npz", **case.feeds)
     here = Path(__file__).resolve().parents[3]
     done = subprocess.run(

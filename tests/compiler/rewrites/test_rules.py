@@ -61,6 +61,10 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([conv("x", "a"), chain("b", "a", steps=(RELU,))], ["b"], 1),
         ([conv("x", "a", residual="z"), chain("b", "a", steps=(RELU, Step("muls", 2.0)))], ["b"], 2),
     ],
+    "fuse-limit": [
+        ([conv("x", "a", activation="relu"), chain("b", "a", steps=(Step("mins", 0.5),))], ["b"], 1),
+        ([conv("x", "a", residual="z", activation="clip", limit=0.6), chain("b", "a", steps=(Step("mins", 0.9), RELU))], ["b"], 2),
+    ],
     "fuse-residual": [
         ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b"], 1),
         ([conv("x", "a"), chain("b", "z", "a", steps=(ADD, RELU))], ["b"], 2),
@@ -90,6 +94,10 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
 
 # rule -> graphs in which it must not fire
 LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
+    "fuse-limit": [
+        ([conv("x", "a"), chain("b", "a", steps=(Step("mins", 0.5),))], ["b"]),
+        ([conv("x", "a", activation="relu"), chain("b", "a", steps=(Step("mins", -0.5),))], ["b"]),
+    ],
     "shuffle-into-conv": [
         ([conv("x", "a", 6, 2, groups=3), Shuffle("b", "a", "b", DEAL)], ["b"]),
         ([conv("x", "a"), Shuffle("b", "a", "b", DEAL)], ["b", "a"]),

@@ -161,3 +161,35 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
 def test_an_unknown_machine_names_those_that_exist(name):
     with pytest.raises(BadInputError, match=r"no such preset or file; presets: ascend310, .*tiny"):
         load_machine(name)
+
+
+def test_values_that_differ_stand_behind_a_colon(tmp_path, tiny):
+    edge, other = load_machine("edge"), load_machine("edge:cores=4,ddr.bytes_per_cycle=128")
+    assert (other.name, other.cores, other.ddr.bytes_per_cycle) == ("edge-cores-4-ddr.bytes_per_cycle-128", 4, 128)
+    expected = edge.model_dump() | {"cores": 4, "name": other.name, "ddr": edge.ddr.model_dump() | {"bytes_per_cycle": 128}}
+    assert other == Machine.model_validate(expected)
+    assert other.digest == Machine.model_validate(expected).digest != edge.digest
+    path = tmp_path / "m:cores=2.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    assert load_machine(str(path)).name == "tiny", "a file of that name is a file"
+    assert load_machine("tpu-like:matrix.pipelined=false,contention.none=0.75,name=mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("edge:", r"machine 'edge:': ''; expected KEY=VALUE"),
+        ("edge:cores", r"'cores'; expected KEY=VALUE"),
+        ("edge:core=4", r"'core=4'; expected KEY=VALUE"),
+        ("edge:ddr=4", r"ddr: "),
+        ("edge:paths.0.bytes_per_cycle=4", r"expected KEY=VALUE"),
+        ("edge:cores=many", r"cores: .*got 'many'"),
+        ("edge:cores=0", r"cores: .*got 0"),
+        ("edge:name=No Name", r"name: "),
+        ("nowhere:cores=2", r"machine 'nowhere': no such preset or file"),
+    ],
+)
+def test_a_wrong_value_behind_a_colon_is_named(text, message):
+    with pytest.raises(BadInputError, match=message) as caught:
+        load_machine(text)
+    assert "\n" not in str(caught.value)

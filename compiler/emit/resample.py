@@ -1,0 +1,138 @@
+"""Rows and columns taken anew, on one block: columns first, then rows, each run of places one strided operation or a few."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.emit.records import Code, Ints, Place, flat, strided
+from compiler.emit.vector import UB_SLOT, load_tile, store_tile
+from simulator.npu.isa import Op
+
+_VFILL, _VCOPY, _VMULS, _VADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD))
+_ONE = 0x3F800000  # 1.0
+
+
+class ResampleJob(NamedTuple):
+    """`rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
+
+    fill: float32 bits.  filled: 1 where some place has no taps.  in_rows: the most that a tile reads.
+    """
+
+    dtype: int
+    tag: int
+    planes: int
+    first_row: int
+    rows: int
+    out_w: int
+    in_first: int
+    in_w: int
+    fill: int
+    filled: int
+    in_rows: int
+    tile_planes: int
+    tile_rows: int
+    slot_0: int
+    slot_1: int
+
+
+@njit(cache=True)
+def _grid(
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s0: int, s1: int, a: int, b: int, da: int, db: int, sa: int, sb: int,
+    ta: int, tb: int, imm: int,
+) -> int:  # fmt: skip
+    """A VECTOR operation over a x b blocks with strides, the axis that fills blocks better along them."""
+    if (a + 7) // 8 * b <= (b + 7) // 8 * a:
+        return strided(out, at, op, dtype, tag, d, s0, s1, a, b, da, db, sa, sb, ta, tb, imm)
+    return strided(out, at, op, dtype, tag, d, s0, s1, b, a, db, da, sb, sa, tb, ta, imm)
+
+
+@njit(cache=True)
+def _put(
+    out: Code, at: int, dtype: int, tag: int, d: int, s: int, a: int, b: int, da: int, db: int, sa: int, sb: int, weight: int, adds: int,
+    product: int,
+) -> int:  # fmt: skip
+    """d (+)= weight * s over a x b blocks; `product`: a free place for a * b blocks."""
+    if not adds:
+        return _grid(out, at, _VCOPY if weight == _ONE else _VMULS, dtype, tag, d, s, -1, a, b, da, db, sa, sb, 0, 0, weight)
+    if weight == _ONE:
+        return _grid(out, at, _VADD, dtype, tag, d, d, s, a, b, da, db, da, db, sa, sb, 0)
+    at = _grid(out, at, _VMULS, dtype, tag, product, s, -1, a, b, 1, a, sa, sb, 0, 0, weight)
+    return _grid(out, at, _VADD, dtype, tag, d, d, product, a, b, da, db, da, db, 1, a, 0)
+
+
+@njit(cache=True)
+def _worst(a: int, b: int) -> int:
+    """The most records of one `_grid`."""
+    return min((a + 7) // 8 * ((b + 254) // 255), (b + 7) // 8 * ((a + 254) // 255)) + (a + 7) // 8 + (b + 7) // 8
+
+
+@njit(cache=True)
+def emit_resample(
+    out: Code, at: int, j: ResampleJob, source: Place, target: Place, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
+) -> int:
+    """columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for r in range(0, j.rows, j.tile_rows):
+            count = min(j.tile_rows, j.rows - r)
+            begin = j.first_row + r
+            y0, y1 = 1 << 31, 0
+            for i in range(begin, begin + count):
+                y0, y1 = min(y0, bounds[i, 0]), max(y1, bounds[i, 1])
+            taken = max(0, y1 - y0)
+            x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            middle = x + j.tile_planes * j.in_rows * j.in_w
+            last = middle + (j.tile_planes * j.in_rows * j.out_w if len(columns) else 0)
+            product = last + (j.tile_planes * j.tile_rows * j.out_w if len(rows) or not len(columns) else 0)
+            size = count * j.out_w
+            if at + 12 + 2 * planes * (taken * max(j.in_w, j.out_w) + size) // 1024 >= out.shape[0]:
+                return -1
+            if taken:
+                at = load_tile(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, j.in_w, planes, taken, x)
+            v = x
+            if len(columns) and taken:
+                v = middle
+                if j.filled:
+                    at = flat(out, at, _VFILL, j.dtype, j.tag, v, -1, -1, -1, 0, 0, planes * taken * j.out_w, j.fill)
+                for k in range(len(columns)):
+                    place, step, n, first, source_step, weight, adds = columns[k]
+                    if at + 2 * _worst(n, planes * taken) >= out.shape[0]:
+                        return -1
+                    at = _put(
+                        out, at, j.dtype, j.tag, v + place, x + first, n, planes * taken, step, j.out_w, source_step, j.in_w,
+                        weight, adds, product,
+                    )  # fmt: skip
+            if len(rows) or not taken:
+                if j.filled or not taken:
+                    at = flat(out, at, _VFILL, j.dtype, j.tag, last, -1, -1, -1, 0, 0, planes * size, j.fill)
+                for k in range(len(rows)):
+                    place, step, n, first, source_step, weight, adds = rows[k]
+                    # the part of the run that lies in [begin, begin + count)
+                    skip = max(0, (begin - place + step - 1) // step)
+                    stop = min(n, (begin + count - 1 - place) // step + 1)
+                    if stop <= skip:
+                        continue
+                    n = stop - skip
+                    d = last + (place + skip * step - begin) * j.out_w
+                    s = v + (first + skip * source_step - y0) * j.out_w
+                    drow, srow = step * j.out_w, source_step * j.out_w
+                    if at + 2 * (planes + n) * _worst(j.out_w, max(planes, n)) >= out.shape[0]:
+                        return -1
+                    if n >= planes:
+                        for plane in range(planes):
+                            at = _put(
+                                out, at, j.dtype, j.tag, d + plane * size, s + plane * taken * j.out_w, j.out_w, n, 1, drow, 1, srow,
+                                weight, adds, product,
+                            )  # fmt: skip
+                    else:
+                        for i in range(n):
+                            at = _put(
+                                out, at, j.dtype, j.tag, d + i * drow, s + i * srow, j.out_w, planes, 1, size, 1, taken * j.out_w,
+                                weight, adds, product,
+                            )  # fmt: skip
+                v = last
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.out_w, planes, count, v)
+    return at

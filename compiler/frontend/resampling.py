@@ -1,0 +1,316 @@
+"""Handlers that take rows, columns and channels anew: Slice, Split, Pad, Resize, Upsample, ConvTranspose.
+
+Rows and columns become a Resample, channels a 1x1 convolution that selects them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from compiler.frontend.attributes import label
+from compiler.frontend.to_graph import Handler, Translator
+from compiler.frontend.views import Atom, C, N, P, View, host_order
+from compiler.ir.graph import Conv, Resample
+from compiler.ir.taps import Tap, Taps, places, weighted
+from simulator.npu.errors import BadInputError
+
+Values = dict[str, Any]
+Places = list[int | None]  # source of every place along an axis, None where it is filled
+CHANNELS, ROWS, COLUMNS = 1, 2, 3
+
+
+def _numbers(state: Translator, node: NodeProto, index: int, what: str) -> list[int]:
+    return [int(v) for v in state.constant(node, index, what).reshape(-1)]
+
+
+def axis_of(state: Translator, node: NodeProto, view: View, axis: int) -> int:
+    """Which of (n, c, h, w) an ONNX axis of more than one element runs over, all of it."""
+    shape = state.shapes[view.tensor]
+    atoms = view.axes[axis]
+    if host_order(view, shape) is not None and len(atoms) == 1:
+        kind, size, stride = atoms[0]
+        if kind in (N, C):
+            return kind
+        if size == shape[2] and stride == shape[3]:
+            return ROWS
+        if size == shape[3] and stride == 1:
+            return COLUMNS
+    raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one whole axis of the {shape} that it is a view of")
+
+
+def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float, out: str) -> View:
+    """`view` with some of its axes taken anew, ONNX axis -> taps, as tensor `out`."""
+    shape = state.shapes[view.tensor]
+    found = {axis_of(state, node, view, axis): taps for axis, taps in taken.items()}
+    if N in found:
+        raise state.refuse(node, f"axis 0 of {list(view.shape)} is the batch; images are taken whole")
+    tensor = view.tensor
+    rows, columns = found.get(ROWS, places(range(shape[2]))), found.get(COLUMNS, places(range(shape[3])))
+    both = ROWS in found or COLUMNS in found
+    if CHANNELS in found:
+        matrix = found[CHANNELS].matrix(shape[1])[:, :, None, None]
+        bias = np.array([0.0 if taps else fill for taps in found[CHANNELS].taps], np.float32)
+        name = state.fresh(f"{out}.channels") if both else out
+        tensor = state.emit(Conv(state.name(node, ".channels") if both else state.name(node), tensor, name, matrix, bias))
+    if both:
+        tensor = state.emit(Resample(state.name(node), tensor, out, rows, columns, fill))
+    return View(tensor, tuple(resized_atoms(atoms, shape, state.shapes[tensor]) for atoms in view.axes))
+
+
+def resized_atoms(atoms: Sequence[Atom], old: Sequence[int], new: Sequence[int]) -> tuple[Atom, ...]:
+    """Atoms of a view of whole axes, on a tensor whose axes have other sizes."""
+    out = []
+    for axis, size, stride in atoms:
+        if axis != P:
+            out.append(Atom(axis, new[axis], 1))
+        elif size == old[2] * old[3]:
+            out.append(Atom(P, new[2] * new[3], 1))
+        elif size == old[2] and stride == old[3]:
+            out.append(Atom(P, new[2], new[3]))
+        else:
+            out.append(Atom(P, new[3], 1))
+    return tuple(atom for atom in out if atom.size > 1)
+
+
+def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float = 0.0, index: int = 0) -> None:
+    """The node's output `index`: axes that stay as they are are left alone."""
+    out = node.output[index]
+    changed = {axis: taps for axis, taps in taken.items() if not taps.is_identity(view.shape[axis])}
+    state.views[out] = _take(state, node, view, changed, fill, out) if changed else view
+
+
+def slice_(state: Translator, node: NodeProto, values: Values) -> None:
+    view = state.view(node)
+    rank = len(view.shape)
+    starts, ends = _numbers(state, node, 1, "the starts"), _numbers(state, node, 2, "the ends")
+    axes = _numbers(state, node, 3, "the axes") if state.has(node, 3) else list(range(len(starts)))
+    steps = _numbers(state, node, 4, "the steps") if state.has(node, 4) else [1] * len(starts)
+    taken = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = view.shape[axis % rank]
+        chosen = range(size)[start:end:step]
+        if not len(chosen):
+            raise state.refuse(node, f"[{start}:{end}:{step}] of {size} is empty")
+        taken[axis % rank] = places(chosen)
+    _finish(state, node, view, taken)
+
+
+def split(state: Translator, node: NodeProto, values: Values) -> None:
+    view = state.view(node)
+    axis = int(values.get("axis", 0)) % len(view.shape)
+    size, parts = view.shape[axis], len(node.output)
+    if state.has(node, 1):
+        sizes = _numbers(state, node, 1, "the sizes")
+    elif "split" in values:
+        sizes = [int(v) for v in values["split"]]
+    else:
+        step = -(-size // parts)
+        sizes = [step] * (parts - 1) + [size - step * (parts - 1)]
+    if sum(sizes) != size or min(sizes) < 1:
+        raise BadInputError(f"{label(node)}: parts {sizes} of {size}")
+    begin = 0
+    for index, length in enumerate(sizes):
+        if node.output[index]:
+            _finish(state, node, view, {axis: places(range(begin, begin + length))}, index=index)
+        begin += length
+
+
+def _mirrored(i: int, size: int) -> int:
+    """A place outside [0, size), reflected at the first and the last one."""
+    period = 2 * (size - 1)
+    i = abs(i) % period if period else 0
+    return min(i, period - i)
+
+
+_OUTSIDE: dict[str, Callable[[int, int], int | None]] = {
+    "constant": lambda i, size: i if 0 <= i < size else None,
+    "edge": lambda i, size: min(max(i, 0), size - 1),
+    "reflect": _mirrored,
+    "wrap": lambda i, size: i % size,
+}
+
+
+def pad(state: Translator, node: NodeProto, values: Values) -> None:
+    mode = str(values.get("mode", "constant"))
+    if mode not in _OUTSIDE:
+        raise state.refuse(node, f"mode {mode!r}; accepted: {', '.join(_OUTSIDE)}")
+    view = state.view(node)
+    rank = len(view.shape)
+    pads = _numbers(state, node, 1, "the pads") if state.has(node, 1) else [int(v) for v in values.get("pads", ())]
+    axes = [a % rank for a in _numbers(state, node, 3, "the axes")] if state.has(node, 3) else list(range(rank))
+    if len(pads) != 2 * len(axes):
+        raise BadInputError(f"{label(node)}: {len(pads)} pads for {len(axes)} axes")
+    fill = float(state.constant(node, 2, "the value").reshape(-1)[0]) if state.has(node, 2) else float(values.get("value", 0.0))
+    taken = {}
+    for i, axis in enumerate(axes):
+        size, before, after = view.shape[axis], pads[i], pads[i + len(axes)]
+        if before or after:
+            taken[axis] = places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
+    _grown(state, node, view, taken, fill)
+
+
+def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float = 0.0) -> None:
+    """As `_finish`, for an image, whose axes of one row, column or channel may grow."""
+    x, rank = state.image(node), len(view.shape)
+    if any(axis == 0 or rank not in (3, 4) for axis in taken):
+        raise state.refuse(node, f"axes {sorted(taken)} of {list(view.shape)}; channels, rows and columns of an image are supported")
+    _, c, h, w = state.shapes[x]
+    own = {axis + 1 if rank == 3 and axis == 2 else axis: taps for axis, taps in taken.items()}
+    if CHANNELS in own:
+        matrix = own[CHANNELS].matrix(c)[:, :, None, None]
+        bias = np.array([0.0 if taps else fill for taps in own[CHANNELS].taps], np.float32)
+        x = state.emit(Conv(state.name(node, ".channels"), x, state.fresh(f"{node.output[0]}.channels"), matrix, bias))
+    rows, columns = own.get(ROWS, places(range(h))), own.get(COLUMNS, places(range(w)))
+    shape = [len(taken[axis]) if axis in taken else size for axis, size in enumerate(view.shape)]
+    state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
+
+
+def resize(state: Translator, node: NodeProto, values: Values) -> None:
+    view = state.view(node)
+    rank = len(view.shape)
+    axes = [int(a) % rank for a in values.get("axes", range(rank))]
+    old = node.op_type == "Upsample" or len(node.input) == 2
+    if not old and state.has(node, 3):
+        sizes = _numbers(state, node, 3, "the sizes")
+        scales = [size / view.shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+        if values.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise state.refuse(node, f"keep_aspect_ratio_policy {values['keep_aspect_ratio_policy']!r}; stretch is supported")
+    else:
+        given = state.constant(node, 1, "the scales") if old and state.has(node, 1) else None
+        given = np.array(values["scales"]) if given is None and "scales" in values else given
+        scales = [float(v) for v in (given if given is not None else state.constant(node, 2, "the scales")).reshape(-1)]
+        sizes = [math.floor(np.float32(view.shape[axis]) * np.float32(scale)) for scale, axis in zip(scales, axes, strict=True)]
+    if values.get("antialias", 0) and any(scale < 1 for scale in scales):
+        raise state.refuse(node, "antialias where it shrinks; only antialias = 0 is supported")
+    values = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", **values} if old else values
+    taken = {}
+    for axis, size, scale in zip(axes, sizes, scales, strict=True):
+        if size < 1:
+            raise BadInputError(f"{label(node)}: axis {axis} of {view.shape[axis]} becomes {size}")
+        if size != view.shape[axis] or scale != 1:
+            taken[axis] = _resized_axis(state, node, values, view.shape[axis], size, scale)
+    _grown(state, node, view, taken)
+
+
+# in float32, as onnxruntime has them: ties between places are decided by it
+Number = np.float32
+_HALF = Number(0.5)
+_COORDINATES: dict[str, Callable[[Number, Number, Number, Number], Number]] = {
+    "half_pixel": lambda i, size, out, scale: (i + _HALF) / scale - _HALF,
+    "half_pixel_symmetric": lambda i, size, out, scale: size / 2 * (1 - out / (scale * size)) + (i + _HALF) / scale - _HALF,
+    "pytorch_half_pixel": lambda i, size, out, scale: (i + _HALF) / scale - _HALF if out > 1 else Number(0),
+    "align_corners": lambda i, size, out, scale: i * (size - 1) / (out - 1) if out > 1 else Number(0),
+    "asymmetric": lambda i, size, out, scale: i / scale,
+}
+_ROUNDED: dict[str, Callable[[float], int]] = {
+    "round_prefer_floor": lambda x: math.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: math.floor(x + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+
+
+def _resized_axis(state: Translator, node: NodeProto, values: Values, size: int, out: int, scale: float) -> Taps:
+    """Taps of one axis of `size` places as `out` places (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
+    where = str(values.get("coordinate_transformation_mode", "half_pixel"))
+    mode, rounding = str(values.get("mode", "nearest")), str(values.get("nearest_mode", "round_prefer_floor"))
+    if where not in _COORDINATES or rounding not in _ROUNDED:
+        known = f"{', '.join(_COORDINATES)}; nearest_mode: {', '.join(_ROUNDED)}"
+        raise state.refuse(node, f"coordinate_transformation_mode {where!r}, nearest_mode {rounding!r}; accepted: {known}")
+    at = [float(_COORDINATES[where](Number(i), Number(size), Number(out), Number(scale))) for i in range(out)]
+    if mode == "nearest":
+        return places(min(max(_ROUNDED[rounding](x), 0), size - 1) for x in at)
+    if mode == "linear":
+        return weighted(_linear(min(max(x, 0.0), size - 1.0), size) for x in at)
+    if mode == "cubic":
+        outside = bool(values.get("exclude_outside", 0))
+        return weighted(_cubic(x, size, float(values.get("cubic_coeff_a", -0.75)), outside) for x in at)
+    raise state.refuse(node, f"mode {mode!r}; accepted: nearest, linear, cubic")
+
+
+def _linear(x: float, size: int) -> Iterable[Tap]:
+    left = math.floor(x)
+    return ((left, 1 - (x - left)), (min(left + 1, size - 1), x - left))
+
+
+def _cubic(x: float, size: int, a: float, exclude_outside: bool) -> Iterable[Tap]:
+    """Keys 1981: four places around x, those outside taken from the border or left out."""
+    left = math.floor(x)
+    t = x - left
+    weights = [
+        ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
+        ((a + 2) * t - (a + 3)) * t * t + 1,
+        ((a + 2) * (1 - t) - (a + 3)) * (1 - t) * (1 - t) + 1,
+        ((a * (2 - t) - 5 * a) * (2 - t) + 8 * a) * (2 - t) - 4 * a,
+    ]
+    taps = [(left - 1 + k, weight) for k, weight in enumerate(weights)]
+    if exclude_outside:
+        taps = [(place, weight) for place, weight in taps if 0 <= place < size]
+        total = sum(weight for _, weight in taps)
+        taps = [(place, weight / total) for place, weight in taps]
+    return [(min(max(place, 0), size - 1), weight) for place, weight in taps]
+
+
+def conv_transpose(state: Translator, node: NodeProto, values: Values) -> None:
+    """A convolution of the input with stride - 1 zeros between its pixels, the kernel turned around."""
+    weights = np.asarray(state.constant(node, 1, "the weight"), np.float32)
+    x = state.image(node)
+    _, c, h, w = state.shapes[x]
+    groups = int(values.get("group", 1))
+    if weights.ndim != 4 or weights.shape[0] != c or c % groups:
+        expected = f"[{c}, c_out / {groups}, kh, kw] is expected"
+        raise state.refuse(node, f"weights of shape {list(weights.shape)} for {c} channels in {groups} groups; {expected}")
+    per_group, kernel = weights.shape[1], weights.shape[2:]
+    turned = weights.reshape(groups, c // groups, per_group, *kernel).transpose(0, 2, 1, 3, 4)[:, :, :, ::-1, ::-1]
+    turned = np.ascontiguousarray(turned.reshape(groups * per_group, c // groups, *kernel))
+    bias = np.zeros(len(turned), np.float32)
+    if state.has(node, 2):
+        bias = np.asarray(state.constant(node, 2, "the bias"), np.float32)
+    spread, pads = [], []
+    dilations = tuple(int(d) for d in values.get("dilations", (1, 1)))
+    for axis, size in enumerate((h, w)):
+        stride, reach = int(values.get("strides", (1, 1))[axis]), (kernel[axis] - 1) * dilations[axis]
+        before, after = _transposed_pads(state, node, values, axis, size, stride, reach)
+        # what is left of the padding of the convolution; less than none: cut off
+        begin, end = reach - before, reach - after
+        taps: Places = [i // stride if i % stride == 0 else None for i in range((size - 1) * stride + 1)]
+        taps = taps[max(0, -begin) : len(taps) - max(0, -end)]
+        if not taps:
+            raise state.refuse(node, f"pads leave nothing of axis {axis + 2}")
+        spread.append(places(taps))
+        pads.append((max(0, begin), max(0, end)))
+    rows, columns = spread
+    if not (rows.is_identity(h) and columns.is_identity(w)):
+        x = state.emit(Resample(state.name(node, ".zeros"), x, state.fresh(f"{node.output[0]}.zeros"), rows, columns))
+    window = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
+    state.finish(node, Conv(state.name(node), x, node.output[0], turned, bias, (1, 1), dilations, window, groups))  # type: ignore[arg-type]
+
+
+def _transposed_pads(state: Translator, node: NodeProto, values: Values, axis: int, size: int, stride: int, reach: int) -> tuple[int, int]:
+    """(before, after) along one axis; output_padding makes the one behind smaller."""
+    extra = int(values.get("output_padding", (0, 0))[axis])
+    auto = values.get("auto_pad", "NOTSET")
+    if "output_shape" in values or auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = int(values["output_shape"][axis]) if "output_shape" in values else size * stride
+        total = stride * (size - 1) + extra + reach + 1 - wanted
+        small, large = total // 2, total - total // 2
+        return (large, small - extra) if auto != "SAME_UPPER" else (small, large - extra)
+    if auto == "VALID":
+        return (0, -extra)
+    pads = [int(v) for v in values.get("pads", (0, 0, 0, 0))]
+    return (pads[axis], pads[axis + 2] - extra)
+
+
+RESAMPLING: dict[str, Handler] = {
+    "ConvTranspose": conv_transpose,
+    "Pad": pad,
+    "Resize": resize,
+    "Slice": slice_,
+    "Split": split,
+    "Upsample": resize,
+}

@@ -1,0 +1,99 @@
+"""Where the places of one image axis come from: for each output place, source places and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tap = tuple[int, float]  # source place, weight
+MAX_PERIOD = 8
+
+
+@dataclass(frozen=True)
+class Taps:
+    """taps[i]: what output place i is the weighted sum of; nothing where it is filled."""
+
+    taps: tuple[tuple[Tap, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.taps)
+
+    def is_identity(self, size: int) -> bool:
+        return self == places(range(size))
+
+    @property
+    def has_empty(self) -> bool:
+        return any(not taps for taps in self.taps)
+
+    @cached_property
+    def sums(self) -> tuple[float, ...]:
+        """The different sums of the weights of a place that has some."""
+        return tuple(sorted({sum(weight for _, weight in taps) for taps in self.taps if taps}))
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """int64 [places, 2]: the first source place and one past the last; a place without any names (2^31, 0)."""
+        none = (2**31, 0)
+        return np.array([(min(s for s, _ in taps), max(s for s, _ in taps) + 1) if taps else none for taps in self.taps], np.int64)
+
+    def matrix(self, size: int) -> NDArray[np.float32]:
+        """float32 [places, size] of weights."""
+        out = np.zeros((len(self.taps), size), np.float32)
+        for i, taps in enumerate(self.taps):
+            for source, weight in taps:
+                out[i, source] += np.float32(weight)
+        return out
+
+    @cached_property
+    def runs(self) -> NDArray[np.int64]:
+        """int64 [r, 7] of (place, step, count, source, source step, float32 bits of the weight, 1 where it adds to earlier runs).
+
+        Places a step apart whose sources are a step apart, with one weight; runs that start a place come before those that add to it.
+        """
+        rows = []
+        for depth in range(max((len(taps) for taps in self.taps), default=0)):
+            level = [(i, *taps[depth]) for i, taps in enumerate(self.taps) if len(taps) > depth]
+            by_period = [_runs_of(level, period) for period in range(1, MAX_PERIOD + 1)]
+            rows += [(*run, int(depth > 0)) for run in min(by_period, key=len)]
+        return np.array(rows, np.int64).reshape(len(rows), 7)
+
+
+def _runs_of(level: Sequence[tuple[int, int, float]], period: int) -> list[tuple[int, int, int, int, int, int]]:
+    """Runs of places `period` apart that cover (place, source, weight) once.  Sources never go backwards: strides are not negative."""
+    out = []
+    for phase in range(period):
+        mine = [item for item in level if item[0] % period == phase]
+        begin = 0
+        while begin < len(mine):
+            place, source, weight = mine[begin]
+            end, step = begin + 1, 0
+            while end < len(mine) and mine[end][0] == place + (end - begin) * period and mine[end][2] == weight:
+                if end == begin + 1:
+                    step = mine[end][1] - source
+                if step < 0 or mine[end][1] != source + (end - begin) * step:
+                    break
+                end += 1
+            out.append((place, period, end - begin, source, max(0, step), int(np.float32(weight).view(np.int32))))
+            begin = end
+    return out
+
+
+def places(sources: Iterable[int | None]) -> Taps:
+    """One source place each, or none."""
+    return Taps(tuple(() if source is None else ((source, 1.0),) for source in sources))
+
+
+def weighted(rows: Iterable[Iterable[Tap]]) -> Taps:
+    """Taps with equal sources added up and weights of zero left out; a place whose weights are all zero keeps its first tap."""
+    out = []
+    for row in rows:
+        total: dict[int, float] = {}
+        for source, weight in row:
+            total[source] = total.get(source, 0.0) + weight
+        kept = tuple((source, weight) for source, weight in total.items() if weight != 0)
+        out.append(kept or tuple(total.items())[:1])
+    return Taps(tuple(out))

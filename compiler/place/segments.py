@@ -1,0 +1,60 @@
+"""Segments of a genome as a graph of work, and where a stage's groups run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.derive.gene import Genome
+from compiler.place.listing import Widths
+from compiler.tile.spec import Unit
+
+Cores = tuple[int, ...]
+
+
+def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
+    """(i, j) where segment j reads what segment i writes to DDR.
+
+    Segments are consecutive in the operators' topological order, and every storage has DDR addresses of its own: nothing else orders them.
+    """
+    segment = [i for i, gene in enumerate(genome) for _ in range(gene.start, gene.stop)]
+    pairs = {(segment[source], segment[k]) for k, sources in unit.producers.items() for source in sources}
+    return sorted((a, b) for a, b in pairs if a != b)
+
+
+def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:
+    """Cores of each group of a stage, one group beside the other.
+
+    As many groups as cores or more: the longest first, each on the core with the least work.  Fewer: cores that are left go, one group at
+    a time, to the one that takes longest, as far as all of its nodes have times for so many.
+    """
+
+    def length(group: Sequence[int], width: int) -> int:
+        return sum(times[node][width] for node in group)
+
+    if len(groups) >= cores:
+        load = [0] * cores
+        chosen: list[Cores] = [()] * len(groups)
+        for i in sorted(range(len(groups)), key=lambda i: (-length(groups[i], 1), i)):
+            core = load.index(min(load))
+            load[core] += length(groups[i], 1)
+            chosen[i] = (core,)
+        return chosen
+    known = [sorted(set[int].intersection(*(set(times[node]) for node in group))) for group in groups]
+    widths = [1] * len(groups)
+    while True:
+        left = cores - sum(widths)
+        wider = [
+            (length(group, widths[i]), -i, width)
+            for i, group in enumerate(groups)
+            for width in known[i]
+            if widths[i] < width <= widths[i] + left and length(group, width) < length(group, widths[i])
+        ]
+        if not wider:
+            break
+        _, at, width = max(wider, key=lambda choice: (choice[0], choice[1], -choice[2]))
+        widths[-at] = width
+    first, out = 0, []
+    for width in widths:
+        out.append(tuple(range(first, first + width)))
+        first += width
+    return out

@@ -1,0 +1,133 @@
+"""The nodes of a compiled ONNX file around its container: what the NPU does not support, run by onnxruntime as they stand.
+
+Nodes that do not depend on the container run before it, the others after it, in this process and on one thread.  The body of the
+compiled function is dropped on reading: what it would compute comes from the container and from nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+from simulator.npu.errors import BadInputError
+from simulator.onnx_container import DOMAIN, EP_DOMAIN, EP_OP
+
+Array = NDArray[Any]
+Values = dict[str, Array]
+_REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
+
+
+class HostNodes:
+    """inputs, outputs: of the whole model.  Raises `BadInputError` for a file that is no model with one container."""
+
+    def __init__(self, model: ModelProto, where: str) -> None:
+        graph = model.graph
+        at = [i for i, node in enumerate(graph.node) if node.domain == DOMAIN or (node.domain == EP_DOMAIN and node.op_type == EP_OP)]
+        if len(at) != 1:
+            raise BadInputError(f"{where}: {len(at)} nodes with a container, expected one")
+        self.where = where
+        partition = graph.node[at[0]]
+        weights = {tensor.name for tensor in graph.initializer}
+        self.inputs: list[ValueInfoProto] = [item for item in graph.input if item.name not in weights]
+        self.outputs: list[ValueInfoProto] = list(graph.output)
+        self.partition_inputs = [name for name in partition.input if name not in weights]
+        self.partition_outputs = list(partition.output)
+        late = set(partition.output)
+        before: list[NodeProto] = []
+        after: list[NodeProto] = []
+        for node in graph.node:
+            if node is partition:
+                continue
+            depends = bool(_reads([node]) & late)
+            (after if depends else before).append(node)
+            late.update(node.output if depends else ())
+        self._model = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+        self._model.functions.extend(f for f in model.functions if f.domain != DOMAIN)
+        read = _reads([*before, *after]) | {item.name for item in graph.output}
+        self._weights = [tensor for tensor in graph.initializer if tensor.name in read]
+        made = {name for node in before for name in node.output} | {tensor.name for tensor in self._weights}
+        wanted = set(self.partition_inputs) | _reads(after) | {item.name for item in self.outputs}
+        self._before = _Run(self, before, sorted(made & wanted))
+        self._after = _Run(self, after, [item.name for item in self.outputs if item.name in late - set(partition.output)])
+
+    def before(self, feeds: Mapping[str, Array]) -> Values:
+        """Feeds, and all that is known before the container runs: among it its inputs."""
+        return self._before(dict(feeds))
+
+    def after(self, values: Values) -> Values:
+        """values: what `before` answered, and the container's outputs.  All outputs of the model are in the answer."""
+        return self._after(values)
+
+    def index_limit(self, name: str) -> int:
+        """Below which integers of an input make sense: the shortest table that a Gather looks them up in; 2 where there is none."""
+        tables = {tensor.name: tensor for tensor in self._weights}
+        found = []
+        for node in self._before.nodes + self._after.nodes:
+            if node.op_type == "Gather" and node.input[1] == name and node.input[0] in tables:
+                axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+                found.append(tables[node.input[0]].dims[axis])
+        return min(found, default=2)
+
+
+class _Run:
+    """Some of the nodes, as a model for onnxruntime.  Types of inputs are those of the first values that come."""
+
+    def __init__(self, host: HostNodes, nodes: Sequence[NodeProto], wanted: Sequence[str]) -> None:
+        self.host, self.nodes, self.wanted = host, list(nodes), list(wanted)
+        self._session: Any = None
+        self._names: list[str] = []
+
+    def __call__(self, values: Values) -> Values:
+        if not self.wanted:
+            return values
+        try:
+            if self._session is None:
+                self._session = self._load(values)
+            found = self._session.run(self.wanted, {name: values[name] for name in self._names})
+        except _REFUSALS as error:
+            line = " ".join(str(error).split())[:300]
+            raise BadInputError(f"{self.host.where}: onnxruntime cannot run the nodes of the host: {line}") from None
+        return values | dict(zip(self.wanted, found, strict=True))
+
+    def _load(self, values: Values) -> Any:
+        model = ModelProto()
+        model.CopyFrom(self.host._model)
+        model.graph.name = "host"
+        model.graph.node.extend(self.nodes)
+        read = _reads(self.nodes)
+        model.graph.initializer.extend(tensor for tensor in self.host._weights if tensor.name in read | set(self.wanted))
+        initial = {tensor.name for tensor in model.graph.initializer}
+        self._names = sorted(name for name in read if name in values and name not in initial)
+        for name in self._names:
+            dtype = onnx.helper.np_dtype_to_tensor_dtype(values[name].dtype)
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, values[name].shape))
+        model.graph.output.extend(ValueInfoProto(name=name) for name in self.wanted)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def type_of(item: ValueInfoProto) -> tuple[np.dtype[Any], list[int]]:
+    """Data type and shape of a port; an unknown dimension is -1."""
+    kind = item.type.tensor_type
+    shape = [int(d.dim_value) if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+    return onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type or TensorProto.FLOAT), shape
+
+
+def _reads(nodes: Sequence[NodeProto]) -> set[str]:
+    """Names that nodes, or graphs inside them, read."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.input)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                names |= _reads(graph.node) | {port.name for port in graph.output}
+    return names - {""}

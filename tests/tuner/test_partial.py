@@ -1,0 +1,220 @@
+"""Models of which the NPU runs a part: the compiled file, its values through host and container, and what the commands say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto
+
+from simulator.npu.container import decode, encode
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import load_machine
+from simulator.onnx_container import DOMAIN, find_container, read_container
+from simulator.session import InferenceSession
+from tests.models import Builder
+from tests.partial_models import CONV, PARTIAL, partial_model
+from tuner.build import build_variants, default_plan, open_source, package
+from tuner.check import check_file, random_feeds
+from tuner.cli import main
+from tuner.source import Source
+
+EDGE = load_machine("edge")
+
+
+@pytest.fixture(scope="module", params=list(PARTIAL))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Name and folder with model.onnx, function.onnx and epcontext.onnx."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write(request.param, folder)
+    return request.param, folder
+
+
+def write(name: str, folder: Path) -> None:
+    onnx.save(partial_model(name), folder / "model.onnx")
+    opened = open_source(Source(folder / "model.onnx", EDGE))
+    container = build_variants(opened.compiler, dict.fromkeys(EDGE.contention, default_plan(opened.unit)))
+    package(opened.part, container, folder / "function.onnx", "function")
+    package(opened.part, container, folder / "epcontext.onnx", "epcontext")
+
+
+def stock(model: ModelProto | Path, feeds: dict[str, Any]) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    data = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def test_values_of_the_whole_chain(case: tuple[str, Path]) -> None:
+    """Through host, container and host again, for both styles; the same as onnxruntime on the model as it was."""
+    name, folder = case
+    for style in ("function", "epcontext"):
+        session = InferenceSession(folder / f"{style}.onnx")
+        feeds = random_feeds(session, 1)
+        outputs = session.run(None, feeds, "severe")
+        expected = stock(partial_model(name), feeds)
+        for mine, theirs in zip(outputs, expected, strict=True):
+            assert mine.shape == theirs.shape
+            assert mine.dtype == theirs.dtype
+            assert np.abs(mine - theirs).max() <= 1e-2 * np.abs(theirs).max()
+            assert not np.array_equal(mine, theirs)  # float16 on the NPU: the body did not run
+
+
+def test_stock_onnxruntime_runs_the_file_by_its_body(case: tuple[str, Path]) -> None:
+    name, folder = case
+    onnx.checker.check_model(onnx.load(folder / "function.onnx"), full_check=name not in ("own_function",))
+    feeds = random_feeds(InferenceSession(folder / "function.onnx"), 2)
+    for mine, theirs in zip(stock(folder / "function.onnx", feeds), stock(partial_model(name), feeds), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["middle", "tokens"])
+def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: Path) -> None:
+    write(name, tmp_path)
+    (checked, *_) = check_file(tmp_path / "function.onnx", ["none"])
+    assert checked.faults == ()
+    container = decode(read_container(tmp_path / "function.onnx"))
+    constants = np.frombuffer(container.constants, np.uint8).copy()
+    constants[: constants.size // 2] = 0
+    opened = open_source(Source(tmp_path / "model.onnx", EDGE))
+    package(opened.part, decode(encode(replace(container, constants=constants))), tmp_path / "changed.onnx")
+    (changed, *_) = check_file(tmp_path / "changed.onnx", ["none"])
+    assert any("max|out-ref|" in fault for fault in changed.faults)
+
+
+def test_the_file_holds_the_nodes_of_the_host_as_they_were(case: tuple[str, Path]) -> None:
+    name, folder = case
+    before = {node.SerializeToString(deterministic=True) for node in partial_model(name).graph.node}
+    for style in ("function", "epcontext"):
+        model = onnx.load(folder / f"{style}.onnx")
+        host = [node for node in model.graph.node if node.domain != DOMAIN and node.op_type != "EPContext"]
+        assert len(model.graph.node) == len(host) + 1
+        assert {node.SerializeToString(deterministic=True) for node in host} <= before
+        assert sorted(node.op_type for node in host) == sorted((*PARTIAL[name].refused, *PARTIAL[name].others))
+        assert [port.name for port in model.graph.input] == [port.name for port in partial_model(name).graph.input]
+
+
+def test_compiling_again_gives_the_same_bytes(case: tuple[str, Path], tmp_path: Path) -> None:
+    _, folder = case
+    assert main(["compile", str(folder / "model.onnx"), "--machine", "edge", "--out", str(tmp_path / "again.onnx")]) == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (folder / "function.onnx").read_bytes()
+
+
+# the commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def middle(tmp_path: Path) -> Path:
+    onnx.save(partial_model("middle"), tmp_path / "middle.onnx")
+    return tmp_path / "middle.onnx"
+
+
+def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compile", str(middle), "--machine", "edge", "--out", str(middle.parent / "out.onnx")]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"middle on edge, float16: 2 operators, {3 * CONV:,} MACs, 66.7% of them on the NPU"
+    assert lines[1] == "host, 0.0% of MACs: Sin 't4': not supported"
+    assert lines[2] == "host, 33.3% of MACs: 1 that are supported, apart from the one partition (Conv)"
+    assert lines[3].startswith("level")
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["npu_mac_share"] == pytest.approx(2 / 3)
+    assert [(node["op"], node["refused"], node["macs"]) for node in report["host"]] == [("Conv", False, CONV), ("Sin", True, 0)]
+    assert sum(node["mac_share"] for node in report["host"]) + report["npu_mac_share"] == pytest.approx(1)
+
+
+def test_nothing_to_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
+    onnx.save(b.model(b.node("Sin", ["x"])), tmp_path / "sin.onnx")
+    assert main(["compile", str(tmp_path / "sin.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tilefarm: nothing of it can run on the NPU: Sin 't1': not supported; supported are ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_many_refused_nodes_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
+    y = b.conv("x", 16)
+    for _ in range(15):
+        y = b.node("Cos", [b.node("Sin", [y])])
+    onnx.save(b.model(y), tmp_path / "m.onnx")
+    assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("host")]
+    assert len(lines) == 13
+    assert lines[-1] == "host, 0.0% of MACs: 18 more that are not supported (Sin, Cos)"
+
+
+def test_every_command_takes_such_a_file(middle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = middle.parent / "out.onnx"
+    assert main(["compile", str(middle), "--machine", "edge", "--out", str(out)]) == 0
+    for words in (
+        ("run", out, "--input", "random:3", "--level", "severe", "--check"),
+        ("simulate", out),
+        ("simulate", out, "--segments"),
+        ("simulate", out, "--trace", "step:1", "--inferences", "5"),
+        ("trace", out, "--out", middle.parent / "t.json"),
+        ("disasm", out, "--out", middle.parent / "out.asm"),
+    ):
+        assert main([str(word) for word in words]) == 0, words
+    assert "check of level severe: passed" in capsys.readouterr().out
+
+
+def test_tune_and_export(middle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = middle.parent / "RUN", middle.parent / "export.onnx"
+    words = ["tune", str(middle), "--machine", "edge", "--out", str(run), "--candidates", "6", "--backend", "serial"]
+    assert main(words) == 0
+    assert "host, 0.0% of MACs: Sin 't4': not supported" in capsys.readouterr().err
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["npu_mac_share"] == pytest.approx(2 / 3)
+    assert [node["op"] for node in summary["host"]] == ["Conv", "Sin"]
+    assert max(row["max_rel_error"] for row in summary["levels"].values()) <= 1e-2
+    assert main(["export", str(run), "--out", str(out)]) == 0
+    assert out.read_bytes() == (run / "best.onnx").read_bytes()
+
+
+def test_integers_and_booleans_are_fed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(partial_model("tokens"), tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
+    assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(out)]) == 0
+    session = InferenceSession(out)
+    assert [(port.name, port.shape, port.type) for port in session.get_inputs()] == [
+        ("ids", [1, 12], "tensor(int64)"),
+        ("mask", [1, 12, 1], "tensor(bool)"),
+    ]
+    ids = random_feeds(session, 0)["ids"]
+    assert ids.max() > 1  # up to the table's 50 rows, not only 0 and 1
+    assert ids.max() < 50
+    np.savez(tmp_path / "x.npz", ids=ids, mask=np.ones((1, 12, 1), bool))
+    assert main(["run", str(out), "--input", str(tmp_path / "x.npz"), "--check"]) == 0
+    capsys.readouterr()
+    for wrong, said in (
+        ({"ids": ids.astype(np.float32)}, "input 'ids': found float32 [1, 12], expected int64 [1, 12]"),
+        ({"ids": ids[:, :3]}, "input 'ids': found int64 [1, 3], expected int64 [1, 12]"),
+        ({}, "input 'ids': missing; expected int64 [1, 12]"),
+    ):
+        with pytest.raises(BadInputError) as caught:
+            session.run(None, {"mask": np.ones((1, 12, 1), bool), **wrong})
+        assert str(caught.value) == said
+    with pytest.raises(BadInputError, match=r"onnxruntime cannot run the nodes of the host: .*indices element out of data bounds"):
+        session.run(None, {"ids": ids + 1000, "mask": np.ones((1, 12, 1), bool)})
+
+
+def test_a_file_whose_node_is_of_another_container_is_refused(tmp_path: Path) -> None:
+    onnx.save(partial_model("middle"), tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
+    assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(out)]) == 0
+    model = onnx.load(out)
+    (node,) = (node for node in model.graph.node if node.domain == DOMAIN)
+    node.input[0] = "elsewhere"
+    with pytest.raises(BadInputError, match=r"its container has inputs \['t4'\], its node \['elsewhere'\]"):
+        InferenceSession(model.SerializeToString())
+    assert find_container(memoryview(model.SerializeToString()), "m") == read_container(out)

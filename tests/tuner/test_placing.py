@@ -1,0 +1,286 @@
+"""Placement in the search: pieces, list schedules, stages and descents of small networks on two cores, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Gene, Genome, Structures, single_operators
+from compiler.derive.moves import verify
+from compiler.derive.plan import Infeasible
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.machine import DataType, load_machine
+from tests.models import small_graph
+from tests.tuning import QUICK
+from tuner.candidate import text_digest
+from tuner.config import load_config
+from tuner.evaluate import COLUMNS, Ask, Evaluator
+from tuner.search.descent import Descent
+from tuner.search.explore import first_genes
+from tuner.search.placing import Placer, cut_of, one_after_another
+from tuner.search.search import Question, Reply, Search
+from tuner.search.table import SegmentTable
+
+LEVELS = ("none", "severe")
+MOVED = [COLUMNS.index("ddr_read_bytes"), COLUMNS.index("ddr_write_bytes")]
+
+
+@lru_cache(maxsize=4)
+def unit(name: str = "inception_block", cores: int = 2) -> Unit:
+    """On a machine whose bandwidth lets the cores run side by side."""
+    machine = load_machine("ascend310")
+    ddr = machine.ddr.model_copy(update={"bytes_per_cycle": 67 * cores})
+    return make_unit(small_graph(name), machine.model_copy(update={"cores": cores, "ddr": ddr}), DataType.float16)
+
+
+@lru_cache(maxsize=4)
+def measured(name: str = "inception_block", cores: int = 2) -> tuple[Evaluator, SegmentTable]:
+    """Everything that a search measures first."""
+    u = unit(name, cores)
+    evaluator, table = Evaluator(u, LEVELS), SegmentTable(Structures(u), len(LEVELS))
+    for gene in first_genes(u, table, False):
+        values = evaluator.answer(Ask("segment", (gene,))).values
+        table.add(gene, None if values is None else values[:, 0], 0 if values is None else int(values[0, MOVED].sum()))
+    return evaluator, table
+
+
+def placer(table: SegmentTable, **values: int) -> Placer:
+    return Placer(table, LEVELS, load_config(None, [f"placement.{key}={value}" for key, value in values.items()]).placement)
+
+
+def cycles(evaluator: Evaluator, kind: str, genome: Genome) -> NDArray[np.int64]:
+    values = evaluator.answer(Ask("program" if kind == "program" else "stage", genome)).values
+    assert values is not None
+    return values[:, 0]
+
+
+class Ears:
+    """Measures stages, and remembers them."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator, self.heard = evaluator, list[Genome]()
+
+    def __call__(self, stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
+        self.heard += stages
+        return [cycles(self.evaluator, "stage", genes) for genes in stages]
+
+
+def singles(table: SegmentTable) -> Genome:
+    cover = table.cover(0, longest=1, width=1)
+    assert cover is not None
+    return cover[0]
+
+
+def test_a_stage_of_everything_is_the_program() -> None:
+    evaluator, table = measured()
+    genome = tuple(gene._replace(cores=(i % 2,)) for i, gene in enumerate(singles(table)))
+    program, stage = (evaluator.answer(Ask(kind, genome)) for kind in ("program", "stage"))
+    assert program.values is not None
+    assert stage.values is not None
+    assert np.array_equal(stage.values, program.values), "roofline included"
+    assert stage.payload != program.payload
+    part = evaluator.answer(Ask("stage", genome[1:3])).values
+    assert part is not None
+    assert (part[:, 0] < program.values[:, 0]).all()
+    assert (part[:, 1] <= part[:, 0]).all(), "no stage is faster than its roofline"
+
+
+def test_side_by_side_is_faster_than_the_sum_and_slower_than_the_longest() -> None:
+    evaluator, table = measured()
+    genes = singles(table)
+    pair = [genes[k] for k in range(len(genes)) if not unit().producers[genes[k].start]][:2]
+    alone = [table.of(gene) for gene in pair]
+    both = cycles(evaluator, "stage", tuple(gene._replace(cores=(i,)) for i, gene in enumerate(pair)))
+    a, b = (known[0] for known in alone if known is not None)
+    assert max(a, b) <= both[0] < a + b
+
+
+def test_pieces_know_what_was_measured() -> None:
+    _, table = measured()
+    pieces = placer(table).pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    for genes, times, moved in zip(pieces.genes, pieces.times, pieces.moved, strict=True):
+        assert list(genes) == list(times) == list(moved)
+        assert 1 in genes
+        for width, gene in genes.items():
+            known = table.of(gene)
+            assert known is not None
+            assert (times[width], len(gene.cores)) == (known[0], width)
+            assert moved[width] > 0
+        assert list(times.values()) == sorted(times.values(), reverse=True), "more cores only where that is faster"
+    assert placer(table).pieces([(0, len(unit().kernels))], 0, 0.0) is None, "never measured"
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+def test_list_schedules_are_genomes_and_the_estimate_is_near(cores: int) -> None:
+    evaluator, table = measured("inception_block", cores)
+    p = placer(table)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    found = p.listed(pieces)
+    assert [expected for expected, _ in found] == sorted(expected for expected, _ in found)
+    assert {core for _, genome in found for gene in genome for core in gene.cores} == set(range(cores))
+    for expected, genome in found:
+        verify(unit("inception_block", cores), genome)
+        took = cycles(evaluator, "program", genome)[0]
+        assert 0.6 * took < expected < 1.6 * took
+    one = cycles(evaluator, "program", singles(table))[0]
+    assert min(cycles(evaluator, "program", genome)[0] for _, genome in found) < one
+
+
+def test_stages_are_measured_and_remembered() -> None:
+    evaluator, table = measured()
+    p, ears = placer(table), Ears(evaluator)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    staged = p.staged(pieces, ears, 0, 0.0)
+    assert staged is not None
+    assert ears.heard
+    assert staged.clusters < len(pieces.dag)
+    for genome in (staged.genome, *staged.listed):
+        verify(unit(), genome)
+        assert cut_of(genome) == cut_of(singles(table))
+    count = len(ears.heard)
+    again = p.staged(pieces, ears, 0, 0.0)
+    assert again is not None
+    assert (again.genome, len(ears.heard)) == (staged.genome, count)
+    other = p.staged(pieces, ears, 1, 0.0)
+    assert other is not None, "stages are measured at all levels at once"
+    # barriers only cost: what waits for its inputs alone is done no later, but for what the cores' ports lose to each other
+    assert cycles(evaluator, "program", staged.genome)[0] <= staged.partition.cycles * 1.05
+
+
+def test_too_many_states_are_given_up() -> None:
+    evaluator, table = measured()
+    p = placer(table, states=3)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    assert p.staged(pieces, Ears(evaluator), 0, 0.0) is None
+
+
+def test_stages_without_clusters_visit_more_states() -> None:
+    evaluator, table = measured()
+    p = placer(table)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    with_clusters = p.staged(pieces, Ears(evaluator), 0, 0.0)
+    without = p.staged(pieces, Ears(evaluator), 0, 0.0, clustered=False)
+    assert with_clusters is not None
+    assert without is not None
+    assert without.clusters == len(pieces.dag)
+    assert with_clusters.partition.states < without.partition.states
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_descent_never_leads_up(noise: float) -> None:
+    _, table = measured()
+    wide = table.cover(0, width=2)
+    assert wide is not None
+    for start in (singles(table), wide[0]):
+        descent = Descent(table, 0, 0.0, 134.0, 40, np.random.default_rng(0), noise)
+        before = descent.expected(start)
+        after, genome = descent.improved(start, 300)
+        verify(unit(), genome)
+        assert after == descent.expected(genome) < before
+        assert all(table.of(gene) is not None for gene in genome), "only what was measured"
+        same = Descent(table, 0, 0.0, 134.0, 40, np.random.default_rng(0), noise).improved(start, 300)
+        assert noise or same == (after, genome)
+    unknown = (Gene(0, len(unit().kernels)),)
+    assert Descent(table, 0, 0.0, 134.0, 40, np.random.default_rng(0)).expected(unknown) == np.inf
+
+
+def test_proposals_are_placed_new_and_follow_the_generator() -> None:
+    _, table = measured()
+    p = placer(table, descent=100)
+    found = p.proposals(0, 0.0, [], np.random.default_rng(3))
+    assert found == p.proposals(0, 0.0, [], np.random.default_rng(3))
+    assert len(set(found)) == len(found) > 3
+    for genome in found:
+        verify(unit(), genome)
+    assert any(not one_after_another(genome) for genome in found)
+    assert all(len(gene.cores) == 2 or unit().kernels[gene.start].out_h < 2 for gene in found[0]), "every segment on all cores is first"
+    rest = p.proposals(0, 0.0, [found[1]], np.random.default_rng(3), found[:2])
+    assert not set(found[:2]) & set(rest)
+
+
+def test_covers_on_so_many_cores() -> None:
+    _, table = measured()
+    for width in (1, 2):
+        cover = table.cover(0, width=width)
+        assert cover is not None
+        assert {len(gene.cores) for gene in cover[0]} == {width}
+        for gene in cover[0]:
+            best = table.best(gene.start, gene.stop, 0, width)
+            lean = table.lean(gene.start, gene.stop, 0, width)
+            assert best is not None
+            assert lean is not None
+            assert best[0] <= lean[0]
+            assert table.moved(lean[1]) <= table.moved(best[1])
+    either, narrow, wide = (table.cover(0, width=width) for width in (None, 1, 2))
+    assert either is not None
+    assert narrow is not None
+    assert wide is not None
+    assert either[1][-1] <= min(narrow[1][-1], wide[1][-1])
+
+
+def test_segments_beside_each_other() -> None:
+    assert one_after_another((Gene(0, 1), Gene(1, 2, 2, cores=(0, 1))))
+    assert not one_after_another((Gene(0, 1), Gene(1, 2, cores=(1,))))
+
+
+class Local:
+    """A `Measure` without farm and log."""
+
+    def __init__(self, u: Unit) -> None:
+        self.evaluator, self.asked = Evaluator(u, LEVELS), list[Ask]()
+
+    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
+        self.asked += [question.ask for question in questions]
+        answers = [self.evaluator.answer(question.ask) for question in questions]
+        return [Reply(q, a, text_digest(a.payload) if q.ask.measure else "") for q, a in zip(questions, answers, strict=True)]
+
+
+def searched(*overrides: str, generations: int = 3) -> tuple[Search, Local]:
+    measure = Local(unit())
+    search = Search(unit(), LEVELS, load_config(None, (*QUICK, "search.generation=8", "placement.every=2", *overrides)), 0, {})
+    for _ in range(generations):
+        list(search.step(measure))
+    return search, measure
+
+
+def test_the_search_places_segments_and_learns_what_borders_save() -> None:
+    search, measure = searched()
+    programs = [ask.genome for ask in measure.asked if ask.kind == "program"]
+    assert any(not one_after_another(genome) for genome in programs)
+    assert any(ask.kind == "stage" for ask in measure.asked)
+    assert (search.border > 0).any()
+    best = min(search.islands[0].members, key=lambda m: int(m.cycles[0]))
+    one, _ = searched("use.cores=false")
+    assert best.cycles[0] < min(int(m.cycles[0]) for island in one.islands for m in island.members)
+
+
+def test_what_is_expected_of_a_placed_program_is_less_than_the_sum() -> None:
+    search, _ = searched(generations=1)
+    genes = singles(search.table)
+    placed = tuple(gene._replace(cores=(k % 2,)) for k, gene in enumerate(genes))
+    assert (search._expected(placed) < search._expected(genes)).all()
+
+
+@pytest.mark.parametrize("switch", ["use.placement=false", "use.cores=false"])
+def test_switched_off_nothing_is_placed(switch: str) -> None:
+    search, measure = searched(switch, generations=2)
+    assert search.placer is None
+    assert not any(ask.kind == "stage" for ask in measure.asked)
+    if switch == "use.cores=false":
+        assert {gene.cores for ask in measure.asked for gene in ask.genome} == {(0,)}
+
+
+def test_one_core_has_nothing_to_place() -> None:
+    u = make_unit(small_graph("conv_chain"), load_machine("edge"), DataType.float16)
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    assert Search(u, LEVELS, load_config(None, QUICK), 0, {}).placer is None

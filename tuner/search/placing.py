@@ -1,0 +1,221 @@
+"""Where the segments of a program run: placed genomes, from what the table knows of segments on so many cores.
+
+A cut of the operators is given (that of a cover, or of a good program); its segments become a graph of work (`compiler.place`), and list
+schedules and stages say on which cores each of them runs.  They propose programs and never judge them, as the covers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, widths
+from compiler.place.clusters import contract, linear_clusters
+from compiler.place.dag import Dag
+from compiler.place.listing import Widths, allocate, list_schedule
+from compiler.place.replay import replayed
+from compiler.place.segments import Cores, segment_edges, share_out
+from compiler.place.stages import Partition, Pruning, Stage, partition, reachable
+from simulator.npu.cycles import port_units
+from simulator.npu.machine import SHARE_UNIT
+from tuner.config import Placement
+from tuner.search.descent import Descent
+from tuner.search.table import SegmentTable
+
+Cut = Sequence[tuple[int, int]]
+MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
+_NEVER = 1 << 60  # cycles of a stage that does not fit
+
+
+def cut_of(genome: Genome) -> Cut:
+    """Where a genome's segments begin and end."""
+    return [(gene.start, gene.stop) for gene in genome]
+
+
+def one_after_another(genome: Genome) -> bool:
+    """Whether all genes have a core in common, so that no segment runs beside another."""
+    return bool(set[int].intersection(*(set(gene.cores) for gene in genome)))
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A cut, and what is known of its segments at a level: by number of cores the best gene, its cycles and the bytes that it moves.
+
+    port: bytes per cycle of DDR.  delay: cycles of a flag between cores.
+    """
+
+    genes: tuple[dict[int, Gene], ...]
+    times: tuple[Widths, ...]
+    moved: tuple[dict[int, int], ...]
+    edges: tuple[tuple[int, int], ...]
+    cores: int
+    port: float
+    delay: int
+
+    @cached_property
+    def dag(self) -> Dag:
+        """With times on one core."""
+        return Dag.of([times[1] for times in self.times], self.edges)
+
+    def genome(self, placed: Sequence[Cores]) -> Genome:
+        """The best genes for the cores that each segment was given."""
+        return tuple(genes[len(cores)]._replace(cores=cores) for genes, cores in zip(self.genes, placed, strict=True))
+
+    def expected(self, placed: Sequence[Cores]) -> float:
+        """Cycles of the program."""
+        times = [times[len(cores)] for times, cores in zip(self.times, placed, strict=True)]
+        moved = [moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)]
+        return replayed(times, moved, self.edges, placed, self.port, self.delay)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Stages of clusters of segments, as placed genomes.
+
+    genome: the stages' own cores.  listed: list schedules with as many cores for each segment.
+    clusters: nodes of the graph that was partitioned.
+    """
+
+    partition: Partition
+    clusters: int
+    genome: Genome
+    listed: tuple[Genome, ...]
+
+
+class Placer:
+    """Places the segments of one unit's programs; remembers the stages that were measured."""
+
+    def __init__(self, table: SegmentTable, levels: Sequence[str], config: Placement) -> None:
+        self.table, self.config = table, config
+        self.unit = table.structures.unit
+        machine = self.unit.machine
+        self.cores, self.delay = machine.cores, machine.flags.between_cores_cycles
+        self.ports = [port_units(machine, machine.share_units(level)) / SHARE_UNIT for level in levels]
+        self._known: dict[object, NDArray[np.int64] | None] = {}
+
+    def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64 [levels] of a program.  cycles: float64 [segments, levels], each alone.  border: what overlapping saves one of them."""
+        edges, moved = segment_edges(self.unit, genome), [self.table.moved(gene) for gene in genome]
+        placed = [gene.cores for gene in genome]
+        prices = np.maximum(cycles - border, 0.5 * cycles)
+        found = [replayed(prices[:, level], moved, edges, placed, port, self.delay) for level, port in enumerate(self.ports)]
+        return np.array(found)
+
+    def pieces(self, cut: Cut, level: int, border: float) -> Pieces | None:
+        """The pieces of a cut; None where a segment was never measured on one core.  A wider form that takes no less is left out."""
+        genes, times, moved = [], [], []
+        for start, stop in cut:
+            by_width: dict[int, Gene] = {}
+            cycles: dict[int, int] = {}
+            for width in widths(self.unit):
+                found = self.table.best(start, stop, level, width)
+                price = 0 if found is None else round(max(found[0] - border, 0.5 * found[0]))
+                if found is not None and price < min(cycles.values(), default=price + 1):
+                    by_width[width], cycles[width] = found[1], price
+            if 1 not in by_width:
+                return None
+            genes.append(by_width)
+            times.append(cycles)
+            moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
+        edges = segment_edges(self.unit, tuple(by_width[1] for by_width in genes))
+        return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), self.cores, self.ports[level], self.delay)
+
+    def proposals(
+        self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
+    ) -> list[Genome]:
+        """Placed genomes for a level, none of those in `known`: the cover on all cores, descents, list schedules, each the fastest first.
+
+        good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
+        """
+        covers = [self.table.cover(level, border, width=self.cores), self.table.cover(level, border)]
+        for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4), (0.0, 2)):
+            covers.append(self.table.cover(level, border, noise, rng, longest, width=1))
+        wide, *others = [None if cover is None else cover[0] for cover in covers]
+        cuts = [cut_of(genome) for genome in (*others, *good) if genome is not None]
+        pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
+        listed = sorted(placed for found in pieces for placed in self.listed(found))
+        starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
+        descents = []
+        for start in starts if self.config.descent else ():
+            for noise in (0.0, 0.02):
+                descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
+                descents.append(descent.improved(start, self.config.descent))
+        out = [*([] if wide is None else [wide]), *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
+        return [genome for genome in dict.fromkeys(out) if genome not in known]
+
+    def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
+        """Placements by list scheduling and what each is expected to take, the fastest first."""
+        settled = (allocate(pieces.dag, pieces.times, self.cores), [1] * len(pieces.dag), None)
+        placed = [
+            list_schedule(pieces.dag, pieces.times, self.cores, self.delay, chosen, in_order).cores
+            for chosen in settled
+            for in_order in (False, True)
+        ]
+        return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
+
+    def staged(self, pieces: Pieces, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> Staged | None:
+        """The cheapest stages of linear clusters of segments; None where more sets of them can remain than the configuration allows."""
+        paths = linear_clusters(pieces.dag, self.delay) if clustered else []
+        quotient = contract(pieces.dag, paths, pieces.dag.span)
+        clusters = quotient.clusters
+        pruning = Pruning(self.config.group_clusters, self.config.groups)
+        states = reachable(quotient.dag, pruning, self.config.states, self.config.states * 16)
+        if states is None:
+            return None
+        times = [_together([pieces.times[i] for i in cluster]) for cluster in clusters]
+        moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
+
+        def placed(stage: Stage) -> dict[int, Cores]:
+            chosen = share_out(stage, times, self.cores)
+            return {i: cores for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c]}
+
+        def bound(stage: Stage) -> int:
+            load = [0] * self.cores
+            for group, cores in zip(stage, share_out(stage, times, self.cores), strict=True):
+                for core in cores:
+                    load[core] += sum(times[c][len(cores)] for c in group)
+            return round(border + max(*load, sum(moved[c] for group in stage for c in group)))
+
+        def ask(stages: Sequence[Stage]) -> list[int]:
+            return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], measure, level)
+
+        found = partition(quotient.dag, states, ask, bound, self.config.stages)
+        where: dict[int, Cores] = {}
+        for stage in found.stages:
+            where |= placed(stage)
+        chosen = tuple(where[i] for i in range(len(pieces.dag)))
+        narrow = [len(cores) for cores in chosen]
+        again = [list_schedule(pieces.dag, pieces.times, self.cores, self.delay, narrow, in_order).cores for in_order in (False, True)]
+        return Staged(found, len(clusters), pieces.genome(chosen), tuple(pieces.genome(cores) for cores in dict.fromkeys(again)))
+
+    def _measured(
+        self, pieces: Pieces, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], measure: MeasureStages, level: int
+    ) -> list[int]:
+        """Cycles of placed stages.  Where nothing runs beside another, they are the sum that is known already."""
+        keys: list[object] = []
+        open_: dict[object, Genome] = {}
+        for placed in stages:
+            inside = {i: at for at, i in enumerate(sorted(placed))}
+            genes = tuple(pieces.genes[i][len(placed[i])]._replace(cores=placed[i]) for i in inside)
+            edges = tuple((inside[a], inside[b]) for a, b in pieces.edges if a in inside and b in inside)
+            key: object = (tuple((self.table.structures.key(gene), gene.cores) for gene in genes), edges)
+            keys.append(None if one_after_another(genes) else key)
+            if keys[-1] is not None and key not in self._known:
+                open_[key] = genes
+        for key, cycles in zip(open_, measure(list(open_.values())), strict=True):
+            self._known[key] = cycles
+        out = []
+        for key, bound in zip(keys, bounds, strict=True):
+            known = None if key is None else self._known[key]
+            out.append(bound if key is None else _NEVER if known is None else int(known[level]))
+        return out
+
+
+def _together(times: Sequence[Widths]) -> Widths:
+    """Cycles of pieces one after the other, on so many cores as all of them have times for."""
+    common = set[int].intersection(*(set(t) for t in times))
+    return {width: sum(t[width] for t in times) for width in sorted(common)}
