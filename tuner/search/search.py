@@ -78,7 +78,12 @@ class Search:
         self.border = np.zeros(len(levels))
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
-        moves = (("change_window", use.window), ("toggle_halo", use.halo_cache), ("change_cores", several))
+        moves = (
+            ("change_window", use.window),
+            ("toggle_halo", use.halo_cache),
+            ("change_prefetch", use.prefetch),
+            ("change_cores", several),
+        )
         off = {name for name, on in moves if not on}
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
@@ -104,6 +109,7 @@ class Search:
         genome = single_operators(self.unit)
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{self.unit.machine.name}: {genome}")
+        genome = tuple(map(self._permitted, genome))
         replies = measure([Question(Ask("program", genome), 0, 0)])
         answer = replies[0].answer
         if answer is not None and answer.status == "infeasible":
@@ -115,8 +121,8 @@ class Search:
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
-        """Without those that a switch rules out."""
-        return [gene for gene in genes if self._permitted(gene) == gene]
+        """Without what a switch rules out, each once."""
+        return unknown(self.table, [self._permitted(gene) for gene in genes])
 
     def _explore(self, measure: Measure) -> None:
         segments = self.config.segments
@@ -314,6 +320,8 @@ class Search:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+        if not self.config.use.prefetch:
+            gene = gene._replace(prefetch=1)
         return gene if self.config.use.cores else gene._replace(cores=(0,))
 
     def _repaired(self, measure: Measure, genomes: list[Genome]) -> list[Genome | None]:
