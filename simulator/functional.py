@@ -5,7 +5,7 @@
 | ddr     | uint8 [size_blocks * 32]  | the memory map of the program; changed in place                      |
 | on chip | uint8 [size_bytes] each   | one of each on-chip memory per core, NaNs at the start               |
 | words   | list of 32 ints           | one record, decoded once per stream                                  |
-| work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FIXPIPE), MACs (MMAD) or  |
+| work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FRACTAL, FIXPIPE), MACs (MMAD) or  |
 |         |                           | bytes written (VECTOR), counted by the interpreter itself            |
 
 It knows records and bytes, no graph and no clock.  Any legal order gives the same values (a marked graph), so a core
@@ -26,7 +26,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, Engine, Machine, Memory
 from simulator.npu.program import DeadlockError, Program
-from simulator.primitives import Bytes, Words, copy, fixpipe, im2col, mmad
+from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad
 from simulator.vector_unit import vector
 
 FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
@@ -200,6 +200,7 @@ class _Core:
 _HANDLERS: list[Callable[[list[Bytes], Words], int] | None] = [None] * 64
 _HANDLERS[Op.COPY] = copy
 _HANDLERS[Op.IM2COL] = im2col
+_HANDLERS[Op.FRACTAL] = fractal
 _HANDLERS[Op.MMAD] = mmad
 _HANDLERS[Op.FIXPIPE] = fixpipe
 for _op in isa.OPS:

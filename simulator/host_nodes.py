@@ -6,14 +6,17 @@ compiled function is dropped on reading: what it would compute comes from the co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from simulator.npu.errors import BadInputError
@@ -21,13 +24,27 @@ from simulator.onnx_container import DOMAIN, EP_DOMAIN, EP_OP
 
 Array = NDArray[Any]
 Values = dict[str, Array]
+MAX_VALUES = 1 << 30  # of one input
 _REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
+
+
+@dataclass(frozen=True)
+class HostPort:
+    """An input or output of the model.  An output's shape is None where it is known only when it is there."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
 
 
 class HostNodes:
     """inputs, outputs: of the whole model.  Raises `BadInputError` for a file that is no model with one container."""
 
-    def __init__(self, model: ModelProto, where: str) -> None:
+    def __init__(self, data: bytes, where: str) -> None:
+        try:
+            model = onnx.load_model_from_string(data)
+        except (DecodeError, ValueError) as error:
+            raise BadInputError(f"{where}: not an ONNX file, or damaged ({' '.join(str(error).split())[:200]})") from None
         graph = model.graph
         at = [i for i, node in enumerate(graph.node) if node.domain == DOMAIN or (node.domain == EP_DOMAIN and node.op_type == EP_OP)]
         if len(at) != 1:
@@ -35,8 +52,11 @@ class HostNodes:
         self.where = where
         partition = graph.node[at[0]]
         weights = {tensor.name for tensor in graph.initializer}
-        self.inputs: list[ValueInfoProto] = [item for item in graph.input if item.name not in weights]
-        self.outputs: list[ValueInfoProto] = list(graph.output)
+        self.inputs = tuple(_port(item, where) for item in graph.input if item.name not in weights)
+        self.outputs = tuple(_port(item, where) for item in graph.output)
+        for port in self.inputs:
+            if port.shape is None or math.prod(port.shape) > MAX_VALUES:
+                raise BadInputError(f"{where}: input {port.name!r} has shape {port.shape}; accepted: at most {MAX_VALUES} values")
         self.partition_inputs = [name for name in partition.input if name not in weights]
         self.partition_outputs = list(partition.output)
         late = set(partition.output)
@@ -53,9 +73,9 @@ class HostNodes:
         read = _reads([*before, *after]) | {item.name for item in graph.output}
         self._weights = [tensor for tensor in graph.initializer if tensor.name in read]
         made = {name for node in before for name in node.output} | {tensor.name for tensor in self._weights}
-        wanted = set(self.partition_inputs) | _reads(after) | {item.name for item in self.outputs}
+        wanted = set(self.partition_inputs) | _reads(after) | {port.name for port in self.outputs}
         self._before = _Run(self, before, sorted(made & wanted))
-        self._after = _Run(self, after, [item.name for item in self.outputs if item.name in late - set(partition.output)])
+        self._after = _Run(self, after, [port.name for port in self.outputs if port.name in late - set(partition.output)])
 
     def before(self, feeds: Mapping[str, Array]) -> Values:
         """Feeds, and all that is known before the container runs: among it its inputs."""
@@ -70,10 +90,10 @@ class HostNodes:
         tables = {tensor.name: tensor for tensor in self._weights}
         found = []
         for node in self._before.nodes + self._after.nodes:
-            if node.op_type == "Gather" and node.input[1] == name and node.input[0] in tables:
+            if node.op_type == "Gather" and name in node.input[1:] and node.input[0] in tables:
                 axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
-                found.append(tables[node.input[0]].dims[axis])
-        return min(found, default=2)
+                found += tables[node.input[0]].dims[axis:][:1]
+        return max(1, min(found, default=2))
 
 
 class _Run:
@@ -115,11 +135,14 @@ class _Run:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def type_of(item: ValueInfoProto) -> tuple[np.dtype[Any], list[int]]:
-    """Data type and shape of a port; an unknown dimension is -1."""
+def _port(item: ValueInfoProto, where: str) -> HostPort:
     kind = item.type.tensor_type
-    shape = [int(d.dim_value) if d.HasField("dim_value") else -1 for d in kind.shape.dim]
-    return onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type or TensorProto.FLOAT), shape
+    known = kind.HasField("shape") and all(d.HasField("dim_value") and d.dim_value >= 0 for d in kind.shape.dim)
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    except KeyError:
+        raise BadInputError(f"{where}: {item.name!r} has data type {kind.elem_type}; accepted: a tensor of a type that numpy has") from None
+    return HostPort(item.name, dtype, tuple(int(d.dim_value) for d in kind.shape.dim) if known else None)
 
 
 def _reads(nodes: Sequence[NodeProto]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The meaning of COPY, IM2COL, MMAD and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
+"""The meaning of COPY, IM2COL, FRACTAL, MMAD and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
 
 Every function takes (`memories`: uint8 arrays by `Memory`, `record`: 32 ints) and returns the work done in the unit of the
 table of `simulator.functional`.  Records have been verified: every block lies inside its memory.  Views are made by the ndarray
@@ -101,6 +101,25 @@ def im2col(memories: list[Bytes], record: Words) -> int:
         source.take(index, axis=0, out=target, mode="clip")  # clip: in range already, and numpy's fast path
         if zeros.size:
             target[zeros] = 0
+    return target.nbytes
+
+
+def fractal(memories: list[Bytes], record: Words) -> int:
+    """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; zero where there is no pixel."""
+    k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
+    dtype, c0 = (_F32_TYPE, 8) if record[DTYPE] == _F32 else (_F16_TYPE, 16)
+    transpose = record[isa.R_TRANSPOSE]
+    planes, wanted = (n1 * 16 // c0, k * c0) if transpose else (k, n1 * 16)
+    there = min(pixels, wanted)
+    source = np.ndarray((planes, there, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
+    target = np.ndarray((n1, k, 16, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
+    tile = np.zeros((planes, wanted, c0), dtype)
+    tile[:, :there] = source
+    if transpose:  # [n1 * 16 / c0, k, pixel, lane] -> [n1, k, 16 channels, pixel]
+        swapped = tile.reshape(n1, 16 // c0, k, c0, c0).transpose(0, 2, 1, 4, 3)
+        target[...] = swapped.reshape(n1, k, 16, c0)
+    else:
+        target[...] = tile.reshape(k, n1, 16, c0).transpose(1, 0, 2, 3)
     return target.nbytes
 
 

@@ -25,7 +25,7 @@ from simulator.npu.program import DdrBuffer, Program
 from simulator.onnx_container import find_container, nodes_of, read_file
 
 if TYPE_CHECKING:
-    from simulator.host_nodes import HostNodes
+    from simulator.host_nodes import HostNodes, HostPort
 
 
 @dataclass(frozen=True)
@@ -107,28 +107,22 @@ class InferenceSession:
                 raise BadInputError(f"input {name!r}: the model has {', '.join(names)}")
         if self.host is None:
             return [_checked_array(buffer, feeds) for buffer in self._inputs]
-        return [_checked_port(item, feeds) for item in self.host.inputs]
+        return [_checked_port(port, feeds) for port in self.host.inputs]
 
 
 def _ports(buffers: Sequence[DdrBuffer]) -> list[NodeArg]:
     return [NodeArg(b.name, list(b.onnx_shape)) for b in buffers]
 
 
-def _host_ports(items: Sequence[Any]) -> list[NodeArg]:
-    from simulator.host_nodes import type_of
-
-    types = [(item.name, *type_of(item)) for item in items]
+def _host_ports(ports: Sequence[HostPort]) -> list[NodeArg]:
     names = {"float32": "float", "float64": "double"}
-    return [NodeArg(name, shape, f"tensor({names.get(dtype.name, dtype.name)})") for name, dtype, shape in types]
+    return [NodeArg(p.name, list(p.shape or ()), f"tensor({names.get(p.dtype.name, p.dtype.name)})") for p in ports]
 
 
 def _host_nodes(view: memoryview, where: str) -> HostNodes:
-    # onnx and onnxruntime: only a file with nodes for the host pays for them
-    import onnx
+    from simulator.host_nodes import HostNodes  # onnx and onnxruntime: only a file with nodes for the host pays for them
 
-    from simulator.host_nodes import HostNodes
-
-    return HostNodes(onnx.load_model_from_string(bytes(view)), where)
+    return HostNodes(bytes(view), where)
 
 
 def _check_border(host: HostNodes, inputs: Sequence[DdrBuffer], outputs: Sequence[DdrBuffer], where: str) -> None:
@@ -137,17 +131,15 @@ def _check_border(host: HostNodes, inputs: Sequence[DdrBuffer], outputs: Sequenc
             raise BadInputError(f"{where}: its container has {what} {[b.name for b in mine]}, its node {theirs}")
 
 
-def _checked_port(item: Any, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:
+def _checked_port(port: HostPort, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:
     """As `_checked_array`, for an input of any type; floats of any width are taken for float."""
-    from simulator.host_nodes import type_of
-
-    dtype, shape = type_of(item)
-    if item.name not in feeds:
-        raise BadInputError(f"input {item.name!r}: missing; expected {dtype} {shape}")
-    array = np.asarray(feeds[item.name])
-    if (array.dtype != dtype and not (array.dtype.kind == dtype.kind == "f")) or list(array.shape) != shape:
-        raise BadInputError(f"input {item.name!r}: found {array.dtype} {list(array.shape)}, expected {dtype} {shape}")
-    return array.astype(dtype, copy=False)
+    shape = list(port.shape or ())
+    if port.name not in feeds:
+        raise BadInputError(f"input {port.name!r}: missing; expected {port.dtype} {shape}")
+    array = np.asarray(feeds[port.name])
+    if (array.dtype != port.dtype and not (array.dtype.kind == port.dtype.kind == "f")) or list(array.shape) != shape:
+        raise BadInputError(f"input {port.name!r}: found {array.dtype} {list(array.shape)}, expected {port.dtype} {shape}")
+    return array.astype(port.dtype, copy=False)
 
 
 def _checked_array(buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:

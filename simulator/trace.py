@@ -197,6 +197,9 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
             }
     elif op == Op.IM2COL:
         numbers |= {"bytes": code[:, isa.I_K] * code[:, isa.I_MPAD] * BLOCK_BYTES, "m": code[:, isa.I_M], "k": code[:, isa.I_K] * lanes}
+    elif op == Op.FRACTAL:
+        k, n = code[:, isa.R_K] * lanes, code[:, isa.R_N1] * 16
+        numbers |= {"bytes": code[:, isa.R_K] * code[:, isa.R_N1] * 16 * BLOCK_BYTES, "k": k, "n": n, "transpose": code[:, isa.R_TRANSPOSE]}
     elif op == Op.MMAD:
         m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * 16
         numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": at(isa.S1)}

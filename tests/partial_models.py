@@ -114,6 +114,22 @@ def tokens(rng: Rng) -> ModelProto:
     return _model(nodes, inputs, [1, 12, 16], weights)
 
 
+def index(rng: Rng) -> ModelProto:
+    """An integer output."""
+    weights = {"w": rng.standard_normal((10, 16)).astype(np.float32)}
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["t"], transB=1), helper.make_node("ArgMax", ["t"], ["y"], axis=1)]
+    return _model(nodes, [("x", TensorProto.FLOAT, [1, 16])], [1, 1], weights, kind=TensorProto.INT64)
+
+
+def unknown_extent(rng: Rng) -> ModelProto:
+    """A second output whose extent depends on an input's values."""
+    nodes = [helper.make_node("NonZero", ["mask"], ["places"]), helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])]
+    inputs = [("x", TensorProto.FLOAT, [1, 16, 8, 8]), ("mask", TensorProto.BOOL, [3, 5])]
+    model = _model(nodes, inputs, [1, 16, 8, 8], {"w": rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12})
+    model.graph.output.append(helper.make_tensor_value_info("places", TensorProto.INT64, [2, None]))
+    return model
+
+
 def branching(rng: Rng) -> ModelProto:
     """An If whose branches read a tensor of the NPU from outside."""
     value = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [1, 16, 8, 8])]
@@ -144,12 +160,13 @@ def _model(
     shape: list[int],
     weights: dict[str, np.ndarray],
     check: bool = True,
+    kind: int = TensorProto.FLOAT,
 ) -> ModelProto:
     graph = helper.make_graph(
         nodes,
         "partial",
         [helper.make_tensor_value_info(*port) for port in inputs],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", kind, shape)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -170,6 +187,8 @@ PARTIAL: dict[str, Partial] = {
     "computed_shape": Partial(computed_shape, ("Sin",), ("Conv",), CONV),
     "dead_end": Partial(dead_end, ()),
     "tokens": Partial(tokens, ("Gather", "Where")),
+    "index": Partial(index, ("ArgMax",)),
+    "unknown_extent": Partial(unknown_extent, ("NonZero",)),
     "branching": Partial(branching, ("If",)),
     "own_function": Partial(own_function, ("Twice",)),
 }

@@ -235,6 +235,10 @@ def _compile(
         list[str] | None,
         typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
     ] = None,
+    tile_model: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Tile every operator by the cost model of that run (on any model), with no measurement."),
+    ] = None,
     dtype: DType = DTypeName.float16,
     style: Style = StyleName.function,
     shape: Shape = None,
@@ -245,7 +249,7 @@ def _compile(
     from tuner.commands.build import compile_model
 
     model, random_weights = _named(model, random_weights)
-    compile_model(model, machine, plan or (), dtype.value, style.value, shape or (), random_weights, out, as_json)
+    compile_model(model, machine, plan or (), dtype.value, style.value, shape or (), random_weights, tile_model, out, as_json)
 
 
 @app.command("export")

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise, single_operators
 from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.ir.graph import Concat, Shuffle
+from compiler.ir.graph import Concat, Conv, Shuffle
 from compiler.pipeline import Compiler, Part
 from compiler.tile.features import raw_features
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.spec import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels
@@ -89,9 +89,9 @@ class EvaluatorSpec:
 class Evaluator:
     """Holds the unit, the compiler's caches and the plans of genes seen."""
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
+    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 256 << 20) -> None:
         self.unit, self.levels = unit, levels
-        self.compiler = Compiler(unit, cache_bytes=256 << 20)
+        self.compiler = Compiler(unit, cache_bytes)
         self.structures = Structures(unit)
         self._known: OrderedDict[Gene, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
@@ -126,6 +126,11 @@ class Evaluator:
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
         return None if known is None else known.plan
+
+    def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
+        """int64 [levels]: a segment measured alone; None where it does not fit."""
+        parts = self.compiler.alone(plan, start)
+        return None if isinstance(parts, Infeasible) else self._measure(parts, range(start, start + len(plan.operators)))[:, 0]
 
     def _look_at(self, gene: Gene) -> Known | None:
         if gene in self._known:
@@ -192,7 +197,7 @@ class Roofline:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
         self.weight_bytes = [
-            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec, ConvSpec) else 0  # type: ignore[union-attr]
+            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec.kernel, Conv) else 0
             for spec in unit.kernels
         ]
 

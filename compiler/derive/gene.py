@@ -114,7 +114,11 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     """
     layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), len(working_cores(unit, gene)))
     fitting = _Fitting(unit, gene, layout)
-    sizes = {k: spec.weight_blocks for k, spec in enumerate(unit.kernels[gene.start : gene.stop]) if isinstance(spec, ConvSpec)}
+    sizes = {
+        k: spec.weight_blocks
+        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+        if isinstance(spec, ConvSpec) and spec.weight_blocks
+    }
     by_size = sorted(sizes, key=lambda k: (sizes[k], k))
     if gene.blocks * unit.storages[0].n == 1 or not gene.resident:
         by_size = []

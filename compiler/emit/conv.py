@@ -27,6 +27,7 @@ from compiler.emit.records import (
     block_at,
     copy,
     fixpipe,
+    fractal,
     im2col,
     mmad,
     move,
@@ -41,6 +42,8 @@ class ConvJob(NamedTuple):
     `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.
     target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
+    right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows.  right_base: L1 block of
+    the tensor's plane 0 and pixel 0; right_plane: blocks per plane, right_planes: planes per group, right_pixels: how many there are.
     """
 
     dtype: int
@@ -92,7 +95,14 @@ class ConvJob(NamedTuple):
     half_c: int
     planes_per_n1: int
     fixpipe_engine: int
+    right: int
+    right_base: int
+    right_plane: int
+    right_planes: int
+    right_pixels: int
 
+
+WEIGHTS, PIXELS_N, PIXELS_K = range(3)
 
 # parities of the double buffers, carried from one operator to the next
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, PARITIES = range(7)
@@ -156,9 +166,12 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
                         if want_b != in_b:
                             parity[B_SLOT] ^= 1
                             in_b = want_b
-                            source = w_base + n_tile * w_row + k_tile * 16
                             b = parity[B_SLOT] * j.half_b
-                            at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, k * 16, n, w_row, k * 16, 1, 0, 0)
+                            if j.right == WEIGHTS:
+                                source = w_base + n_tile * w_row + k_tile * 16
+                                at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, k * 16, n, w_row, k * 16, 1, 0, 0)
+                            else:
+                                at = _right(out, at, j, b, group, n_tile, n, k_tile, k)
                         a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
                         at = mmad(out, at, j.dtype, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1)
                     if k_start + k_size == j.k1:
@@ -168,11 +181,23 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
 
 
 @njit(cache=True)
+def _right(out: Code, at: int, j: ConvJob, d: int, group: int, n_start: int, n: int, k_start: int, k: int) -> int:
+    """A tile of a right operand that is a tensor, all of which lies in L1."""
+    base = j.right_base + group * j.right_planes * j.right_plane
+    if j.right == PIXELS_N:
+        pixel, plane = n_start * 16, k_start
+    else:
+        pixel, plane = k_start * (16 // j.planes_per_n1), n_start * j.planes_per_n1
+    source = base + plane * j.right_plane + pixel
+    return fractal(out, at, j.dtype, j.tag, source, d, j.right_plane, j.right_pixels - pixel, k, n, int(j.right == PIXELS_K))
+
+
+@njit(cache=True)
 def _way_out(out: Code, at: int, j: ConvJob, parity: Ints, c: int, m_start: int, m: int, mpad: int, n_out: int, n: int) -> int:
     """Residual in, FIXPIPE, and the copy to where the result belongs."""
     plane = n_out * j.planes_per_n1
     planes = n * j.planes_per_n1
-    bias = j.bias + n_out * 2
+    bias = j.bias + n_out * 2 if j.bias >= 0 else -1
     residual = -1
     if j.residual.base >= 0:
         residual = j.res_1 if parity[RES_SLOT] else j.res_0

@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
-_COPY, _IM2COL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.MMAD), int(Op.FIXPIPE)
+_COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
 FAR = 1 << 30  # where no ring ends
 OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
 D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
@@ -127,6 +127,28 @@ def move(
         at = copy(out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0)
         done += run
     return at
+
+
+@njit(cache=True, inline="always")
+def fractal(out: Code, at: int, dtype: int, tag: int, base: int, d: int, plane: int, pixels: int, k: int, n1: int, transpose: int) -> int:
+    row = out[at]
+    row[:] = 0
+    row[OP] = _FRACTAL
+    row[ENGINE] = MTE1
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = L1
+    row[DST] = L0B
+    row[D] = d
+    row[S0] = base
+    row[S1] = -1
+    row[S2] = -1
+    row[P] = plane
+    row[P + 1] = pixels
+    row[P + 2] = k
+    row[P + 3] = n1
+    row[P + 4] = transpose
+    return at + 1
 
 
 @njit(cache=True, inline="always")

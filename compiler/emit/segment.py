@@ -11,20 +11,34 @@ import numpy as np
 from numba import njit
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
-from compiler.emit.conv import PARITIES, ConvJob, emit_conv
+from compiler.emit.conv import PARITIES, PIXELS_K, PIXELS_N, WEIGHTS, ConvJob, emit_conv
+from compiler.emit.pixelwise import LayerNormJob, SoftmaxJob, emit_layer_norm, emit_softmax
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, Place, before_wrap, block_at, copy
 from compiler.emit.resample import ResampleJob, emit_resample
-from compiler.emit.vector import PoolJob, SoftmaxJob, VectorJob, emit_pool, emit_softmax, emit_vector
-from compiler.ir.graph import Conv, Pool, Resample
+from compiler.emit.vector import PoolJob, ReflowJob, VectorJob, emit_pool, emit_reflow, emit_vector
+from compiler.ir.graph import Pool, Resample
 from compiler.ir.region import demand
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
-from compiler.schedule.memory import TO_L1, named, place, slot_counts, way_out
+from compiler.schedule.memory import TO_L1, named, place, slot_counts, softmax_planes, way_out
 from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
-from compiler.tile.spec import AnySpec, ConvSpec, Piece, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import (
+    AnySpec,
+    ConvSpec,
+    LayerNormSpec,
+    MatMulSpec,
+    Piece,
+    PoolSpec,
+    ReflowSpec,
+    ResampleSpec,
+    SoftmaxSpec,
+    Unit,
+    VectorSpec,
+)
 from compiler.tile.stages import LOAD_PIECE_BLOCKS, WEIGHT_PIECE_BLOCKS
 from simulator.npu.isa import BLOCK, ENGINE, WORDS, Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
+_LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number is 65504
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 
 
@@ -152,7 +166,7 @@ def _ring(e: _Emitter, storage: int) -> int:
 
 def _in_ddr(e: _Emitter, storage: int, plane: int, row: int, image: int) -> Place:
     s = e.unit.storages[storage]
-    return Place(DDR, s.address + image * s.image_blocks + plane * s.plane_blocks + row * s.row_blocks, s.plane_blocks)
+    return Place(DDR, s.image_at(image) + plane * s.plane_blocks + row * s.row_blocks, s.plane_blocks)
 
 
 def _source(e: _Emitter, spec: AnySpec, i: int, row: int, t: int, image: int, slot: dict[int, int]) -> Place:
@@ -222,10 +236,9 @@ def _target(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: dict[i
 
 
 def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: dict[int, int], first: bool, parity: Ints) -> None:
-    conv, tiling, unit = spec.kernel, e.plan.tilings[k], e.unit
-    assert isinstance(conv, Conv)
+    tiling, unit, window = e.plan.tilings[k], e.unit, spec.window
     assert isinstance(tiling, ConvTiling)
-    if first:
+    if first and not isinstance(spec, MatMulSpec):
         dtype = int(unit.dtype)
         e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.bias_at, e.ub[f"b{k}"], spec.bias_blocks, 1 << 30)
         if tiling.weights == "resident" and e.at >= 0:
@@ -234,10 +247,9 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         if e.at < 0:
             return
     rows = e.blocks.computed[k][t]
-    kh = conv.weights.shape[2]
-    top = rows.start * conv.stride[0] - conv.pads[0]
+    top = rows.start * window.sh - window.top
     if top >= spec.in_h:  # every window lies in the padding below the image; above it is the same, and can be said
-        top = -((rows.size - 1) * conv.stride[0] + (kh - 1) * conv.dilation[0] + 1)
+        top = -((rows.size - 1) * window.sh + (window.kh - 1) * window.dh + 1)
         first_row = spec.in_h - 1
     else:
         first_row = max(0, top)
@@ -260,6 +272,9 @@ def _emit_conv(e: _Emitter, spec: ConvSpec, k: int, t: int, image: int, slot: di
         target=target,
         residual=residual,
     )
+    if isinstance(spec, MatMulSpec):
+        right = _in_l1(e, spec.reads[1].storage, spec.reads[1].plane, 0, t, image, slot)
+        job = job._replace(right_base=right.base, right_plane=right.plane)
     e.at = emit_conv(e.out, e.at, job, parity)
 
 
@@ -268,14 +283,15 @@ _NOWHERE = Place(DDR, -1, 0)
 
 def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJob:
     """The job of a convolution without the places and rows of a block."""
-    conv, unit, machine = spec.kernel, e.unit, e.unit.machine
-    assert isinstance(conv, Conv)
+    unit, machine, window = e.unit, e.unit.machine, spec.window
     resident = tiling.weights == "resident"
-    w0 = e.l1[f"w{k}.0"]
+    w0 = e.l1.get(f"w{k}.0", 0)
     to = way_out(unit, e.blocks, k)
     path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
     assert path is not None
-    kh, kw = conv.weights.shape[2:]
+    right, right_planes, right_pixels = WEIGHTS, 0, 0
+    if isinstance(spec, MatMulSpec):
+        right, right_planes, right_pixels = PIXELS_N if spec.transposed else PIXELS_K, spec.reads[1].planes // spec.groups, spec.pixels
     return ConvJob(
         dtype=int(unit.dtype),
         tag=spec.index,
@@ -286,14 +302,14 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         in_plane=0,
         in_ring=0,
         in_first=0,
-        kh=kh,
-        kw=kw,
-        sh=conv.stride[0],
-        sw=conv.stride[1],
-        dh=conv.dilation[0],
-        dw=conv.dilation[1],
+        kh=window.kh,
+        kw=window.kw,
+        sh=window.sh,
+        sw=window.sw,
+        dh=window.dh,
+        dw=window.dw,
         pad_top=0,
-        pad_left=conv.pads[1],
+        pad_left=window.left,
         lanes=spec.lanes,
         out_rows=0,
         out_w=spec.out_w,
@@ -311,9 +327,9 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         tile_n1=tiling.tile_n1,
         tile_k1=tiling.tile_k1,
         n_outer=int(tiling.order == "n"),
-        bias=e.ub[f"b{k}"],
-        act=int(Activation[conv.activation]),
-        limit=float_bits(conv.limit) if conv.activation == "clip" else 0,
+        bias=e.ub.get(f"b{k}", -1),
+        act=int(Activation[spec.activation]),
+        limit=float_bits(spec.limit) if spec.activation == "clip" else 0,
         to=to,
         target=_NOWHERE,
         residual=_NOWHERE,
@@ -326,6 +342,11 @@ def _conv_job(e: _Emitter, spec: ConvSpec, k: int, tiling: ConvTiling) -> ConvJo
         half_c=machine.buffer_blocks(Memory.L0C) // 2,
         planes_per_n1=16 // unit.dtype.lanes,
         fixpipe_engine=int(Engine[path.engine]),
+        right=right,
+        right_base=0,
+        right_plane=0,
+        right_planes=right_planes,
+        right_pixels=right_pixels,
     )
 
 
@@ -344,9 +365,55 @@ def _emit_vector(e: _Emitter, spec: AnySpec, k: int, t: int, image: int, slot: d
             e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.masks_at, consts, spec.y.planes, 1 << 30)
         source = _source(e, spec, 0, rows.start, t, image, slot)
         softmax = SoftmaxJob(
-            dtype, spec.index, spec.y.planes, rows.size, spec.out_w, min(tiling.tile_rows, rows.size), **slots, masks=consts
+            dtype,
+            spec.index,
+            spec.y.planes,
+            spec.group_planes,
+            rows.size,
+            spec.out_w,
+            softmax_planes(spec, tiling),
+            min(tiling.tile_rows, rows.size),
+            **slots,
+            masks=consts,
         )
         e.at = emit_softmax(e.out, e.at, softmax, source, target, np.array(spec.gaps, np.int64), parity)
+        return
+    if isinstance(spec, LayerNormSpec):
+        if first:
+            e.at = _fetch(e.out, e.at, dtype, spec.index, UB, spec.constants_at, consts, 3 * spec.y.planes, 1 << 30)
+        source = _source(e, spec, 0, rows.start, t, image, slot)
+        norm = LayerNormJob(
+            dtype,
+            spec.index,
+            spec.y.planes,
+            rows.size,
+            spec.out_w,
+            min(tiling.tile_rows, rows.size),
+            **slots,
+            constants=consts,
+            per_channel=float_bits(1.0 / spec.channels),
+            epsilon=float_bits(spec.epsilon),
+            largest=float_bits(_LARGEST_FACTOR),
+        )
+        e.at = emit_layer_norm(e.out, e.at, norm, source, target, np.array(spec.gaps, np.int64), parity)
+        return
+    if isinstance(spec, ReflowSpec):
+        first_in = demand(spec.kernel, rows, spec.in_h).start
+        reflow = ReflowJob(
+            dtype,
+            spec.index,
+            spec.y.planes,
+            rows.start,
+            rows.size,
+            spec.out_w,
+            spec.before,
+            spec.in_h * spec.in_w,
+            first_in * spec.in_w,
+            min(tiling.tile_planes, spec.y.planes),
+            min(tiling.tile_rows, rows.size),
+            **slots,
+        )
+        e.at = emit_reflow(e.out, e.at, reflow, _source(e, spec, 0, first_in, t, image, slot), target, parity)
         return
     if isinstance(spec, ResampleSpec):
         _resample(e, spec, k, t, image, slot, tiling, slots, target, parity)

@@ -1,4 +1,4 @@
-"""VECTOR kernels on one block: element-wise chains, pooling, softmax.  Tile in, primitives on UB, tile out.
+"""VECTOR kernels on one block: element-wise chains, pooling, pixels in another order.  Tile in, primitives on UB, tile out.
 
 A tile is some planes by some rows of the block, whole rows: [planes][rows * w] blocks in UB, in one of two slots.
 """
@@ -13,7 +13,6 @@ from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Pl
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
-_VSUB, _VEXP, _VDIV, _LANE_MAX, _LANE_SUM = (int(o) for o in (Op.VSUB, Op.VEXP, Op.VDIV, Op.VLANE_MAX, Op.VLANE_SUM))
 _ITSELF = -2
 
 UB_SLOT = 0  # the one parity these kernels keep
@@ -198,47 +197,52 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
     return at
 
 
-class SoftmaxJob(NamedTuple):
-    """Softmax over all planes of `rows` rows; a tile is all planes by `tile_rows` rows."""
+class ReflowJob(NamedTuple):
+    """`rows` rows of `width` pixels from row `first_row` on, of an image that is the `pixels` pixels of another after `before` zeros.
+
+    in_first: the pixel of the other that lies at `source.base`.
+    """
 
     dtype: int
     tag: int
     planes: int
+    first_row: int
     rows: int
     width: int
+    before: int
+    pixels: int
+    in_first: int
+    tile_planes: int
     tile_rows: int
     slot_0: int
     slot_1: int
-    masks: int  # UB address [planes]
 
 
 @njit(cache=True)
-def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
-    """exp(x - max) / sum, the maximum and the sum first over planes, then over the lanes of a block."""
-    for r in range(0, j.rows, j.tile_rows):
-        rows = min(j.tile_rows, j.rows - r)
-        size = rows * j.width
-        groups = (size + 7) // 8
-        if at + 20 + len(gaps) * (size // 1024 + 2) + groups * 6 * ((j.planes + 254) // 255) + j.planes * size // 1024 >= out.shape[0]:
-            return -1
-        x = j.slot_1 if parity[UB_SLOT] else j.slot_0
-        parity[UB_SLOT] ^= 1
-        top = x + j.planes * j.tile_rows * j.width
-        total = top + j.tile_rows * j.width
-        at = load_tile(out, at, j.dtype, j.tag, source, 0, r, j.width, j.planes, rows, x)
-        for gap in gaps:
-            d = x + gap * size
-            at = flat(out, at, _VADD, j.dtype, j.tag, d, d, j.masks + gap, -1, 0, 0, size, 0)
-        at = flat(out, at, _VCOPY, j.dtype, j.tag, top, x, -1, -1, 0, 0, size, 0)
-        if j.planes > 1:
-            at = strided(out, at, _VMAX, j.dtype, j.tag, top, top, x + size, size, j.planes - 1, 1, 0, 1, 0, 1, size, 0)
-        at = flat(out, at, _LANE_MAX, j.dtype, j.tag, top, top, -1, -1, 0, 0, size, 0)
-        at = strided(out, at, _VSUB, j.dtype, j.tag, x, x, top, size, j.planes, 1, size, 1, size, 1, 0, 0)
-        at = flat(out, at, _VEXP, j.dtype, j.tag, x, x, -1, -1, 0, 0, j.planes * size, 0)
-        at = flat(out, at, _VCOPY, j.dtype, j.tag, total, x, -1, -1, 0, 0, size, 0)
-        if j.planes > 1:
-            at = strided(out, at, _VADD, j.dtype, j.tag, total, total, x + size, size, j.planes - 1, 1, 0, 1, 0, 1, size, 0)
-        at = flat(out, at, _LANE_SUM, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
-        at = strided(out, at, _VDIV, j.dtype, j.tag, x, x, total, size, j.planes, 1, size, 1, size, 1, 0, 0)
-        at = store_tile(out, at, j.dtype, j.tag, target, 0, r, j.width, j.planes, rows, x)
+def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, parity: Ints) -> int:
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for r in range(0, j.rows, j.tile_rows):
+            rows = min(j.tile_rows, j.rows - r)
+            size = rows * j.width
+            if at + 8 + 2 * planes * (size // 2040 + 2) >= out.shape[0]:
+                return -1
+            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            first = (j.first_row + r) * j.width - j.before  # the other's pixel that belongs at the tile's first place
+            start, stop = max(0, first), min(j.pixels, first + size)
+            if start >= stop:
+                at = flat(out, at, _VFILL, j.dtype, j.tag, slot, -1, -1, -1, 0, 0, planes * size, 0)
+            else:
+                begin, left = start - first, first + size - stop
+                for plane in range(planes if begin + left > 0 else 0):
+                    d = slot + plane * size
+                    if begin > 0:
+                        at = flat(out, at, _VFILL, j.dtype, j.tag, d, -1, -1, -1, 0, 0, begin, 0)
+                    if left > 0:
+                        at = flat(out, at, _VFILL, j.dtype, j.tag, d + size - left, -1, -1, -1, 0, 0, left, 0)
+                engine = MTE2 if source.memory == DDR else MTE1
+                inside = Place(UB, slot + begin, size, FAR, 0)
+                at = move(out, at, j.dtype, j.tag, engine, source, start - j.in_first, inside, 0, p, planes, stop - start)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, slot)
     return at

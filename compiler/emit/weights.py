@@ -110,3 +110,12 @@ def pack_pixels(values: Floats, dtype: DataType) -> Bytes:
     """[h][w] blocks, the same value in every lane."""
     flat = values.astype(numpy_type(dtype)).reshape(-1, 1)
     return np.ascontiguousarray(np.repeat(flat, dtype.lanes, axis=1)).view(np.uint8).reshape(-1)
+
+
+def pack_tensor(values: Floats, placement: Placement, dtype: DataType) -> Bytes:
+    """[n][planes][h][w] blocks of a tensor [n, c, h, w], by lane; gaps hold zero."""
+    n, _, h, w = values.shape
+    out = np.zeros((n, placement.planes, h, w, dtype.lanes), numpy_type(dtype))
+    planes, inner = np.divmod(np.asarray(placement.lanes), dtype.lanes)
+    out[:, planes, :, :, inner] = values.transpose(1, 0, 2, 3)
+    return out.view(np.uint8).reshape(-1)

@@ -21,11 +21,11 @@ SKIPPED = ["subexpression_elimination"]
 KNOWN = frozenset(
     {
         "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Celu", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv",
-        "ConvTranspose", "Div", "Dropout", "Elu", "Equal", "Exp", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool",
-        "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Mean", "Min",
-        "Mul", "Neg", "PRelu", "Pad", "Pow", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin",
-        "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize", "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus",
-        "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
+        "ConvTranspose", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool",
+        "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "Max",
+        "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize", "Selu", "Shape", "Sigmoid", "Slice",
+        "Softmax", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
     }
 )  # fmt: skip
 LARGE = 1 << 16  # values: nothing is folded into constants this large here, the rewrites do that without copies

@@ -114,6 +114,21 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
     return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
 
 
+def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
+    """A tensor and a constant: one value, one per channel, or any other, which then is a tensor too."""
+    shape = state.shapes[view.tensor]
+    values = constant_as(view, shape, array)
+    if values is None or values.size in (1, values.shape[1]):
+        value = _per_channel(state, node, view, array)
+        _chain(state, node, _with_constant(node.op_type, value, constant_first), view)
+        return
+    name, step = node.op_type, BINARY[node.op_type]
+    if constant_first and name in ("Sub", "Div"):
+        step = "rsub" if name == "Sub" else "rdiv"
+    other = state.constant_tensor(node, values, shape)
+    _chain(state, node, (Step(step, operand=1),), view, (other,))  # type: ignore[arg-type]
+
+
 BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}
 
 
@@ -132,8 +147,7 @@ def binary(state: Translator, node: NodeProto, values: Values) -> None:
         array = state.constants[node.input[constants[0]]]
         if node.op_type == "Div" and constants[0] == 1 and not np.all(array):
             raise state.refuse(node, "division by a constant zero")
-        value = _per_channel(state, node, view, array)
-        _chain(state, node, _with_constant(node.op_type, value, constants[0] == 0), view)
+        _with(state, node, view, array, constants[0] == 0)
         return
     views = [state.view(node, i) for i in tensors]
     if len({other.axes for other in views}) > 1:

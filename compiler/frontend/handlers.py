@@ -13,9 +13,10 @@ from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
 from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
+from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
-from compiler.frontend.views import Atom, C, N, joined, transposed, whole
+from compiler.frontend.views import Atom, C, P, joined, transposed, whole
 from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
@@ -50,22 +51,18 @@ def _pads(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride
     return (before[0], before[1], after[0], after[1])
 
 
-def _floats(array: NDArray[Any]) -> Floats:
-    return np.ascontiguousarray(array, dtype=np.float32)
-
-
 def conv(state: Translator, node: NodeProto, values: Values) -> None:
-    weights = _floats(state.constant(node, 1, "the weight"))
+    weights = floats(state.constant(node, 1, "the weight"))
     if weights.ndim != 4:
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over two axes are supported")
-    bias = _floats(state.constant(node, 2, "the bias")) if state.has(node, 2) else np.zeros(weights.shape[0], np.float32)
+    bias = floats(state.constant(node, 2, "the bias")) if state.has(node, 2) else np.zeros(weights.shape[0], np.float32)
     if bias.shape != (weights.shape[0],):
         raise BadInputError(f"{label(node)}: bias of shape {list(bias.shape)} for {weights.shape[0]} output channels")
     view = state.view(node)
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
     if kernel == (1, 1) and groups == 1 and view.shape[2:] == (1, 1) and graph_shape(view.shape) != state.shapes[view.tensor]:
-        _product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
+        product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
     x = state.image(node)
     _, c, h, w = state.shapes[x]
@@ -76,36 +73,10 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
 
 
-def _product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
-    """Sum over ONNX axis `axis` of input `index` times weights [m, k]: a convolution.
-
-    The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
-    the image).
-    """
-    view = state.view(node, index)
-    n, c, h, w = state.shapes[view.tensor]
-    atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
-    if weights.shape[1] != view.shape[axis]:
-        raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
-    covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
-    if any(atom.axis == C or (atom.axis != N and covers) for atom in rest) or any(atom.axis == N for atom in atoms):
-        raise state.refuse(
-            node,
-            f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})",
-        )
-    order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
-    kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
-    kernel = _floats(kernel.reshape(-1, c, *((h, w) if covers else (1, 1))))
-    op = Conv(state.name(node), view.tensor, node.output[0], kernel, bias)
-    axes = list(view.axes)
-    axes[axis] = (Atom(C, len(bias), 1),)
-    state.finish_as(node, op, tuple(axes))
-
-
 def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:
     if array.size not in (1, size) or (array.ndim > 1 and array.shape[-1] != array.size):
         raise state.refuse(node, f"bias of shape {list(array.shape)}; one value or one per output ({size}) is supported")
-    return _floats(np.broadcast_to(_floats(array).reshape(-1), (size,)))
+    return floats(np.broadcast_to(floats(array).reshape(-1), (size,)))
 
 
 def gemm(state: Translator, node: NodeProto, values: Values) -> None:
@@ -114,27 +85,14 @@ def gemm(state: Translator, node: NodeProto, values: Values) -> None:
     right = state.constant(node, 1, "the right side")
     if right.ndim != 2:
         raise state.refuse(node, f"right side of shape {list(right.shape)}; two axes are expected")
-    weights = _floats(right if values.get("transB", 0) else right.T)
+    weights = floats(right if values.get("transB", 0) else right.T)
     if (alpha := float(values.get("alpha", 1.0))) != 1:
         weights = weights * np.float32(alpha)
     bias = np.zeros(weights.shape[0], np.float32)
     if state.has(node, 2):
         beta = np.float32(values.get("beta", 1.0))
         bias = _bias(state, node, state.constant(node, 2, "the bias"), weights.shape[0]) * beta
-    _product(state, node, 1, weights, bias)
-
-
-def matmul(state: Translator, node: NodeProto, values: Values) -> None:
-    """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix."""
-    side = 0 if state.is_constant(node.input[0]) else 1
-    matrix = state.constant(node, side, "one of the two")
-    rank = len(state.view(node, 1 - side).shape)
-    if matrix.ndim != 2 or rank < 2:
-        raise state.refuse(
-            node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix and at least 2 are supported"
-        )
-    weights = _floats(matrix.T if side == 1 else matrix)
-    _product(state, node, rank - 1 if side == 1 else rank - 2, weights, np.zeros(len(weights), np.float32), 1 - side)
+    product(state, node, 1, weights, bias)
 
 
 def pool(state: Translator, node: NodeProto, values: Values) -> None:
@@ -174,10 +132,16 @@ def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
 
 
 def concat(state: Translator, node: NodeProto, values: Values) -> None:
+    first = next((i for i, name in enumerate(node.input) if not state.is_constant(name)), 0)
+    view = state.view(node, first)
+    rank = len(view.shape)
+    axis = int(values.get("axis", 1)) % rank
+    if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
+        concat_pixels(state, node, axis)
+        return
     tensors = tuple(state.image(node, i) for i in range(len(node.input)))
-    rank = len(state.view(node).shape)
-    if rank < 2 or int(values.get("axis", 1)) % rank != 1:
-        raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) is supported")
+    if rank < 2 or axis != 1:
+        raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
     shape = state.view(node).shape
     channels = sum(state.shapes[name][1] for name in tensors)
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
@@ -189,9 +153,11 @@ def softmax(state: Translator, node: NodeProto, values: Values) -> None:
     axis = int(values.get("axis", -1 if state.opset >= 13 else 1)) % rank
     # before opset 13 every axis from `axis` on is one
     over = view.axes[axis] if state.opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
-    if over != whole(state.shapes[view.tensor], C):
+    channels = state.shapes[view.tensor][1]
+    size = math.prod(atom.size for atom in over)
+    if size == 1 or over != joined([Atom(C, size, 1)]):
         raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
-    state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0]), view.axes)
+    state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0], channels // size), view.axes)
 
 
 def relabel(state: Translator, node: NodeProto, values: Values) -> None:
@@ -257,7 +223,6 @@ def lrn(state: Translator, node: NodeProto, values: Values) -> None:
 HANDLERS: dict[str, Handler] = {
     "Conv": conv,
     "Gemm": gemm,
-    "MatMul": matmul,
     "MaxPool": pool,
     "AveragePool": pool,
     "GlobalAveragePool": global_pool,
@@ -274,6 +239,7 @@ HANDLERS: dict[str, Handler] = {
     "Identity": same,
     "LRN": lrn,
     **ELEMENTWISE,
+    **SEQUENCE,
     **REDUCING,
     **RESAMPLING,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from onnx import ModelProto
 
@@ -10,10 +11,11 @@ from compiler.frontend.clean import clean
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import model_digest
 from compiler.frontend.partition import Partition, partition, whole
+from compiler.frontend.recognise import recognise
 from compiler.frontend.to_graph import translate
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
-from compiler.rewrites.rules import RULES
+from compiler.rewrites.rules import LAST_RULES, RULES
 from simulator.npu.errors import UnsupportedError
 
 
@@ -24,8 +26,14 @@ def lower(model: ModelProto, digest: str | None = None) -> Graph:
 
 def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
-    graph = _translated(model, digest if digest is not None else model_digest(model))
-    return rewrite(graph, RULES)
+    return rewritten(translated(model, digest if digest is not None else model_digest(model)))
+
+
+def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, RewriteReport]:
+    """A translated graph after all rewrites but those named in `without`."""
+    graph, first = rewrite(graph, [rule for rule in RULES if rule.name not in without])
+    graph, last = rewrite(graph, [rule for rule in LAST_RULES if rule.name not in without])
+    return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 
 def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
@@ -39,14 +47,15 @@ def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
         return lower(part.npu, digest), part
 
 
-def _translated(model: ModelProto, digest: str) -> Graph:
+def translated(model: ModelProto, digest: str) -> Graph:
+    """Cleaned and translated, not rewritten."""
     cleaned = clean(model)
     try:
-        return translate(cleaned, HANDLERS, digest)
+        return translate(recognise(cleaned), HANDLERS, digest)
     except UnsupportedError as refusal:
         if cleaned is model:
             raise
         try:  # cleaning may leave a form that only the original had no need of
-            return translate(model, HANDLERS, digest)
+            return translate(recognise(model), HANDLERS, digest)
         except UnsupportedError:
             raise refusal from None

@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from compiler.frontend.resampling import CHANNELS, COLUMNS, ROWS, axis_of, resized_atoms
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.views import View
+from compiler.frontend.views import P, View, whole
 from compiler.ir.graph import Conv, Pool, Step, Vector
 
 Values = dict[str, Any]
@@ -43,7 +43,13 @@ def reduce(state: Translator, node: NodeProto, values: Values) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axes = [int(a) % rank for a in _axes(state, node, values, rank)]
-    places = {axis_of(state, node, view, axis) for axis in axes if view.shape[axis] > 1}
+    pixels = whole(state.shapes[view.tensor], P)
+    places: set[int] = set()
+    for axis in axes:
+        if view.axes[axis] == pixels:
+            places |= {ROWS, COLUMNS}
+        elif view.axes[axis]:
+            places.add(axis_of(state, node, view, axis))
     if not places <= {CHANNELS, ROWS, COLUMNS}:
         raise state.refuse(node, f"axes {axes} of {list(view.shape)}; images are not reduced over the batch")
     before, core, after = REDUCTIONS[node.op_type]

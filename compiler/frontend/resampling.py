@@ -13,6 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.attributes import label
+from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
 from compiler.ir.graph import Conv, Resample
@@ -96,7 +97,10 @@ def slice_(state: Translator, node: NodeProto, values: Values) -> None:
         chosen = range(size)[start:end:step]
         if not len(chosen):
             raise state.refuse(node, f"[{start}:{end}:{step}] of {size} is empty")
-        taken[axis % rank] = places(chosen)
+        if step == 1 and selectable(state, view, axis % rank):
+            view = selected(state, node, view, axis % rank, chosen.start, len(chosen))
+        else:
+            taken[axis % rank] = places(chosen)
     _finish(state, node, view, taken)
 
 
@@ -115,7 +119,9 @@ def split(state: Translator, node: NodeProto, values: Values) -> None:
         raise BadInputError(f"{label(node)}: parts {sizes} of {size}")
     begin = 0
     for index, length in enumerate(sizes):
-        if node.output[index]:
+        if node.output[index] and selectable(state, view, axis):
+            state.views[node.output[index]] = selected(state, node, view, axis, begin, length, f".{index}")
+        elif node.output[index]:
             _finish(state, node, view, {axis: places(range(begin, begin + length))}, index=index)
         begin += length
 

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.load import MAX_VALUES, one_line, opset_of
 from compiler.frontend.views import Atom, C, N, P, View, host_order, joined, reshaped, row_major, whole
-from compiler.ir.graph import Graph, Operator, Port, Shape, Shuffle, output_shape
+from compiler.ir.graph import Floats, Graph, Operator, Port, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 Array = NDArray[Any]
@@ -46,6 +46,7 @@ class Translator:
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.used_names: set[str] = set()
+        self.tensors: dict[str, Floats] = {}  # constants that stay tensors
 
     # -- what handlers ask ------------------------------------------------------------------------------------------
 
@@ -135,6 +136,13 @@ class Translator:
         self.operators.append(op)
         return op.y
 
+    def constant_tensor(self, node: NodeProto, values: Floats, shape: Shape) -> str:
+        """A tensor of a shape with known values [1 | n, 1 | c, 1 | h, 1 | w]."""
+        name = self.name(node, ".constant")
+        self.shapes[name] = shape
+        self.tensors[name] = np.ascontiguousarray(np.broadcast_to(values, (len(values), *shape[1:])))
+        return name
+
     def finish(self, node: NodeProto, op: Operator, shape: tuple[int, ...] | None = None) -> None:
         """Append the operator that produces the node's first output, (n, c, h, w) in this order; ONNX's shape is its own unless given."""
         self.emit(op)
@@ -220,7 +228,7 @@ def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "")
     for node in model.graph.node:
         translate_node(state, node, handlers)
     name = model.graph.name or "model"
-    graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest)
+    graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest, state.tensors)
     graph.verify()
     return graph
 
@@ -288,6 +296,7 @@ _FOLDS: dict[str, Callable[[list[Array], dict[str, Any]], Array]] = {
     "Reshape": lambda x, v: x[0].reshape([x[0].shape[i] if d == 0 else int(d) for i, d in enumerate(x[1])]),
     "Transpose": lambda x, v: np.transpose(x[0], v.get("perm")),
     "Gather": lambda x, v: np.take(x[0], x[1].astype(np.int64), axis=v.get("axis", 0)),
+    "Expand": lambda x, v: np.broadcast_to(x[0], np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1]))),
     "Concat": lambda x, v: np.concatenate(x, axis=v["axis"]),
     "Mul": lambda x, v: x[0] * x[1],
     "Add": lambda x, v: x[0] + x[1],

@@ -61,6 +61,7 @@ class Pool:
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
     "add", "sub", "mul", "div", "max", "min", "rsub", "rdiv", "keep", "take",
+    "gelu", "erf",
 ]  # fmt: skip
 
 
@@ -70,6 +71,7 @@ class Step:
 
     scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
     rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
+    gelu: v * (1 + erf(v / sqrt 2)) / 2.
     """
 
     op: StepOp
@@ -95,11 +97,67 @@ class Vector:
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """Over the channels, at every pixel."""
+    """Over the channels, or over each of `groups` equal runs of them, at every pixel."""
 
     name: str
     x: str
     y: str
+    groups: int = 1
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel."""
+
+    name: str
+    x: str
+    y: str
+    scale: Floats  # [c]
+    shift: Floats  # [c]
+    epsilon: float
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class MatMul:
+    """Product of two computed tensors, whose channels are `heads` equal runs, in every head g at every pixel p of a.
+
+    transposed: y[g][j, p] = sum over channels i of a[g][i, p] * b[g][i, pixel j]: as many channels a head as b has pixels.
+    Else y[g][j, p] = sum over pixels s of b of a[g][s, p] * b[g][j, pixel s]: a has as many channels a head as b has pixels.
+    """
+
+    name: str
+    a: str
+    b: str
+    y: str
+    heads: int
+    transposed: bool
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, eq=False)
+class Reflow:
+    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left.
+
+    of, size: height and width of x and of y.
+    """
+
+    name: str
+    x: str
+    y: str
+    of: tuple[int, int]
+    size: tuple[int, int]
+    before: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -136,7 +194,10 @@ class Concat:
 
 @dataclass(frozen=True, eq=False)
 class Shuffle:
-    """Channel i of y is channel order[i] of x.  No instructions: the layout relabels lanes."""
+    """Channel i of y is channel order[i] of x, each at most once.  No instructions: the layout relabels lanes.
+
+    Where the order leaves channels out, the frontend makes it a Conv: a layout takes it with all of them only.
+    """
 
     name: str
     x: str
@@ -148,8 +209,8 @@ class Shuffle:
         return (self.x,)
 
 
-Operator = Conv | Pool | Vector | Softmax | Resample | Concat | Shuffle
-Kernel = Conv | Pool | Vector | Softmax | Resample  # those that become instructions
+Kernel = Conv | Pool | Vector | Softmax | LayerNorm | MatMul | Reflow | Resample  # those that become instructions
+Operator = Kernel | Concat | Shuffle
 
 
 @dataclass(frozen=True)
@@ -176,7 +237,10 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Operators in a topological order; `shapes` has every tensor."""
+    """Operators in a topological order; `shapes` has every tensor.
+
+    constants: values [1 | n, c, h, w] of tensors that nobody computes; element-wise operators and residuals read them.
+    """
 
     name: str
     inputs: tuple[Port, ...]
@@ -184,6 +248,7 @@ class Graph:
     operators: tuple[Operator, ...]
     shapes: dict[str, Shape] = field(repr=False)
     digest: str = ""  # 32 hex digits over the model file's bytes (and the given shapes)
+    constants: dict[str, Floats] = field(default_factory=dict, repr=False)
 
     def producers(self) -> dict[str, Operator]:
         return {op.y: op for op in self.operators}
@@ -197,7 +262,7 @@ class Graph:
 
     def verify(self) -> None:
         """Raise ValueError where an input is not produced before its use, a shape is missing or does not follow from its inputs'."""
-        known = {port.tensor for port in self.inputs}
+        known = {port.tensor for port in self.inputs} | set(self.constants)
         for op in self.operators:
             for name in op.inputs:
                 if name not in known:
@@ -237,6 +302,13 @@ def output_shape(op: Operator, inputs: list[Shape]) -> Shape:
             window_size(h, kernel[0], op.stride[0], dilation[0], top, bottom),
             window_size(w, kernel[1], op.stride[1], dilation[1], left, right),
         )
+    if isinstance(op, Shuffle):
+        return (n, len(op.order), h, w)
+    if isinstance(op, Reflow):
+        return (n, c, *op.size)
+    if isinstance(op, MatMul):
+        _, channels, rows, columns = inputs[1]
+        return (n, op.heads * rows * columns if op.transposed else channels, h, w)
     if isinstance(op, Resample):
         return (n, c, len(op.rows), len(op.columns))
     if isinstance(op, Concat):

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import (
+    Concat,
+    Conv,
+    Floats,
+    Graph,
+    LayerNorm,
+    MatMul,
+    Operator,
+    Pool,
+    Reflow,
+    Resample,
+    Shuffle,
+    Softmax,
+    Step,
+    Vector,
+)
 
 Pair = tuple[int, int]
 
@@ -17,6 +33,8 @@ def evaluate(graph: Graph, feeds: Mapping[str, Floats], keep: bool = False) -> d
     values: dict[str, Floats] = {}
     for port in graph.inputs:
         values[port.tensor] = port.from_onnx(np.asarray(feeds[port.onnx_name], np.float32), graph.shapes[port.tensor])
+    for name, constant in graph.constants.items():
+        values[name] = np.broadcast_to(constant, graph.shapes[name])
     for op in graph.operators:
         values[op.y] = apply(op, [values[name] for name in op.inputs])
     if keep:
@@ -34,8 +52,17 @@ def apply(op: Operator, inputs: list[Floats]) -> Floats:
     if isinstance(op, Vector):
         return _vector(op, inputs)
     if isinstance(op, Softmax):
-        e = np.exp(x - x.max(axis=1, keepdims=True))
-        return np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
+        grouped = x.reshape(x.shape[0], op.groups, -1, *x.shape[2:])
+        e = np.exp(grouped - grouped.max(axis=2, keepdims=True))
+        return np.asarray(e / e.sum(axis=2, keepdims=True), np.float32).reshape(x.shape)
+    if isinstance(op, LayerNorm):
+        centred = x - x.mean(axis=1, keepdims=True)
+        factor = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + np.float32(op.epsilon))
+        return np.asarray(centred * factor * op.scale[:, None, None] + op.shift[:, None, None], np.float32)
+    if isinstance(op, MatMul):
+        return _matmul(op, x, inputs[1])
+    if isinstance(op, Reflow):
+        return _reflow(op, x)
     if isinstance(op, Resample):
         return _resample(op, x)
     if isinstance(op, Concat):
@@ -47,7 +74,10 @@ def apply(op: Operator, inputs: list[Floats]) -> Floats:
 def _windows(x: Floats, kernel: Pair, stride: Pair, dilation: Pair, pads: tuple[int, int, int, int], fill: float) -> Floats:
     """[n, c, h_out, w_out, kh, kw]"""
     top, left, bottom, right = pads
-    if any(pads):
+    if min(pads) < 0:  # rows and columns that are left out
+        x = x[:, :, max(0, -top) : x.shape[2] - max(0, -bottom), max(0, -left) : x.shape[3] - max(0, -right)]
+        top, left, bottom, right = (max(0, pad) for pad in pads)
+    if any((top, left, bottom, right)):
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
     reach = ((kernel[0] - 1) * dilation[0] + 1, (kernel[1] - 1) * dilation[1] + 1)
     windows = sliding_window_view(x, reach, axis=(2, 3))
@@ -70,6 +100,28 @@ def _conv(op: Conv, x: Floats, residual: Floats | None) -> Floats:
     if op.activation != "none":
         out = np.maximum(out, np.float32(0))
     return np.minimum(out, np.float32(op.limit)) if op.activation == "clip" else out
+
+
+def _matmul(op: MatMul, a: Floats, b: Floats) -> Floats:
+    n, _, h, w = a.shape
+    left = a.reshape(n, op.heads, -1, h * w)
+    right = b.reshape(n, op.heads, -1, b.shape[2] * b.shape[3])
+    y = (right.swapaxes(2, 3) if op.transposed else right) @ left  # [n, heads, channels of y, pixels]
+    return np.ascontiguousarray(y.reshape(n, -1, h, w))
+
+
+def _reflow(op: Reflow, x: Floats) -> Floats:
+    n, c, h, w = x.shape
+    out = np.zeros((n, c, op.size[0] * op.size[1]), np.float32)
+    out[:, :, op.before : op.before + h * w] = x.reshape(n, c, -1)
+    return out.reshape(n, c, *op.size)
+
+
+def erf(x: Floats) -> Floats:
+    """Abramowitz and Stegun 7.1.26: off by at most 1.5e-7."""
+    t = 1 / (1 + np.float32(0.3275911) * np.abs(x))
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return np.asarray(np.sign(x) * (1 - series * np.exp(-x * x)), np.float32)
 
 
 def _pool(op: Pool, x: Floats) -> Floats:
@@ -116,4 +168,5 @@ _STEPS: dict[str, Callable[[Floats, np.float32, Floats], Floats]] = {
     "mins": lambda a, s, b: np.minimum(a, s), "add": lambda a, s, b: a + b, "sub": lambda a, s, b: a - b,
     "mul": lambda a, s, b: a * b, "div": lambda a, s, b: a / b, "max": lambda a, s, b: np.maximum(a, b),
     "min": lambda a, s, b: np.minimum(a, b), "rsub": lambda a, s, b: b - a, "rdiv": lambda a, s, b: b / a, "take": lambda a, s, b: b,
+    "erf": lambda a, s, b: erf(a), "gelu": lambda a, s, b: a * np.float32(0.5) * (1 + erf(a * np.float32(math.sqrt(0.5)))),
 }  # fmt: skip

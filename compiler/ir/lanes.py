@@ -1,7 +1,7 @@
 """Lane orders as classes of tensors that must agree.
 
-A class is free (channel i in lane i), or defined by a Concat or a Shuffle of other tensors.  Uniting a free class with a defined one
-makes the free one follow; two defined ones agree only if they are built alike.
+A class is free (channel i in lane i), or defined by a Concat or a Shuffle of other tensors, or by heads.  Uniting a free class with a
+defined one makes the free one follow; two defined ones agree only if they are built alike.
 """
 
 from __future__ import annotations
@@ -14,11 +14,23 @@ CHANNEL_BLOCK = 16  # n0: FIXPIPE writes 16 channels at a time, two planes where
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a tensor's lanes come from its inputs' lanes."""
+    """How a tensor's lanes come from its inputs' lanes; heads: each of order[0] equal runs of channels begins on a whole plane."""
 
-    kind: Literal["concat", "shuffle"]
+    kind: Literal["concat", "shuffle", "heads"]
     inputs: tuple[str, ...]
     order: tuple[int, ...] = ()
+
+
+def heads_pattern(channels: int, heads: int) -> Pattern:
+    """Lanes in which every head has planes of its own, the same for all counts of heads where their channels fill planes anyway."""
+    return Pattern("heads", (), (heads if channels // heads % CHANNEL_BLOCK else 1,))
+
+
+def heads_lanes(channels: int, heads: int, c0: int) -> tuple[tuple[int, ...], int]:
+    """(lane of each channel, planes) where each of `heads` equal runs of channels has whole planes of its own."""
+    whole, size = max(c0, CHANNEL_BLOCK), channels // heads
+    padded = -(-size // whole) * whole
+    return tuple(g * padded + i for g in range(heads) for i in range(size)), heads * padded // c0
 
 
 class Patterns:
@@ -43,6 +55,13 @@ class Patterns:
     def define(self, name: str, pattern: Pattern) -> None:
         """Say what a tensor that is in no class yet looks like."""
         self.pattern[self.find(name)] = pattern
+
+    def require(self, name: str, pattern: Pattern) -> bool:
+        """Make a tensor look like `pattern`; False (and nothing changed) where it already looks otherwise."""
+        known = self.pattern.get(self.find(name))
+        if known is None:
+            self.define(name, pattern)
+        return known is None or self._alike(known, pattern)
 
     def unite(self, a: str, b: str) -> bool:
         """Make two tensors agree; False (and nothing changed) where they cannot."""
@@ -87,6 +106,8 @@ class Patterns:
         if pattern is None:
             whole = max(c0, CHANNEL_BLOCK)
             result = (tuple(range(self.channels[root])), -(-self.channels[root] // whole) * (whole // c0))
+        elif pattern.kind == "heads":
+            result = heads_lanes(self.channels[root], pattern.order[0], c0)
         elif pattern.kind == "shuffle":
             lanes, planes = self.lanes(pattern.inputs[0], c0)
             result = (tuple(lanes[i] for i in pattern.order), planes)

@@ -6,7 +6,8 @@ A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its ch
 * Concat is addresses: its storage holds the inputs side by side, each from a whole plane on, and the gaps show in `lanes`;
 * Shuffle is labels: the same planes, `lanes` permuted;
 * a Conv may write any lanes (its weights are packed to match), so it follows whoever reads it together with something else;
-* Pool, Vector, Softmax and depthwise Conv keep the lanes of what they read.
+* Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of what they read;
+* MatMul and Softmax in groups want every head in planes of its own.
 
 Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
 tensor is needed in two places (an output shares its storage with no other input or output), a 1x1 Conv with the identity as weights
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Resample, Shape, Shuffle, Softmax, Vector
-from compiler.ir.lanes import Pattern, Patterns
+from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Shape, Shuffle, Softmax, Vector
+from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.rewrites.engine import with_inputs
 from simulator.npu.machine import DataType
 
@@ -93,6 +94,12 @@ class Layout:
         places = self.placements
         y = places[op.y]
         same: Sequence[str] = op.inputs
+        for name, heads in _heads(op):
+            place = places[name]
+            if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.dtype.lanes):
+                raise ValueError(f"{op.name}: {name} has not {heads} heads in planes of their own")
+        if isinstance(op, MatMul):
+            return
         if isinstance(op, Conv):
             same = [name for name in (op.residual,) if name is not None]
             if keeps_lanes(op):
@@ -122,7 +129,7 @@ class Layout:
     def _verify_overlaps(self) -> None:
         """Two written tensors never share a plane: what shares one is a Concat or a Shuffle of the other."""
         written: dict[tuple[str, int], str] = {}
-        names = [port.tensor for port in self.graph.inputs]
+        names = [*(port.tensor for port in self.graph.inputs), *self.graph.constants]
         names += [op.y for op in self.graph.operators if not isinstance(op, Concat | Shuffle)]
         for name in names:
             place = self.placements[name]
@@ -136,7 +143,7 @@ def keeps_lanes(op: Operator) -> bool:
     """Whether channel i of y has to lie in the lane of channel i of x: all but a Conv that mixes channels."""
     if isinstance(op, Conv):
         return op.groups > 1 and op.groups == op.weights.shape[0] and op.weights.shape[1] == 1
-    return isinstance(op, Pool | Vector | Softmax | Resample)
+    return isinstance(op, Pool | Vector | Softmax | LayerNorm | Reflow | Resample)
 
 
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
@@ -182,7 +189,7 @@ class _Names:
 
 def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
-    held: set[str] = {port.tensor for port in graph.inputs}  # region roots that have their place
+    held: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
     shapes = dict(graph.shapes)
     operators: list[Operator] = []
@@ -247,22 +254,32 @@ def _one_order(graph: Graph, names: _Names) -> tuple[Graph, Patterns, list[str]]
                 follow = [op.x] if keeps_lanes(op) else []
                 follow += [op.residual] if op.residual is not None else []
             else:
-                follow = list(op.inputs)
+                follow = [] if isinstance(op, MatMul) else list(op.inputs)
+            wanted = {name: heads_pattern(shapes[name][1], heads) for name, heads in _heads(op)}
+            if op.y in wanted:
+                patterns.define(op.y, wanted[op.y])
             renamed = list(op.inputs)
-            for name in dict.fromkeys(follow):
-                if patterns.unite(op.y, name):
+            for name in dict.fromkeys(op.inputs):
+                if patterns.unite(op.y, name) if name in follow else name not in wanted or patterns.require(name, wanted[name]):
                     continue
                 relane = _identity_conv(names.fresh(f"{op.name}.relane"), name, names.fresh(f"{name}.relane"), shapes[name])
                 shapes[relane.y] = shapes[name]
                 patterns.add(relane.y, shapes[name][1])
                 operators.append(relane)
                 copies.append(relane.name)
-                united = patterns.unite(op.y, relane.y)
-                assert united, "a fresh tensor takes any order"
+                agreed = patterns.unite(op.y, relane.y) if name in follow else patterns.require(relane.y, wanted[name])
+                assert agreed, "a fresh tensor takes any order"
                 renamed = [relane.y if item == name else item for item in renamed]
             op = with_inputs(op, renamed)
         operators.append(op)
     return replace(graph, operators=tuple(operators), shapes=shapes), patterns, copies
+
+
+def _heads(op: Operator) -> list[tuple[str, int]]:
+    """(tensor, heads) that an operator wants in planes of their own."""
+    if isinstance(op, MatMul):
+        return [(name, op.heads) for name in (op.a, op.b, op.y)]
+    return [(name, op.groups) for name in (op.x, op.y)] if isinstance(op, Softmax) and op.groups > 1 else []
 
 
 def _identity_conv(name: str, x: str, y: str, shape: Shape) -> Conv:

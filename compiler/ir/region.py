@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compiler.ir.graph import Conv, Kernel, Pool, Resample
+from compiler.ir.graph import Conv, Kernel, Pool, Reflow, Resample
 
 
 class Rows(NamedTuple):
@@ -55,6 +55,8 @@ def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
     """Rows of the main input that output rows `out` need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1)."""
     if not out.size:
         return EMPTY
+    if isinstance(kernel, Reflow):
+        return _reflowed(kernel, out)
     if isinstance(kernel, Resample):
         bounds = kernel.rows.bounds[out.start : out.stop]
         first, last = int(bounds[:, 0].min()), int(bounds[:, 1].max())
@@ -65,3 +67,11 @@ def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
     # a window that lies wholly in the padding still names the nearest row, so that there is something to read
     start = min(max(0, start), in_height - 1)
     return Rows(start, max(start + 1, min(in_height, stop)))
+
+
+def _reflowed(kernel: Reflow, out: Rows) -> Rows:
+    """Rows of x that hold the pixels of rows of y; the nearest row where there are none."""
+    (height, width), columns = kernel.of, kernel.size[1]
+    start = min(max(0, out.start * columns - kernel.before) // width, height - 1)
+    stop = -(-(out.stop * columns - kernel.before) // width)
+    return Rows(start, max(start + 1, min(height, stop)))

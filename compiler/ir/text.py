@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import hashlib
 
-from compiler.ir.graph import Concat, Conv, Floats, Graph, Operator, Pool, Port, Resample, Shape, Shuffle, Softmax, Step
+from compiler.ir.graph import (
+    Concat,
+    Conv,
+    Floats,
+    Graph,
+    LayerNorm,
+    MatMul,
+    Operator,
+    Pool,
+    Port,
+    Reflow,
+    Resample,
+    Shape,
+    Shuffle,
+    Softmax,
+    Step,
+)
 from compiler.ir.taps import Taps
 from simulator.npu.isa import bits_float
 
@@ -13,6 +29,7 @@ def print_graph(graph: Graph, fingerprints: bool = True) -> str:
     """fingerprints: six hex digits over each constant's values; off where values differ between libraries' versions."""
     lines = [f"graph {graph.name}"]
     lines += [f"  input {_port(port, graph.shapes[port.tensor])}" for port in graph.inputs]
+    lines += [f"  constant {name}: {_values(values, fingerprints)}" for name, values in graph.constants.items()]
     for op in graph.operators:
         lines.append(f"  {op.y}: {_shape(graph.shapes[op.y])} = {_operator(op, fingerprints)}")
     lines += [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
@@ -55,7 +72,15 @@ def _details(op: Operator, fingerprints: bool) -> list[str]:
         return [f"rows={_taps(op.rows)}", f"columns={_taps(op.columns)}", f"fill={op.fill:.9g}"]
     if isinstance(op, Shuffle):
         return [f"order={_order(op.order)}"]
-    if isinstance(op, Softmax | Concat):
+    if isinstance(op, Softmax):
+        return [f"groups={op.groups}"] if op.groups > 1 else []
+    if isinstance(op, LayerNorm):
+        return [f"scale={_values(op.scale, fingerprints)}", f"shift={_values(op.shift, fingerprints)}", f"epsilon={op.epsilon:.3g}"]
+    if isinstance(op, MatMul):
+        return [f"heads={op.heads}", *(["transposed"] if op.transposed else [])]
+    if isinstance(op, Reflow):
+        return [f"size={_shape(op.size)}", *([f"before={op.before}"] if op.before else [])]
+    if isinstance(op, Concat):
         return []
     return ["[" + "; ".join(_step(step, fingerprints) for step in op.steps) + "]"]
 

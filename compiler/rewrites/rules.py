@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Floats, Operator, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
 from compiler.rewrites.engine import Match, Rule, View
+from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
 AFFINE = ("scale_shift", "muls", "adds")
 
@@ -183,6 +184,22 @@ def drop_unused(op: Operator, view: View) -> Match | None:
     return Match((op,)) if view.uses[op.y] == 0 else None
 
 
+def merge_equal(op: Operator, view: View) -> Match | None:
+    """The same computation twice, of those that have no weights: exporters write a ReLU for every reader."""
+    if not isinstance(op, Vector | Pool | Resample | Softmax):
+        return None
+    first = next(other for other in view.alike[type(op), op.inputs] if _key(other) == _key(op))
+    return Match((op,), alias={op.y: first.y}) if first is not op else None
+
+
+def _key(op: Operator) -> object:
+    """What an operator without weights computes from its inputs."""
+    if isinstance(op, Vector):
+        arrays = [(None if a is None else a.tobytes()) for step in op.steps for a in (step.scale, step.shift)]
+        return [(step.op, step.value, step.operand, step.kept) for step in op.steps], arrays
+    return replace(op, name="", y="").__dict__
+
+
 def drop_single_concat(op: Operator, view: View) -> Match | None:
     if isinstance(op, Concat) and len(op.inputs) == 1:
         return Match((op,), alias={op.y: op.inputs[0]})
@@ -190,7 +207,7 @@ def drop_single_concat(op: Operator, view: View) -> Match | None:
 
 
 def drop_identity_shuffle(op: Operator, view: View) -> Match | None:
-    if isinstance(op, Shuffle) and op.order == tuple(range(len(op.order))):
+    if isinstance(op, Shuffle) and op.order == tuple(range(view.shapes[op.x][1])):
         return Match((op,), alias={op.y: op.x})
     return None
 
@@ -212,6 +229,62 @@ def shuffle_into_conv(op: Operator, view: View) -> Match | None:
         return None
     order = list(op.order)
     return Match((conv, op), (replace(conv, y=op.y, weights=conv.weights[order], bias=conv.bias[order]),))
+
+
+def split_conv(op: Operator, view: View) -> Match | None:
+    """Some channels of an ungrouped convolution, others of which may go elsewhere: a convolution that makes only them."""
+    conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
+    if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or len(op.order) == view.shapes[op.x][1] or conv.y in view.outputs:
+        return None
+    if conv.groups != 1 or conv.residual is not None:
+        return None
+    order = list(op.order)
+    return Match((op,), (replace(conv, name=op.name, y=op.y, weights=conv.weights[order], bias=conv.bias[order]),))
+
+
+def select_by_conv(op: Operator, view: View) -> Match | None:
+    """What is still a selection of channels in the end: an identity convolution that picks them."""
+    if not isinstance(op, Shuffle) or len(op.order) == view.shapes[op.x][1]:
+        return None
+    weights = np.eye(view.shapes[op.x][1], dtype=np.float32)[list(op.order)][:, :, None, None]
+    return Match((op,), (Conv(op.name, op.x, op.y, weights, np.zeros(len(op.order), np.float32)),))
+
+
+def fold_affine_into_norm(op: Operator, view: View) -> Match | None:
+    """LayerNorm, then scale and shift per channel: one LayerNorm."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op not in AFFINE or any(step.operand == 0 for step in op.steps[1:]):
+        return None
+    norm = view.producers.get(op.inputs[0])
+    if not isinstance(norm, LayerNorm) or not view.only_use(norm.y):
+        return None
+    terms = affine(op.steps[0], len(norm.scale))
+    assert terms is not None
+    last = len(op.steps) == 1
+    folded = replace(norm, y=op.y if last else norm.y, scale=norm.scale * terms[0], shift=norm.shift * terms[0] + terms[1])
+    return Match((norm, op), (folded, *without_first_step(op, folded.y)))
+
+
+def scale_before_matmul(op: Operator, view: View) -> Match | None:
+    """A product of two tensors, then a factor: the factor first, where a convolution may take it and float16 has more room."""
+    if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "muls" or any(step.operand == 0 for step in op.steps[1:]):
+        return None
+    product = view.producers.get(op.inputs[0])
+    if not isinstance(product, MatMul) or not view.only_use(product.y):
+        return None
+    scaled = Vector(f"{product.name}.scale", (product.a,), f"{product.a}.{product.name}.scaled", op.steps[:1])
+    last = len(op.steps) == 1
+    moved = replace(product, a=scaled.y, y=op.y if last else product.y)
+    return Match((product, op), (scaled, moved, *without_first_step(op, moved.y)))
+
+
+def rows_into_conv(op: Operator, view: View) -> Match | None:
+    """Some rows of a tensor, then a 1x1 convolution: the convolution reads just them."""
+    if not isinstance(op, Conv) or op.weights.shape[2:] != (1, 1) or any(op.pads) or op.stride != (1, 1):
+        return None
+    rows = view.producers.get(op.x)
+    if not isinstance(rows, Pool) or not view.only_use(rows.y) or rows.kernel != (1, 1) or rows.stride != (1, 1) or max(rows.pads) > 0:
+        return None
+    return Match((rows, op), (replace(op, x=rows.x, pads=rows.pads),))
 
 
 def relu_before_concat(op: Operator, view: View) -> Match | None:
@@ -288,11 +361,16 @@ def nest_concat(op: Operator, view: View) -> Match | None:
 RULES: tuple[Rule, ...] = (
     Rule("drop-unused", drop_unused),
     Rule("drop-empty-chain", drop_empty_chain),
+    Rule("merge-equal", merge_equal),
     Rule("drop-single-concat", drop_single_concat),
     Rule("drop-identity-shuffle", drop_identity_shuffle),
     Rule("merge-shuffles", merge_shuffles),
     Rule("shuffle-into-conv", shuffle_into_conv),
+    Rule("split-conv", split_conv),
     Rule("fold-affine", fold_affine),
+    Rule("fold-affine-into-norm", fold_affine_into_norm),
+    Rule("scale-before-matmul", scale_before_matmul),
+    Rule("rows-into-conv", rows_into_conv),
     Rule("fuse-residual", fuse_residual),
     Rule("fuse-relu", fuse_relu),
     Rule("fuse-limit", fuse_limit),
@@ -303,4 +381,10 @@ RULES: tuple[Rule, ...] = (
     Rule("relu-before-max-pool", relu_before_max_pool),
     Rule("drop-needless-relu", drop_needless_relu),
     Rule("nest-concat", nest_concat),
+    Rule("merge-resamples", merge_resamples),
+    Rule("pad-into-conv", pad_into_conv),
+    Rule("skip-into-conv", skip_into_conv),
 )
+
+# after no other rule fires any more
+LAST_RULES: tuple[Rule, ...] = (Rule("select-by-conv", select_by_conv), *RULES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from compiler.ir.region import EMPTY, Rows, demand
-from compiler.tile.spec import ConvSpec, Piece, Unit
+from compiler.tile.spec import ConvSpec, MatMulSpec, Piece, Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
 
@@ -126,8 +126,11 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
 
 @lru_cache(maxsize=1 << 16)
 def _ring_storages(unit: Unit, start: int, stop: int, halo: int) -> frozenset[int]:
-    readers = (spec for k, spec in enumerate(unit.kernels[start:stop]) if halo >> k & 1)
-    return frozenset(piece.storage for spec in readers for piece in spec.reads)
+    """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
+    kernels = unit.kernels[start:stop]
+    readers = (spec for k, spec in enumerate(kernels) if halo >> k & 1)
+    rights = (spec.reads[1].storage for spec in kernels if isinstance(spec, MatMulSpec))
+    return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
 
 
 def _fresh(wanted: Sequence[Rows], begin: tuple[int, ...]) -> list[Rows]:
@@ -174,23 +177,22 @@ def _ring_rows(rows: tuple[Rows, ...], slots: int, again: bool) -> int:
     return max(highest[min(t + slots, len(highest)) - 1] - lowest[t] for t in range(len(rows)))
 
 
-_PIXEL = Rows(0, 1)
-
-
 @lru_cache(maxsize=1 << 16)
-def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, bool]:
-    """Whether kernel `reader` reads (some of) a piece as its main input, as another operand, and as a pixel for all rows."""
+def _reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
+    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
     spec = unit.kernels[reader]
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)
-    return first.overlaps(piece), other, other and unit.storages[piece.storage].h < spec.out_h
+    height = unit.storages[piece.storage].h
+    serves_all = other and (isinstance(spec, MatMulSpec) or height < spec.out_h)
+    return first.overlaps(piece), other, height if serves_all else 0
 
 
-def _wanted(reads: tuple[bool, bool, bool], main: Rows, out: Rows) -> Rows:
+def _wanted(reads: tuple[bool, bool, int], main: Rows, out: Rows) -> Rows:
     """Rows of a piece that a reader needs for its output rows; `main`: those of its main input."""
-    as_main, as_other, as_pixel = reads
-    if as_pixel and out.size:
-        return main.hull(_PIXEL) if as_main else _PIXEL
+    as_main, as_other, for_all = reads
+    if for_all and out.size:
+        return main.hull(Rows(0, for_all)) if as_main else Rows(0, for_all)
     if as_main:
         return main.hull(out) if as_other else main
     return out if as_other else EMPTY
@@ -218,6 +220,8 @@ def _residence(
             reads.setdefault(read.storage, []).append((k, read))
         if isinstance(spec, ConvSpec):
             kept.add(spec.reads[0].storage)
+        if isinstance(spec, MatMulSpec):
+            kept.add(spec.reads[1].storage)
         if inside[k]:
             writes.setdefault(spec.y.storage, []).append((k, spec.y))
             kept.add(spec.y.storage)

@@ -14,13 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
+from compiler.emit.pixelwise import layer_norm_blocks
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, Staged
 from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
 from compiler.schedule.window import touching
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import (
+    AnySpec,
+    ConvSpec,
+    LayerNormSpec,
+    MatMulSpec,
+    PoolSpec,
+    ReflowSpec,
+    ResampleSpec,
+    SoftmaxSpec,
+    Unit,
+    VectorSpec,
+)
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 # where a convolution's results go first
@@ -86,6 +98,8 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
                 size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
                 have = half[memory] * BLOCK_BYTES
                 return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
+        if isinstance(spec, MatMulSpec) and tiling.weights != "resident":
+            return f"{spec.name}: its right operand is a tensor, which lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
             pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
             places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
@@ -164,7 +178,7 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
 def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
     """Buffers in L1 of kernel k's weights: all of them, or two chunks."""
     spec = unit.kernels[blocks.start + k]
-    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling) or isinstance(spec, MatMulSpec):
         return []
     if tiling.weights == "resident":
         last = blocks.stop - blocks.start - 1
@@ -178,14 +192,24 @@ def _scratch(k: int) -> tuple[int, int, int]:
     return k, k, 1 << k
 
 
-def _vector_slot(spec: AnySpec, tiling: VectorTiling) -> int:
+def softmax_planes(spec: SoftmaxSpec, tiling: VectorTiling) -> int:
+    """Planes of a tile: whole groups."""
+    deep = spec.group_planes
+    return min(spec.y.planes, max(deep, tiling.tile_planes // deep * deep))
+
+
+def _vector_slot(spec: AnySpec, tiling: VectorTiling, dtype: int) -> int:
     """Blocks of one UB slot of a vector kernel."""
     if isinstance(spec, PoolSpec):
         assert isinstance(spec.kernel, Pool)
         rows_in = (tiling.tile_rows - 1) * spec.kernel.stride[0] + spec.kernel.kernel[0]
         return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
     if isinstance(spec, SoftmaxSpec):
-        return (spec.y.planes + 2) * tiling.tile_rows * spec.out_w
+        return (softmax_planes(spec, tiling) + 2) * tiling.tile_rows * spec.out_w
+    if isinstance(spec, LayerNormSpec):
+        return layer_norm_blocks(spec.y.planes, tiling.tile_rows * spec.out_w, dtype)
+    if isinstance(spec, ReflowSpec):
+        return tiling.tile_planes * tiling.tile_rows * spec.out_w
     if isinstance(spec, ResampleSpec):
         return spec.slot_blocks(tiling.tile_planes, tiling.tile_rows)
     assert isinstance(spec, VectorSpec)
@@ -208,7 +232,8 @@ def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
         life = (0, last) if repeated else _scratch(k)
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
-            wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
+            if spec.bias_blocks:
+                wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
             tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
             if way_out(unit, blocks, k) != TO_L1:
                 wishes += [Wish(f"o{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
@@ -216,11 +241,13 @@ def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
                 wishes += [Wish(f"r{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
             continue
         assert isinstance(tiling, VectorTiling)
-        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling), 8), *_scratch(k)) for slot in (0, 1)]
+        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling, int(unit.dtype)), 8), *_scratch(k)) for slot in (0, 1)]
         if isinstance(spec, VectorSpec) and (spec.steps[:, 3] >= 0).any():
             wishes.append(Wish(f"b{k}", _round(2 * len(spec.steps) * spec.y.planes, 8), *life))
         elif isinstance(spec, SoftmaxSpec) and spec.gaps:
             wishes.append(Wish(f"b{k}", _round(spec.y.planes, 8), *life))
+        elif isinstance(spec, LayerNormSpec):
+            wishes.append(Wish(f"b{k}", _round(3 * spec.y.planes, 8), *life))
         elif isinstance(spec, PoolSpec) and spec.counts_at >= 0:
             wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), *_scratch(k)))
     return wishes

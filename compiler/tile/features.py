@@ -2,7 +2,8 @@
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
 means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
-products are what the core with most of the segment's iterations has, bytes are all cores'.
+products are what the core with most of the segment's iterations has, bytes are all cores'. What stages keep,
+move and emit: `tile.stage_features`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
-from compiler.ir.graph import Conv, Pool
+from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.cycles import CostTables
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
-FEATURE_SET = "schedule-2"
+FEATURE_SET = "schedule-3"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
@@ -32,7 +34,7 @@ _OF_A_CORE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
     "iterations", "drain_cycles",
 )  # fmt: skip
-FEATURES: tuple[str, ...] = (*_EXTENSIVE, *_INTENSIVE)
+FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE)
 _ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
 
@@ -46,6 +48,7 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
         rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
+        add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
         out[_AT["row_share"]] += rows / spec.out_h
         stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
@@ -106,8 +109,6 @@ def _conv(
     images: int,
     cores: int,
 ) -> None:
-    conv = s.kernel
-    assert isinstance(conv, Conv)
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
     pixels = sum(rows) * s.out_w
@@ -158,7 +159,7 @@ def _vector(
     out: list[float],
     unit: Unit,
     t: CostTables,
-    s: PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec,
+    s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: list[int],
     blocks: Blocks,
@@ -182,12 +183,14 @@ def _vector(
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+    elif isinstance(s, SoftmaxSpec):
+        repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
+    elif isinstance(s, LayerNormSpec):
+        repeats, calls = size / 8 * (9 if unit.dtype == DataType.float16 else 6), tiles * (30 + s.y.planes)
     elif isinstance(s, ResampleSpec):
         runs = len(s.columns) + len(s.rows)
         repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
         read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
-    else:
-        repeats, calls = size / 8 * 10, tiles * 10
     out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
     staged = s.reads[0].storage in blocks.staged
     out[_AT["load_bytes"]] += 0.0 if staged else read * BLOCK_BYTES
@@ -204,8 +207,10 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     x = np.array(raw, np.float64)
     operators = np.maximum(1.0, x[..., _AT["operators"]])
     out = x.copy()
-    count = len(_EXTENSIVE)
-    out[..., :count] = np.log2(1.0 + x[..., :count])
+    sums = len(_EXTENSIVE) + len(STAGE_SUMS)
+    means = slice(sums, sums + len(STAGE_MEANS))
+    out[..., :sums] = np.log2(1.0 + x[..., :sums])
+    out[..., means] = np.log2(1.0 + x[..., means] / operators[..., None])
     out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
     for name in ("window", "prefetch", "streamed_share", "row_share", "cores", "sliding"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Shuffle, Softmax, Step, Vector
 from compiler.ir.interpret import chain
 
 Values = frozenset[float]
@@ -29,8 +29,10 @@ def output_gaps(op: Operator, inputs: list[Values], kind: type[np.floating]) -> 
         filled = {op.fill} if op.rows.has_empty or op.columns.has_empty else set()
         sums = [a * b for a in op.rows.sums or (1.0,) for b in op.columns.sums or (1.0,)]
         return frozenset({float(kind(value * total)) for value in inputs[0] for total in sums} | filled)
-    if isinstance(op, Softmax):
+    if isinstance(op, Softmax | LayerNorm | MatMul):
         return frozenset({0.0})
+    if isinstance(op, Reflow):
+        return inputs[0] | {0.0}
     if isinstance(op, Conv):
         residual = inputs[1] if op.residual is not None else frozenset({0.0})
         if op.activation == "none":

@@ -16,8 +16,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, VectorTiling
+from compiler.emit.pixelwise import layer_norm_blocks
 from compiler.ir.graph import Pool
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
 
@@ -117,7 +118,7 @@ def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
 
 
 @njit(cache=True, inline="always")
-def _legal(s, c, m, n, k):  # type: ignore[no-untyped-def]
+def _legal(s: Shape, c: _Cost, m: int, n: int, k: int) -> bool:
     """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
     if m * k > c.half_a or n * k * 16 > c.half_b or n * m * 2 > c.half_c:
         return False
@@ -127,12 +128,12 @@ def _legal(s, c, m, n, k):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="always")
-def _per(amount, rate):  # type: ignore[no-untyped-def]
+def _per(amount: int, rate: int) -> int:
     return amount // rate if rate else 0
 
 
 @njit(cache=True, inline="always")
-def _steps(length, tile, axis):  # type: ignore[no-untyped-def]
+def _steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     """Steps of all tiles along one axis, the last one what is left."""
     whole = length // tile
     rest = length - whole * tile
@@ -140,7 +141,7 @@ def _steps(length, tile, axis):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _cycles(s, c, m, n, k, n_outer):  # type: ignore[no-untyped-def]
+def _cycles(s: Shape, c: _Cost, m: int, n: int, k: int, n_outer: int) -> int:
     tiles_m, tiles_n, tiles_k = (s.pixels + m - 1) // m, (s.n1 + n - 1) // n, (s.k1 + k - 1) // k
     repeats = s.groups * s.chunks_n * s.chunks_k
     rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
@@ -162,7 +163,7 @@ def _cycles(s, c, m, n, k, n_outer):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _points(s, c, ms, ns, ks):  # type: ignore[no-untyped-def]
+def _points(s: Shape, c: _Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty((ms.shape[0] * ns.shape[0] * ks.shape[0] * 2, 4), np.int64)
     at = 0
     for m in ms:
@@ -176,7 +177,7 @@ def _points(s, c, ms, ns, ks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _estimate(s, c, points):  # type: ignore[no-untyped-def]
+def _estimate(s: Shape, c: _Cost, points: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty(points.shape[0], np.int64)
     for i in range(points.shape[0]):
         out[i] = _cycles(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
@@ -184,7 +185,44 @@ def _estimate(s, c, points):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _keep(s, c, ms, ns, ks, table, order, used):  # type: ignore[no-untyped-def]
+def _engines(s: Shape, c: _Cost, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    out = np.empty((points.shape[0], 3), np.int64)
+    for i in range(points.shape[0]):
+        m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
+        tiles_m = (s.pixels + m - 1) // m
+        rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
+        steps_m = _steps(rows, m, c.axes[0])
+        cube, moves, stores = 0, 0, 0
+        for n_start in range(0, n1, s.n1):
+            size_n = min(s.n1, n1 - n_start)
+            tiles_n = (size_n + n - 1) // n
+            stores += tiles_m * tiles_n
+            steps_n = _steps(size_n * 16, n * 16, c.axes[2])
+            for k_start in range(0, k1, s.k1):
+                size_k = min(s.k1, k1 - k_start)
+                tiles_k = (size_k + k - 1) // k
+                again_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
+                again_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
+                steps_k = _steps(size_k * c.lanes, k * c.lanes, c.axes[1])
+                cube += tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_n * steps_k * c.step_cycles
+                moves += again_a * (rows * size_k * 32 // c.a_rate + tiles_m * tiles_k * c.a_startup)
+                moves += again_b * (size_n * size_k * 512 // c.b_rate + tiles_n * tiles_k * c.b_startup)
+        fix = stores * c.out_startup + s.pixels * n1 * 64 // c.out_rate
+        out[i, 0], out[i, 1], out[i, 2] = s.groups * cube, s.groups * moves, s.groups * fix
+    return out
+
+
+@njit(cache=True)
+def _keep(
+    s: Shape,
+    c: _Cost,
+    ms: NDArray[np.int64],
+    ns: NDArray[np.int64],
+    ks: NDArray[np.int64],
+    table: NDArray[np.int64],
+    order: NDArray[np.int64],
+    used: int,
+) -> int:
     """Rank a shape's points among those in `table` (int64 [KEPT, 7], `used` rows); order: int64 [KEPT, 2] of (cycles, row), the best first.
 
     Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  Returns how many rows are used then.
@@ -243,6 +281,15 @@ def estimate(machine: Machine, s: Shape, points: NDArray[np.int64]) -> NDArray[n
     return cycles
 
 
+def engine_cycles(machine: Machine, s: Shape, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [p, 3]: cycles in which CUBE, MTE1 and FIXPIPE work on the block, rounded down.
+
+    n1, k1: of all chunks together, so that the last one counts for what it is.
+    """
+    cycles: NDArray[np.int64] = _engines(s, _cost(machine, s.dtype, s.to_l1), n1, k1, points)
+    return cycles
+
+
 def _chunk_choices(layer: _Layer, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with partial sums."""
     choices = set()
@@ -260,6 +307,11 @@ def _chunk_choices(layer: _Layer, pixels: int, budget: int, l0c_blocks: int) -> 
     return sorted(choices)
 
 
+def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
+    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
+    return _chunk_choices(_layer(spec), rows * spec.out_w, budget, l0c_blocks)
+
+
 @lru_cache(maxsize=1 << 16)
 def _ranked(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, resident: bool, budget: int) -> NDArray[np.int64]:
     """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
@@ -273,7 +325,7 @@ def _ranked(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool
 
 
 @lru_cache(maxsize=65536)
-def _made(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
+def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
     return ConvTiling.model_construct(
         kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=m, tile_n1=n, tile_k1=k, order="n" if n_outer else "m"
     )
@@ -282,21 +334,24 @@ def _made(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int
 def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
-    Streamed weights come in chunks of at most `budget` blocks.
+    Streamed weights come in chunks of at most `budget` blocks; the right operand of a MatMul is there as a whole.
     """
     machine = unit.machine
+    resident |= isinstance(spec, MatMulSpec)
     direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
     ranked = _ranked(machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()
-    return _made("resident" if resident else "streamed", *point[1:])
+    return tiling_of("resident" if resident else "streamed", *point[1:])
 
 
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane; two slots and the constants fit UB where anything does."""
     constants = spec.y.planes
-    if isinstance(spec, VectorSpec):
+    if isinstance(spec, LayerNormSpec):
+        constants *= 3
+    elif isinstance(spec, VectorSpec):
         constants *= 2 * len(spec.steps) if (spec.steps[:, 3] >= 0).any() else 0
     elif isinstance(spec, PoolSpec):
         constants = rows * spec.out_w if spec.counts_at >= 0 else 0
@@ -304,7 +359,12 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         constants = 0
     slot_blocks = max(8, min(slot_blocks, (unit.machine.buffer_blocks(Memory.UB) - constants) // 16 * 8))
     if isinstance(spec, SoftmaxSpec):
-        return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // ((spec.y.planes + 2) * spec.out_w))))
+        tile_rows = max(1, min(rows, slot_blocks // ((spec.group_planes + 2) * spec.out_w)))
+        groups = max(1, (slot_blocks // (tile_rows * spec.out_w) - 2) // spec.group_planes)
+        return VectorTiling(tile_planes=min(spec.groups, groups) * spec.group_planes, tile_rows=tile_rows)
+    if isinstance(spec, LayerNormSpec):
+        per_row = layer_norm_blocks(spec.y.planes, spec.out_w, int(unit.dtype))
+        return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // per_row)))
     if isinstance(spec, ResampleSpec):
         whole = spec.slot_blocks(1, rows)
         if whole <= slot_blocks:
@@ -316,8 +376,7 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         assert isinstance(spec.kernel, Pool)
         per_row += spec.kernel.stride[0] * spec.in_w
         extra = (spec.kernel.kernel[0] - spec.kernel.stride[0]) * spec.in_w
-    else:
-        assert isinstance(spec, VectorSpec)
+    elif isinstance(spec, VectorSpec):
         per_row *= spec.buffers
     plane = max(1, rows * per_row + extra)
     if plane <= slot_blocks:

@@ -19,8 +19,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.emit import weights
-from compiler.ir.graph import Concat, Conv, Graph, Kernel, Pool, Resample, Shuffle, Softmax, Vector
+from compiler.ir.graph import Concat, Conv, Graph, Kernel, LayerNorm, MatMul, Pool, Reflow, Resample, Shuffle, Softmax, Vector
 from compiler.ir.layout import Layout, Placement, assign
+from compiler.tile.curves import with_curves
 from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
 from compiler.tile.machine import check_machine
 from simulator.npu.isa import Op, float_bits
@@ -73,6 +74,10 @@ class StorageSpec:
     def image_blocks(self) -> int:
         return self.planes * self.plane_blocks
 
+    def image_at(self, image: int) -> int:
+        """Block of an image; a constant of one image serves all."""
+        return self.address + (image * self.image_blocks if self.n > 1 else 0)
+
 
 @dataclass(frozen=True, eq=False)
 class KernelSpec:
@@ -93,9 +98,24 @@ class KernelSpec:
         return 0
 
 
+class Window(NamedTuple):
+    """A convolution's window: kernel, stride, dilation, padding."""
+
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    dh: int
+    dw: int
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
 @dataclass(frozen=True, eq=False)
 class ConvSpec(KernelSpec):
-    """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.
+    """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (below).
 
     lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR blocks.
     """
@@ -121,10 +141,58 @@ class ConvSpec(KernelSpec):
         return self.reads[1] if len(self.reads) > 1 else None
 
     @property
+    def window(self) -> Window:
+        conv = self.kernel
+        assert isinstance(conv, Conv)
+        kh, kw = conv.weights.shape[2:]
+        return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
+
+    @property
+    def activation(self) -> str:
+        return self.kernel.activation if isinstance(self.kernel, Conv) else "none"
+
+    @property
+    def limit(self) -> float:
+        """Of the activation `clip`."""
+        return self.kernel.limit if isinstance(self.kernel, Conv) else 0.0
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates of the model, without any padding."""
         assert isinstance(self.kernel, Conv)
         return self.out_h * self.out_w * int(self.kernel.weights.size)
+
+
+@dataclass(frozen=True, eq=False)
+class MatMulSpec(ConvSpec):
+    """A product whose right operand is reads[1], all of whose `pixels` lie in L1: a 1x1 convolution without bias, weights always resident.
+
+    per_pixel: multiply-accumulates of one pixel.
+    """
+
+    pixels: int
+    transposed: bool
+    per_pixel: int
+
+    @property
+    def weight_blocks(self) -> int:
+        return 0
+
+    @property
+    def bias_blocks(self) -> int:
+        return 0
+
+    @property
+    def residual(self) -> Piece | None:
+        return None
+
+    @property
+    def window(self) -> Window:
+        return Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+
+    @property
+    def macs(self) -> int:
+        return self.out_h * self.out_w * self.per_pixel
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +229,30 @@ class VectorSpec(KernelSpec):
 class SoftmaxSpec(KernelSpec):
     """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in gaps; gaps: planes that have any."""
 
+    groups: int
     masks_at: int
     gaps: tuple[int, ...]
+
+    @property
+    def group_planes(self) -> int:
+        return self.y.planes // self.groups
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNormSpec(KernelSpec):
+    """constants_at: DDR blocks [3][planes] of scale, shift, and 1 in lanes that are channels; gaps: planes that have lanes that are not."""
+
+    channels: int
+    epsilon: float
+    constants_at: int
+    gaps: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ReflowSpec(KernelSpec):
+    """before: pixels of zeros in front of the first one."""
+
+    before: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +284,7 @@ class ResampleSpec(KernelSpec):
         return planes * (self.input_rows(rows) * self.in_w + middle + last + (max(middle, last) if self.weighted else 0))
 
 
-AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec
+AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +304,13 @@ class Unit:
     escapes: frozenset[int]  # kernels whose output the host reads
 
     @property
+    def images(self) -> int:
+        """n of every tensor."""
+        return self.storages[0].n
+
+    @property
     def macs(self) -> int:
-        return sum(spec.macs for spec in self.kernels) * self.storages[0].n
+        return sum(spec.macs for spec in self.kernels) * self.images
 
     def without_values(self) -> Unit:
         """The same unit without weights: all that planning, emission and timing need, small enough to send to every worker."""
@@ -225,7 +320,7 @@ class Unit:
         def stripped(op: Any) -> Any:
             return light.get(id(op), op)
 
-        graph = replace(self.graph, operators=tuple(stripped(op) for op in self.graph.operators))
+        graph = replace(self.graph, operators=tuple(stripped(op) for op in self.graph.operators), constants={})
         kernels = tuple(replace(spec, kernel=stripped(spec.kernel)) for spec in self.kernels)
         layout = replace(self.layout, graph=graph)
         return replace(self, graph=graph, layout=layout, kernels=kernels, constants=np.zeros(0, np.uint8))
@@ -249,9 +344,10 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
     }
     kernel = spec.kernel
     if isinstance(spec, ConvSpec):
-        assert isinstance(kernel, Conv)
         out |= {"groups": spec.groups, "c1": spec.c1, "k1": spec.k1, "n1": spec.n1, "lanes": spec.lanes}
-        out |= {"window": [*kernel.weights.shape[2:], *kernel.stride, *kernel.dilation, *kernel.pads], "act": kernel.activation}
+        out |= {"window": [*spec.window], "act": spec.activation}
+        if isinstance(spec, MatMulSpec):
+            out |= {"pixels": spec.pixels, "transposed": spec.transposed}
     elif isinstance(kernel, Pool):
         out |= {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
     elif isinstance(spec, ResampleSpec):
@@ -259,6 +355,12 @@ def signature(unit: Unit, spec: AnySpec) -> dict[str, object]:
         out |= {"columns": spec.columns.tolist(), "rows": spec.rows.tolist(), "fill": kernel.fill}
     elif isinstance(spec, VectorSpec):
         out |= {"steps": [[int(s[0]), int(s[2]), int(s[5])] for s in spec.steps], "pixels": spec.pixels}
+    elif isinstance(spec, SoftmaxSpec):
+        out |= {"groups": spec.groups, "gaps": list(spec.gaps)}
+    elif isinstance(spec, LayerNormSpec):
+        out |= {"channels": spec.channels, "gaps": list(spec.gaps)}
+    elif isinstance(spec, ReflowSpec):
+        out |= {"before": spec.before}
     return out
 
 
@@ -305,9 +407,9 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     Raises `UnsupportedError` for a machine that lacks a path that every program uses.
     """
     check_machine(machine, dtype)
-    layout = assign(graph, dtype)
+    layout = assign(with_curves(graph, dtype), dtype)
     layout.verify()
-    names = list(layout.storages)
+    names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     at = {name: i for i, name in enumerate(names)}
     constants = _Constants()
     operators = [op for op in layout.graph.operators if not isinstance(op, Concat | Shuffle)]
@@ -318,8 +420,10 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
 
     gaps = _gaps(layout, dtype)
     pending = [_kernel_spec(i, op, layout, piece, constants, dtype, gaps) for i, op in enumerate(operators)]
-    constant_end = constants.end
-    storages, buffers, end = _place_storages(layout, constant_end, dtype)
+    known = {
+        name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
+    }
+    storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
     producers = {
         spec.index: tuple(p.index for p in pending[: spec.index] if any(p.y.overlaps(read) for read in spec.reads)) for spec in pending
     }
@@ -346,11 +450,18 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     )
 
 
-def _place_storages(layout: Layout, address: int, dtype: DataType) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
+def _place_storages(
+    layout: Layout, names: list[str], known: dict[str, int], address: int, dtype: DataType
+) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
+    """known: addresses of those that are constants."""
     ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
     storages, buffers = [], []
-    for name, s in layout.storages.items():
+    for name in names:
+        s = layout.storages[name]
         row = s.w // 4 if s.pixel_lanes == 4 else s.w
+        if name in known:
+            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name]))
+            continue
         storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address))
         size = s.n * s.planes * s.h * row
         exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
@@ -370,6 +481,7 @@ def _place_storages(layout: Layout, address: int, dtype: DataType) -> tuple[tupl
 def _gaps(layout: Layout, dtype: DataType) -> dict[str, Values]:
     """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
     gaps: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
+    gaps |= {name: frozenset({0.0}) for name in layout.graph.constants}
     for op in layout.graph.operators:
         full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * dtype.lanes
         gaps[op.y] = frozenset() if full else output_gaps(op, [gaps[name] for name in op.inputs], weights.numpy_type(dtype))
@@ -400,10 +512,18 @@ def _kernel_spec(
         if op.mode == "average" and any(op.pads) and not op.count_include_pad:
             counts = constants.add(f"{op.name}/counts", weights.pack_pixels(_inverse_counts(op, in_h, in_w, out_h, out_w), dtype))
         return PoolSpec(*base, counts_at=counts)
+    if isinstance(op, MatMul):
+        return _matmul_spec(base, op, layout, dtype)
+    if isinstance(op, Reflow):
+        return ReflowSpec(*base, before=op.before)
+    gaps = tuple(p for p in range(y.planes) if not _full(y, p, dtype.lanes)) if isinstance(op, Softmax | LayerNorm) else ()
     if isinstance(op, Softmax):
         mask = weights.pack_lanes(np.zeros(len(y.lanes), np.float32), y, dtype, gap=float(np.finfo(weights.numpy_type(dtype)).min))
-        gaps = tuple(sorted(set(range(y.planes)) - {p for p in range(y.planes) if _full(y, p, dtype.lanes)}))
-        return SoftmaxSpec(*base, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
+        return SoftmaxSpec(*base, groups=op.groups, masks_at=constants.add(f"{op.name}/mask", mask), gaps=gaps)
+    if isinstance(op, LayerNorm):
+        parts = [weights.pack_lanes(values, y, dtype) for values in (op.scale, op.shift, np.ones_like(op.scale))]
+        at = constants.add(f"{op.name}/constants", np.concatenate(parts))
+        return LayerNormSpec(*base, channels=len(op.scale), epsilon=op.epsilon, constants_at=at, gaps=gaps)
     if isinstance(op, Resample):
         columns, rows = (np.zeros((0, 7), np.int64) if t.is_identity(size) else t.runs for t, size in ((op.columns, in_w), (op.rows, in_h)))
         return ResampleSpec(*base, columns=columns, rows=rows, bounds=op.rows.bounds)
@@ -433,6 +553,25 @@ def _conv_spec(base: _Base, op: Conv, x: Placement, y: Placement, layout: Layout
         lanes=lanes,
         weights_at=constants.add(f"{op.name}/weights", packed),
         bias_at=constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, dtype)),
+    )
+
+
+def _matmul_spec(base: _Base, op: MatMul, layout: Layout, dtype: DataType) -> MatMulSpec:
+    a, y = layout.placements[op.a], layout.placements[op.y]
+    _, channels, h, w = layout.graph.shapes[op.b]
+    pixels, heads = h * w, op.heads
+    return MatMulSpec(
+        *base,
+        groups=heads,
+        c1=a.planes // heads,
+        k1=a.planes // heads if op.transposed else -(-pixels // dtype.lanes),
+        n1=y.planes * dtype.lanes // 16 // heads,
+        lanes=dtype.lanes,
+        weights_at=-1,
+        bias_at=-1,
+        pixels=pixels,
+        transposed=op.transposed,
+        per_pixel=channels * pixels,
     )
 
 

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
-from compiler.tile.spec import AnySpec, ConvSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import Machine, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
@@ -110,17 +110,19 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
     goes = Memory.L1 if inside else Memory.DDR
     if isinstance(spec, ConvSpec):
         loops = {"g": spec.groups, "m": rows * spec.out_w, "n": spec.n1, "k": spec.k1}
-        reads = [
-            Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A),
-            Operand("w", ("g", "n", "k"), bits, Memory.DDR, Memory.L0B),
-            Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB),
-        ]
+        right = lies[1] if isinstance(spec, MatMulSpec) else Memory.DDR
+        reads = [Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), bits, right, Memory.L0B)]
+        if spec.bias_blocks:
+            reads.append(Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB))
         if spec.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
         return Nest("CUBE", loops, tuple(reads), result, lanes, *source)
     plane, steps = ("p", "h", "w"), 1
-    reads = [Operand(f"x{i}", plane, bits, at, Memory.UB) for i, at in enumerate(lies)]
+    pixels = spec.pixels if isinstance(spec, VectorSpec) else (False,) * len(lies)
+    reads = [
+        Operand(f"x{i}", ("p",) if pixel else plane, bits, at, Memory.UB) for i, (at, pixel) in enumerate(zip(lies, pixels, strict=True))
+    ]
     if isinstance(spec, VectorSpec):
         steps = len(spec.steps) + spec.keeps_input
         for i in range(len(spec.steps)):
@@ -128,6 +130,9 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
                 reads += [Operand(f"{what}{i}", ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
     elif isinstance(spec, ResampleSpec):
         steps = max(1, len(spec.columns) + len(spec.rows))
+    elif isinstance(spec, LayerNormSpec):
+        steps = 6  # sum, centre, square, sum, scale by the deviation, scale and shift
+        reads += [Operand(what, ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
     elif isinstance(spec, SoftmaxSpec) and spec.gaps:
         reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
     elif isinstance(spec, PoolSpec):
@@ -232,77 +237,78 @@ class Tile(NamedTuple):
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[Tile, ...]:
     """A tile for every stage."""
     if isinstance(tiling, ConvTiling):
-        return tuple(_cube_tile(nest, stage, tiling) for stage in stages)
+        found = _cube_tiles(nest, tiling)
+        return tuple(found.get((stage.tensor, stage.buffer), found["y", Memory.UB]) for stage in stages)
     return tuple(_vector_tile(nest, stage, tiling) for stage in stages)
 
 
-def _pieces(length: int, size: int) -> list[int]:
-    """`length` cut into pieces of `size`, the last one what is left."""
-    size = min(size, length)
-    return [size] * (length // size) + ([length % size] if length % size else [])
+def _pieces(length: int, size: int) -> list[tuple[int, int]]:
+    """(size, count) of the pieces of `length`: whole ones, then what is left."""
+    whole, rest = divmod(length, min(size, length))
+    return [(min(size, length), whole), *([(rest, 1)] if rest else [])]
 
 
-def _cube_tile(nest: Nest, stage: Stage, t: ConvTiling) -> Tile:
+def _cube_tiles(nest: Nest, t: ConvTiling) -> dict[tuple[str, Memory], Tile]:
+    """Tiles by tensor and buffer; results and residuals on their way share theirs, ("y", UB)."""
     g, m, n, k = (nest.loops[name] for name in "gmnk")
     c0 = nest.lanes
-    resident = t.weights == "resident"
-    chunks_n = _pieces(n, n if resident else t.chunk_n1)
-    chunks_k = _pieces(k, k if resident else t.chunk_k1)
-    tiles_m = _pieces(m, t.tile_m)
-    tile_m, tile_n, tile_k = t.tile_m, min(t.tile_n1, chunks_n[0]), min(t.tile_k1, chunks_k[0])
-    tiles_n = sum(-(-size // t.tile_n1) for size in chunks_n)  # over all chunks
-    padded = sum(-(-size // 16) * 16 for size in tiles_m)
-    out_tiles = g * len(tiles_m) * tiles_n
+    resident, m_outer = t.weights == "resident", t.order == "m"
+    chunks_n, chunks_k = _pieces(n, n if resident else t.chunk_n1), _pieces(k, k if resident else t.chunk_k1)
+    (chunk_n, _), (chunk_k, _) = chunks_n[0], chunks_k[0]
+    tile_m, tile_n, tile_k = t.tile_m, min(t.tile_n1, chunk_n), min(t.tile_k1, chunk_k)
+    tiles_m = -(-m // tile_m)
+    padded = (tiles_m - 1) * tile_m + -(-(m - (tiles_m - 1) * tile_m) // 16) * 16
     # loads of L0A and L0B in every chunk: once where the other loop is inside and k is whole, else for every product
-    loads_a = loads_b = rows_a = columns_b = 0
-    for size_n in chunks_n:
-        for size_k in chunks_k:
-            n_tiles, k_tiles = -(-size_n // t.tile_n1), -(-size_k // t.tile_k1)
-            again_a = 1 if k_tiles == 1 and (t.order == "m" or len(tiles_m) == 1) else n_tiles
-            again_b = 1 if k_tiles == 1 and (t.order == "n" or n_tiles == 1) else len(tiles_m)
-            loads_a += g * again_a * len(tiles_m) * k_tiles
-            loads_b += g * again_b * n_tiles * k_tiles
-            rows_a += g * again_a * padded * size_k * c0
-            columns_b += g * again_b * size_n * 16 * size_k * c0
-    whole = g * m * n * 16
-    if stage.tensor == "x" and stage.buffer == Memory.L0A:
-        return Tile(tile_m * tile_k * c0, rows_a, loads_a)
-    if stage.tensor == "x":
-        copies = -(-nest.source_planes // max(1, LOAD_PIECE_BLOCKS // nest.source_blocks))
-        return Tile(nest.source_elements, nest.source_elements, copies)
-    if stage.tensor == "w" and stage.buffer == Memory.L0B:
-        return Tile(tile_n * 16 * tile_k * c0, columns_b, loads_b)
-    if stage.tensor == "w":
-        weights = g * n * k * 16 * c0
-        if resident:
-            return Tile(weights, weights, -(-weights // (WEIGHT_PIECE_BLOCKS * c0)))
-        return Tile(chunks_n[0] * 16 * chunks_k[0] * c0, weights, g * len(chunks_n) * len(chunks_k))
-    if stage.tensor == "bias":
-        return Tile(g * n * 16, g * n * 16, 1)
-    if stage.buffer == Memory.L0C:
-        products = g * len(tiles_m) * sum(-(-a // t.tile_n1) * -(-b // t.tile_k1) for a in chunks_n for b in chunks_k)
-        partial = len(chunks_k) > 1
-        elements = len(tiles_m) * tile_m * chunks_n[0] * 16 if partial else tile_m * tile_n * 16
-        return Tile(elements, g * padded * n * 16 * k * c0, products)
-    return Tile(tile_m * tile_n * 16, whole, out_tiles)
+    loads_a = loads_b = rows_a = columns_b = products = out_tiles = 0
+    for size_n, count_n in chunks_n:
+        tiles_n = -(-size_n // t.tile_n1)
+        out_tiles += count_n * tiles_m * tiles_n
+        for size_k, count_k in chunks_k:
+            count, tiles_k = count_n * count_k, -(-size_k // t.tile_k1)
+            again_a = 1 if tiles_k == 1 and (m_outer or tiles_m == 1) else tiles_n
+            again_b = 1 if tiles_k == 1 and (not m_outer or tiles_n == 1) else tiles_m
+            loads_a += count * again_a * tiles_m * tiles_k
+            loads_b += count * again_b * tiles_n * tiles_k
+            rows_a += count * again_a * padded * size_k
+            columns_b += count * again_b * size_n * size_k
+            products += count * tiles_m * tiles_n * tiles_k
+    chunks = sum(count for _, count in chunks_n) * sum(count for _, count in chunks_k)
+    weights, bias, source = g * n * k * 16 * c0, g * n * 16, nest.source_elements
+    copies = -(-nest.source_planes // max(1, LOAD_PIECE_BLOCKS // nest.source_blocks))
+    partial = chunk_k < k
+    sums = tiles_m * tile_m * chunk_n * 16 if partial else tile_m * tile_n * 16
+    return {
+        ("x", Memory.L1): Tile(source, source, copies),
+        ("x", Memory.L0A): Tile(tile_m * tile_k * c0, g * rows_a * c0, g * loads_a),
+        ("w", Memory.L1): Tile(weights, weights, -(-weights // (WEIGHT_PIECE_BLOCKS * c0)))
+        if resident
+        else Tile(chunk_n * 16 * chunk_k * c0, weights, g * chunks),
+        ("w", Memory.L0B): Tile(tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
+        ("bias", Memory.UB): Tile(bias, bias, 1),
+        ("y", Memory.L0C): Tile(sums, g * padded * n * 16 * k * c0, g * products),
+        ("y", Memory.UB): Tile(tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
+    }
 
 
 def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
     p, h, w = (nest.loops[name] for name in "phw")
     c0 = nest.lanes
     planes, rows = _pieces(p, t.tile_planes), _pieces(h, t.tile_rows)
-    tiles, whole = len(planes) * len(rows), p * h * w * c0
+    (tile_p, _), (tile_h, _) = planes[0], rows[0]
+    tiles_p, tiles_h = sum(count for _, count in planes), sum(count for _, count in rows)
+    whole, tile = p * h * w * c0, tile_p * tile_h * w * c0
     if stage.loops == ("p",):
-        return Tile(p * c0, p * c0, 1)
+        again = stage.tensor.startswith("x")  # an input of one pixel comes with every tile, constants once
+        return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h) if again else Tile(p * c0, p * c0, 1)
     if stage.loops == ("h", "w"):
-        return Tile(rows[0] * w * c0, len(planes) * h * w * c0, tiles)
+        return Tile(tile_h * w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
     if stage.source == stage.buffer:
-        calls = sum(_calls(a * b * w) for a in planes for b in rows)
-        return Tile(planes[0] * rows[0] * w * c0, whole, calls)
+        calls = sum(_calls(a * b * w) * count_a * count_b for a, count_a in planes for b, count_b in rows)
+        return Tile(tile, whole, calls)
     if stage.tensor == "x0":  # with the halo of a window
         row = -(-nest.source_blocks // h) * c0
-        return Tile(planes[0] * rows[0] * row, nest.source_elements, tiles)
-    return Tile(planes[0] * rows[0] * w * c0, whole, tiles)
+        return Tile(tile_p * tile_h * row, nest.source_elements, tiles_p * tiles_h)
+    return Tile(tile, whole, tiles_p * tiles_h)
 
 
 def _calls(blocks: int) -> int:

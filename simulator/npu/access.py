@@ -28,7 +28,9 @@ from simulator.npu.machine import DataType, Memory
 
 MAX_RANGES = 6
 
-_SET, _WAIT, _COPY, _IM2COL, _MMAD, _FIXPIPE = (int(o) for o in (Op.SET, Op.WAIT, Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE))
+_SET, _WAIT, _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = (
+    int(o) for o in (Op.SET, Op.WAIT, Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE)
+)
 _CONVERT, _FIRST_VECTOR = int(Op.VCONVERT), isa.FIRST_VECTOR_OP
 _L0A, _L0B, _L0C, _L1, _UB = (int(m) for m in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.L1, Memory.UB))
 _F32 = int(DataType.float32)
@@ -38,6 +40,7 @@ C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
 I_SH, I_DH, I_PT = isa.I_SH, isa.I_DH, isa.I_PT
 I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_MPAD, isa.I_KOFF, isa.I_K, isa.I_LANES
+R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = isa.R_PLANE, isa.R_PIXELS, isa.R_K, isa.R_N1, isa.R_TRANSPOSE
 I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE
@@ -97,6 +100,12 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
             if rows:
                 n = _put(out, n, _L1, 0, plane + y0 * pitch, (rows - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
         n = _put(out, n, _L0A, 1, code[i, D], code[i, I_K] * code[i, I_MPAD], 1, 0, 1, 0)
+    elif op == _FRACTAL:
+        k, n1 = code[i, R_K], code[i, R_N1]
+        lanes = 8 if code[i, DTYPE] == _F32 else 16
+        planes, pixels = (n1 * 16 // lanes, k * lanes) if code[i, R_TRANSPOSE] else (k, n1 * 16)
+        n = _put(out, n, _L1, 0, code[i, S0], min(code[i, R_PIXELS], pixels), planes, code[i, R_PLANE], 1, 0)
+        n = _put(out, n, _L0B, 1, code[i, D], n1 * k * 16, 1, 0, 1, 0)
     elif op == _MMAD:
         m, k, n1 = code[i, M_MPAD], code[i, M_K], code[i, M_N1]
         n = _put(out, n, _L0A, 0, code[i, S0], k * m, 1, 0, 1, 0)

@@ -51,12 +51,13 @@ from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, CubeUnit, DataType, E
 EFFICIENCY_UNIT = 1 << 16
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
-_COPY, _IM2COL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.MMAD), int(Op.FIXPIPE)
-_DDR, _L1, _L0A, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0C)
+_COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
+_DDR, _L1, _L0A, _L0B, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0B), int(Memory.L0C)
 C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
 _LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
+R_K, R_N1 = isa.R_K, isa.R_N1
 M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
 F_M, F_N1 = isa.F_M, isa.F_N1
 V_REPEATS = isa.V_REPEATS
@@ -175,6 +176,9 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
         elif op == _IM2COL:
             r = t.rate[_L1, _L0A]
             busy[i] = t.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
+        elif op == _FRACTAL:
+            r = t.rate[_L1, _L0B]
+            busy[i] = t.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * 16 * BLOCK_BYTES + r - 1) // r
         elif op == _MMAD:
             dtype = code[i, DTYPE]
             m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]

@@ -57,6 +57,7 @@ class Op(IntEnum):
     IM2COL = 4
     MMAD = 5
     FIXPIPE = 6
+    FRACTAL = 7
     # VECTOR, UB -> UB
     VFILL = 16  # dst = imm
     VCOPY = 17  # dst = s0
@@ -106,6 +107,13 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 (I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL) = range(P, P + 12)
 (I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST) = range(P + 12, P + 21)
 
+# FRACTAL: L1 -> L0B.  An activation as the right operand: block of plane c and pixel s at S0 + c*PLANE + s, PIXELS of them from S0 on, dst
+# block (n1, k1, j) at D + (n1*K + k1)*16 + j.  For pixels that are not there it gives zero.
+# TRANSPOSE = 0: K runs over channels, N over pixels: block (n1, k1, j) is the block of plane k1 and pixel 16*n1 + j.
+# TRANSPOSE = 1: K runs over pixels, N over channels: lane i of block (n1, k1, j) is channel 16*n1 + j, in lane (16*n1 + j) % C0 of plane
+#   (16*n1 + j) / C0, of pixel C0*k1 + i.
+R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = range(P, P + 5)
+
 # MMAD: L0C[n1][m] (+)= L0A x L0B.  S0 in L0A [K][MPAD], S1 in L0B [N1][K][16], D in L0C [N1][MPAD] pairs.
 # SRC is L0A (S1 is always L0B).  ACC: 1 adds to what is there, 0 starts.
 M_MPAD, M_K, M_N1, M_ACC = range(P, P + 4)
@@ -127,7 +135,7 @@ F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(P, P + 7)
 class OpSpec:
     """Legality of one opcode.
 
-    engines: queues that may take it; empty where the machine's `paths` decide (COPY, IM2COL, FIXPIPE).
+    engines: queues that may take it; empty where the machine's `paths` decide (COPY, IM2COL, FRACTAL, FIXPIPE).
     moves: (source, destination) pairs that the opcode can express; the machine must list the path as well.
     sources: how many of s0, s1, s2 are read (optional ones may be -1).
     params: names of the parameter words in order, as the text form prints them.
@@ -170,6 +178,7 @@ OPS: dict[Op, OpSpec] = {
     Op.FIXPIPE: OpSpec(
         (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2, ("m", "mpad", "n1", "dplane", "rplane", "act", "limit"),
     ),
+    Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose")),
     Op.VFILL: _vector(0, "simple"),
     Op.VCOPY: _vector(1, "simple"),
     Op.VRELU: _vector(1, "simple"),

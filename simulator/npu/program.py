@@ -207,6 +207,9 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.I_LANES, 4, 32),
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
     ),
+    (Op.FRACTAL,): (
+        (isa.R_PLANE, 1, _POSITIVE), (isa.R_PIXELS, 1, 1 << 24), (isa.R_K, 1, 1 << 16), (isa.R_N1, 1, 1 << 16), (isa.R_TRANSPOSE, 0, 1),
+    ),
     (Op.VCONVERT,): ((isa.V_IMM, DataType.float16, DataType.float32),),
     (Op.MMAD,): ((isa.M_MPAD, 16, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
     (Op.FIXPIPE,): (

@@ -4,6 +4,8 @@ MTE2    SET         core=0 engine=MTE1 id=1
 MTE1    WAIT        core=0 engine=MTE2 id=1
 MTE1    IM2COL      L0A[0] L1[128]  h=56 w=56 pitch=64 plane=512 kh=3 kw=3 sh=1 sw=1 dh=1 dw=1 pt=1 pl=1 ow=56 moff=112 m=120 mpad=128 k=8 lanes=16  f16 @3.12
 MTE1    COPY        L0B[64] L1[640]  length=128 count=8 sstride=576 dstride=128 count2=1  f16 @3.12
+MTE1    FRACTAL     L0B[64] L1[640]  plane=197 pixels=197 k=4 n1=13  f16 @3.12
+MTE1    FRACTAL     L0B[64] L1[640]  plane=197 pixels=21 k=13 n1=4 transpose=1  f16 @3.12
 CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 acc=1  f16 @3.12
 FIXPIPE FIXPIPE     UB[0] L0C[0] UB[512] -  m=120 mpad=128 n1=8 dplane=120 act=1  f16 @3.12
 FIXPIPE FIXPIPE     L1[0] L0C[0] - UB[64]  m=120 mpad=128 n1=8 dplane=120 rplane=120  f32 @3.12

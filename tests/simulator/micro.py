@@ -54,7 +54,7 @@ def reference(cores: list[np.ndarray], record: list[int]) -> None:
     op = Op(record[isa.OP])
     p = dict(zip(OPS[op].params, record[isa.P :], strict=False))
     with np.errstate(all="ignore"):
-        {Op.COPY: _copy, Op.IM2COL: _im2col, Op.MMAD: _mmad, Op.FIXPIPE: _fixpipe}.get(op, _vector)(cores, record, p)
+        {Op.COPY: _copy, Op.IM2COL: _im2col, Op.FRACTAL: _fractal, Op.MMAD: _mmad, Op.FIXPIPE: _fixpipe}.get(op, _vector)(cores, record, p)
 
 
 def _block(memory: np.ndarray, block: int) -> np.ndarray:
@@ -94,6 +94,22 @@ def _im2col(cores, record, p):
                     row = (p["first"] + y) % p["ring"] if p["ring"] else y
                     start = (record[isa.S0] + c1 * p["plane"] + row * p["pitch"]) * BLOCK_BYTES + x * width
                     target[piece * width : (piece + 1) * width] = l1[start : start + width]
+
+
+def _fractal(cores, record, p):
+    l1, l0b = cores[Memory.L1], cores[Memory.L0B]
+    size = TYPES[record[isa.DTYPE]]().itemsize
+    c0 = BLOCK_BYTES // size
+
+    def element(channel, pixel):
+        start = (record[isa.S0] + channel // c0 * p["plane"] + pixel) * BLOCK_BYTES + channel % c0 * size
+        return l1[start : start + size] if pixel < p["pixels"] else 0
+
+    for n in range(p["n1"] * 16):
+        for k in range(p["k"] * c0):
+            block = record[isa.D] + (n // 16 * p["k"] + k // c0) * 16 + n % 16
+            start = block * BLOCK_BYTES + k % c0 * size
+            l0b[start : start + size] = element(n, k) if p["transpose"] else element(k, n)
 
 
 def _mmad(cores, record, p):
@@ -216,6 +232,10 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
         put(dw=between(1, 2), pt=between(0, 3), pl=between(0, 3), ow=between(1, 7), moff=between(0, 9), m=between(1, 16), mpad=16)
         # a tile behind the last kernel position of the four-lane mode is all zero; else up to three planes of C1
         put(koff=between(0, 1 if lanes == 4 else 5), k=between(1, 4), lanes=lanes)
+    elif op == Op.FRACTAL:
+        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.MTE1, Memory.L1, Memory.L0B
+        record[isa.D], record[isa.S0] = between(0, 50), between(0, 100)
+        put(plane=between(1, 60), pixels=between(1, 60), k=between(1, 3), n1=between(1, 3), transpose=between(0, 1))
     elif op == Op.MMAD:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.CUBE, Memory.L0A, Memory.L0C
         record[[isa.D, isa.S0, isa.S1]] = [between(0, 50) for _ in range(3)]

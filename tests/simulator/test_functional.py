@@ -29,7 +29,7 @@ def ddr_of(*placed: tuple[int, np.ndarray]) -> np.ndarray:
     return ddr
 
 
-FAMILIES = {op.name: (op,) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE, Op.VCONVERT, Op.VMADD)}
+FAMILIES = {op.name: (op,) for op in (Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.VCONVERT, Op.VMADD)}
 FAMILIES["VECTOR"] = tuple(op for op in isa.OPS if op >= isa.FIRST_VECTOR_OP)
 
 

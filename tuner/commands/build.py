@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from compiler.derive.plan import Plan
 from compiler.frontend.macs import model_macs
+from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import program_bound
 from tuner.build import Opened, check_out, container_of, default_plan, measure_plans, open_source, package, read_plan
@@ -18,6 +19,7 @@ from tuner.host import host_lines, host_nodes, mac_share
 from tuner.macs import program_macs
 from tuner.source import Source
 from tuner.summary import HostNodeSummary
+from tuner.tile_model import load_models, tiled_plans
 
 Style = Literal["function", "epcontext"]
 
@@ -30,16 +32,22 @@ def compile_model(
     style: Style,
     shape_texts: Sequence[str],
     random_weights: int | None,
+    tile_model: Path | None,
     out: Path,
     as_json: bool,
 ) -> None:
     """`tilefarm compile`."""
     check_out(out)
+    if tile_model is not None and plan_texts:
+        raise BadInputError("--tile-model: chooses the tilings, so it does not go with --plan")
     machine = load_machine(machine_name)
     files = parse_plans(plan_texts, tuple(machine.contention), machine.name)
     read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
     opened = open_source(Source(model, machine, DataType[dtype], parse_shapes(shape_texts), random_weights))
-    plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(machine.contention, default_plan(opened.unit))
+    if tile_model is not None:
+        plans = tiled_plans(opened.compiler, load_models(tile_model, opened.unit))
+    else:
+        plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(machine.contention, default_plan(opened.unit))
     _write(opened, plans, out, style, as_json, {level: str(path) for level, path in files.items()})
 
 

@@ -50,16 +50,7 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
         atomic_write(out, [npz_bytes(outputs)])
     report: dict[str, Any] = {
         "level": level,
-        "outputs": {
-            name: {
-                "shape": list(value.shape),
-                "min": finite(float(value.min())),
-                "max": finite(float(value.max())),
-                "mean": finite(float(value.mean())),
-                "argmax": int(value.argmax()),
-            }
-            for name, value in outputs.items()
-        },
+        "outputs": {name: _described(value) for name, value in outputs.items()},
     }
     if checked is not None:
         report["check"] = {
@@ -79,7 +70,15 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
     return 0 if checked is None or checked.ok else 1
 
 
-def npz_bytes(arrays: Mapping[str, NDArray[np.float32]]) -> bytes:
+def _described(value: NDArray[Any]) -> dict[str, Any]:
+    """An output in a few numbers; null where it has no values."""
+    found: dict[str, Any] = {"shape": list(value.shape), "min": None, "max": None, "mean": None, "argmax": None}
+    if value.size:
+        found |= {key: finite(float(getattr(value, key)())) for key in ("min", "max", "mean")} | {"argmax": int(value.argmax())}
+    return found
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """An .npz file: equal arrays give equal bytes, and any name will do (`numpy.savez` keeps some for itself)."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
@@ -93,7 +92,8 @@ def _print_run(report: Mapping[str, Any], checked: Checked | None) -> None:
     columns = ("<output", "<shape", "min", "max", "mean", "argmax")
     rows = []
     for name, row in report["outputs"].items():
-        numbers = ("nan or inf" if row[key] is None else f"{row[key]:.6g}" for key in ("min", "max", "mean"))
+        none = "nan or inf" if all(row["shape"]) else ""
+        numbers = (none if row[key] is None else f"{row[key]:.6g}" for key in ("min", "max", "mean"))
         rows.append((name, "x".join(map(str, row["shape"])), *numbers, row["argmax"]))
     print_table(columns, rows)
     if checked is None:

@@ -45,14 +45,14 @@ def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
     for memory in Memory:
         assert changed[memory] <= writes.get(memory, set())
     op, p = record[isa.OP], dict(zip(isa.OPS[Op(record[isa.OP])].params, record[isa.P :], strict=False))
-    if op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE) or (op == Op.VFILL and p["imm"]):
+    if op in (Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE) or (op == Op.VFILL and p["imm"]):
         in_place = op == Op.COPY and record[isa.SRC] == record[isa.DST]
         assert not in_place
         for memory, blocks in writes.items():
             assert blocks == changed[memory]
 
 
-@pytest.mark.parametrize("op", [Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VCONVERT])
+@pytest.mark.parametrize("op", [Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VCONVERT])
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_nothing_but_the_named_blocks_is_read(op, data):
@@ -69,7 +69,7 @@ def test_nothing_but_the_named_blocks_is_read(op, data):
 
 
 @settings(max_examples=200, deadline=None)
-@given(records(ops=(Op.COPY, Op.MMAD, Op.VADD, Op.VMADD, Op.VLANE_SUM, Op.VCONVERT)))
+@given(records(ops=(Op.COPY, Op.FRACTAL, Op.MMAD, Op.VADD, Op.VMADD, Op.VLANE_SUM, Op.VCONVERT)))
 def test_every_named_block_is_read(record):
     """Change one source block that nobody overwrites: the result changes, unless a later write of the same instruction hides it."""
     reads, writes = touched(record)

@@ -14,7 +14,7 @@ from simulator.npu.machine import CubeUnit, DataType, Engine, Machine, Memory, S
 from tests.programs import record
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")
-DDR, L1, L0A, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0C, Memory.UB
+DDR, L1, L0A, L0B, L0C, UB = Memory
 OUTPUT, WEIGHT = "output-stationary", "weight-stationary"
 
 
@@ -133,8 +133,9 @@ def test_a_move_on_chip_is_rounded_up_to_granules() -> None:
 
 def test_im2col_fixpipe_and_vector() -> None:
     im2col = record(Op.IM2COL, Engine.MTE1, 8, 8, 8, 64, 1, 1, 1, 1, 1, 1, 0, 0, 8, 0, 64, 64, 0, 2, 16, src=L1, dst=L0A, d=0, s=(0,))
+    fractal = record(Op.FRACTAL, Engine.MTE1, 197, 21, 4, 13, 1, src=L1, dst=L0B, d=0, s=(0,))
     fixpipe = record(Op.FIXPIPE, Engine.FIXPIPE, 50, 64, 3, 50, 50, 0, src=L0C, dst=UB, d=0, s=(0,))
     exp = record(Op.VEXP, Engine.VECTOR, 8, 100, 1, 8, 1, 8, src=UB, dst=UB, d=0, s=(0,))
-    cycles = [int(price(code[None], EDGE).busy[0]) for code in (im2col, fixpipe, exp)]
-    # 64 * 2 blocks at 512 bytes; 50 * 3 * 64 bytes at 256; 100 repeats of 4 behind 6
-    assert cycles == [8 + 8, 8 + math.ceil(50 * 3 * 64 / 256), 6 + 400]
+    cycles = [int(price(code[None], EDGE).busy[0]) for code in (im2col, fractal, fixpipe, exp)]
+    # 64 * 2 blocks at 512 bytes; 4 * 13 * 16 at 256, pixels that are not there too; 50 * 3 * 64 bytes at 256; 100 repeats of 4 behind 6
+    assert cycles == [8 + 8, 8 + 4 * 13 * 16 * 32 // 256, 8 + math.ceil(50 * 3 * 64 / 256), 6 + 400]

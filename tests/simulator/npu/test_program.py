@@ -43,7 +43,7 @@ IMAGE = {
     "I_H": 4, "I_W": 5, "I_PITCH": 5, "I_PLANE": 20, "I_KH": 3, "I_KW": 3, "I_SH": 1, "I_SW": 1, "I_DH": 1, "I_DW": 1, "I_PT": 1, "I_PL": 1,
     "I_OW": 5, "I_MOFF": 0, "I_M": 20, "I_MPAD": 32, "I_KOFF": 0, "I_K": 6, "I_LANES": 16,
 }  # fmt: skip
-LOAD, IM2COL, MMAD, FIXPIPE, VMADD, CONVERT, STORE, SET, WAIT = range(9)
+LOAD, IM2COL, FRACTAL, MMAD, FIXPIPE, VMADD, CONVERT, STORE, SET, WAIT = range(10)
 
 
 def legal() -> list[np.ndarray]:
@@ -51,6 +51,7 @@ def legal() -> list[np.ndarray]:
     return [
         record(Op.COPY, Engine.MTE2, DDR, L1, (0, 0, -1, -1), C_LENGTH=4, C_COUNT=3, C_SSTRIDE=8, C_DSTRIDE=4, C_COUNT2=1),
         record(Op.IM2COL, Engine.MTE1, L1, L0A, (0, 3, -1, -1), **IMAGE),
+        record(Op.FRACTAL, Engine.MTE1, L1, L0B, (0, 3, -1, -1), R_PLANE=20, R_PIXELS=20, R_K=2, R_N1=2, R_TRANSPOSE=1),
         record(Op.MMAD, Engine.CUBE, L0A, L0C, (0, 0, 0, -1), M_MPAD=16, M_K=2, M_N1=2, M_ACC=1),
         record(Op.FIXPIPE, Engine.FIXPIPE, L0C, UB, (100, 0, 4, 40), F_M=9, F_MPAD=16, F_N1=2, F_DPLANE=16, F_RPLANE=9, F_ACT=1),
         record(Op.VMADD, Engine.VECTOR, UB, UB, (0, 10, 20, 30), **STEP),
@@ -79,7 +80,7 @@ def changed(at: int, word: str, value: int) -> Program:
 
 
 def test_the_legal_one_passes_and_runs():
-    assert program(legal()).instructions == 11
+    assert program(legal()).instructions == 12
     execute(program(legal()), TINY, np.zeros(100 * BLOCK_BYTES, np.uint8))
     Program(TINY.digest, (np.zeros((0, WORDS), np.int32),) * 2, MAP).verify(TINY)
 
@@ -114,6 +115,10 @@ def test_the_legal_one_passes_and_runs():
         (IM2COL, "I_RING", -1, "parameter word 29 must be in 0.."),
         (IM2COL, "I_LANES", 8, "lanes must be C0 of the data type, or 4 for float16"),
         (IM2COL, "S0", -1, "parameter word 7 must be in 0.."),
+        (FRACTAL, "R_PIXELS", 0, "parameter word 11 must be in 1.."),
+        (FRACTAL, "R_PLANE", 0, "parameter word 10 must be in 1.."),
+        (FRACTAL, "R_N1", 0, "parameter word 13 must be in 1.."),
+        (FRACTAL, "R_TRANSPOSE", 2, "parameter word 14 must be in 0..1"),
         (MMAD, "M_MPAD", 8, "parameter word 10 must be in 16.."),
         (MMAD, "M_MPAD", 40, "mpad must be a multiple of 16"),
         (MMAD, "M_ACC", 2, "parameter word 13 must be in 0..1"),

@@ -1,0 +1,209 @@
+"""VECTOR kernels over the channels of every pixel: softmax and layer normalisation.  Tile in, primitives on UB, tile out.
+
+A tile is all planes of a group (of several groups, for softmax) by some rows.  Sums and maxima go over planes first, then over the lanes of
+a block, which leaves the result in every lane, ready to be an operand for all planes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.emit.records import Code, Ints, Place, flat, strided, vector
+from compiler.emit.vector import UB_SLOT, load_tile, store_tile
+from simulator.npu.isa import Op
+from simulator.npu.machine import DataType
+
+_VCOPY, _VADD, _VSUB, _VMUL, _VMAX, _VMADD = (int(o) for o in (Op.VCOPY, Op.VADD, Op.VSUB, Op.VMUL, Op.VMAX, Op.VMADD))
+_VADDS, _VMULS, _VMINS, _VCONVERT = (int(o) for o in (Op.VADDS, Op.VMULS, Op.VMINS, Op.VCONVERT))
+_VEXP, _VSQRT, _VRECIPROCAL = (int(o) for o in (Op.VEXP, Op.VSQRT, Op.VRECIPROCAL))
+_LANE_MAX, _LANE_SUM = int(Op.VLANE_MAX), int(Op.VLANE_SUM)
+_F16, _F32 = int(DataType.float16), int(DataType.float32)
+
+
+class SoftmaxJob(NamedTuple):
+    """Softmax over each run of `group_planes` planes of `rows` rows; a tile is `tile_planes`, whole groups, by `tile_rows` rows."""
+
+    dtype: int
+    tag: int
+    planes: int
+    group_planes: int
+    rows: int
+    width: int
+    tile_planes: int
+    tile_rows: int
+    slot_0: int
+    slot_1: int
+    masks: int  # UB address [planes]
+
+
+@njit(cache=True)
+def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
+    """exp(x - max) / sum."""
+    deep = j.group_planes
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for r in range(0, j.rows, j.tile_rows):
+            rows = min(j.tile_rows, j.rows - r)
+            size = rows * j.width
+            each = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
+            if at + 20 + len(gaps) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
+                return -1
+            x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            top = x + j.tile_planes * j.tile_rows * j.width
+            total = top + j.tile_rows * j.width
+            at = load_tile(out, at, j.dtype, j.tag, source, p, r, j.width, planes, rows, x)
+            for gap in gaps:
+                if p <= gap < p + planes:
+                    d = x + (gap - p) * size
+                    at = flat(out, at, _VADD, j.dtype, j.tag, d, d, j.masks + gap, -1, 0, 0, size, 0)
+            for group in range(0, planes, deep):
+                first = x + group * size
+                at = _over_planes(out, at, j.dtype, j.tag, _VMAX, top, first, size, deep)
+                at = flat(out, at, _LANE_MAX, j.dtype, j.tag, top, top, -1, -1, 0, 0, size, 0)
+                at = _with_pixels(out, at, j.dtype, j.tag, _VSUB, first, top, size, deep)
+            at = flat(out, at, _VEXP, j.dtype, j.tag, x, x, -1, -1, 0, 0, planes * size, 0)
+            for group in range(0, planes, deep):
+                first = x + group * size
+                at = _over_planes(out, at, j.dtype, j.tag, _VADD, total, first, size, deep)
+                at = flat(out, at, _LANE_SUM, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
+                at = flat(out, at, _VRECIPROCAL, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
+                at = _with_pixels(out, at, j.dtype, j.tag, _VMUL, first, total, size, deep)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, x)
+    return at
+
+
+@njit(cache=True)
+def _over_planes(out: Code, at: int, dtype: int, tag: int, op: int, d: int, x: int, size: int, planes: int) -> int:
+    """d [size] = op over planes of x [planes][size]."""
+    at = flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
+    if planes > 1:
+        at = strided(out, at, op, dtype, tag, d, d, x + size, size, planes - 1, 1, 0, 1, 0, 1, size, 0)
+    return at
+
+
+@njit(cache=True)
+def _with_pixels(out: Code, at: int, dtype: int, tag: int, op: int, x: int, value: int, size: int, planes: int) -> int:
+    """x [planes][size] op= value [size], in every plane."""
+    if size < 8 < planes:  # few pixels: planes fill an instruction better
+        return strided(out, at, op, dtype, tag, x, x, value, planes, size, size, 1, size, 1, 0, 1, 0)
+    return strided(out, at, op, dtype, tag, x, x, value, size, planes, 1, size, 1, size, 1, 0, 0)
+
+
+class LayerNormJob(NamedTuple):
+    """Layer normalisation over `planes` planes with `channels` channels; a tile is all planes by `tile_rows` rows.
+
+    constants: UB address [3][planes] of scale, shift and 1 in lanes that are channels.  per_channel, epsilon: float32 bits.  largest: bits
+    of what 1 / deviation is cut at, so that float16 holds it.
+    """
+
+    dtype: int
+    tag: int
+    planes: int
+    rows: int
+    width: int
+    tile_rows: int
+    slot_0: int
+    slot_1: int
+    constants: int
+    per_channel: int
+    epsilon: int
+    largest: int
+
+
+@njit(cache=True)
+def layer_norm_blocks(planes: int, pixels: int, dtype: int) -> int:
+    """Blocks of UB for a tile of so many planes and pixels: values, and their squares in float32."""
+    return planes * pixels * (3 if dtype == _F16 else 2) + pixels
+
+
+@njit(cache=True)
+def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
+    """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
+    half = j.dtype == _F16
+    for r in range(0, j.rows, j.tile_rows):
+        rows = min(j.tile_rows, j.rows - r)
+        size = rows * j.width
+        if at + 64 + (2 * len(gaps) + j.planes) * (size // 2040 + 2) + 8 * (j.planes * size // 1020 + size) >= out.shape[0]:
+            return -1
+        x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+        parity[UB_SLOT] ^= 1
+        squares = x + j.planes * size
+        at = load_tile(out, at, j.dtype, j.tag, source, 0, r, j.width, j.planes, rows, x)
+        at = _mask(out, at, j, x, size, gaps)
+        at = _tree(out, at, j.dtype, j.tag, squares, x, size, j.planes)
+        at = flat(out, at, _VMULS, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, j.per_channel)
+        at = flat(out, at, _LANE_SUM, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, 0)
+        at = _with_pixels(out, at, j.dtype, j.tag, _VSUB, x, squares, size, j.planes)
+        at = _mask(out, at, j, x, size, gaps)
+        wide = size  # blocks of float32 in a plane
+        if half:
+            wide = 2 * size
+            at = _convert(out, at, _F32, j.tag, squares, x, j.planes * size)
+            at = flat(out, at, _VMUL, _F32, j.tag, squares, squares, squares, -1, 1, 0, j.planes * wide, 0)
+        else:
+            at = flat(out, at, _VMUL, _F32, j.tag, squares, x, x, -1, 1, 0, j.planes * wide, 0)
+        at = _tree(out, at, _F32, j.tag, squares, squares, wide, j.planes)
+        if half:  # both blocks of a pixel get the sum of the two
+            at = strided(out, at, _VADD, _F32, j.tag, squares, squares, squares + 1, size, 1, 2, 0, 2, 0, 2, 0, 0)
+            at = strided(out, at, _VCOPY, _F32, j.tag, squares + 1, squares, -1, size, 1, 2, 0, 2, 0, 0, 0, 0)
+        at = flat(out, at, _LANE_SUM, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, 0)
+        at = flat(out, at, _VMULS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.per_channel)
+        at = flat(out, at, _VADDS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.epsilon)
+        at = flat(out, at, _VSQRT, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, 0)
+        at = flat(out, at, _VRECIPROCAL, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, 0)
+        factor = squares
+        if half:
+            factor = squares + wide
+            at = flat(out, at, _VMINS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.largest)
+            at = _convert(out, at, _F16, j.tag, factor, squares, size)
+        at = _with_pixels(out, at, j.dtype, j.tag, _VMUL, x, factor, size, j.planes)
+        for plane in range(j.planes):
+            d, scale = x + plane * size, j.constants + plane
+            at = flat(out, at, _VMADD, j.dtype, j.tag, d, d, scale, scale + j.planes, 0, 0, size, 0)
+        at = store_tile(out, at, j.dtype, j.tag, target, 0, r, j.width, j.planes, rows, x)
+    return at
+
+
+@njit(cache=True)
+def _mask(out: Code, at: int, j: LayerNormJob, x: int, size: int, gaps: Ints) -> int:
+    """Zero in lanes that are no channels."""
+    for gap in gaps:
+        d = x + gap * size
+        at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.constants + 2 * j.planes + gap, -1, 0, 0, size, 0)
+    return at
+
+
+@njit(cache=True)
+def _tree(out: Code, at: int, dtype: int, tag: int, d: int, x: int, size: int, planes: int) -> int:
+    """d [size] = sum over planes of x [planes][size]: the upper half onto the lower, until one is left.  d has room for half of x."""
+    if planes == 1:
+        return at if d == x else flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
+    upper = planes // 2
+    left = planes - upper
+    at = flat(out, at, _VADD, dtype, tag, d, x, x + left * size, -1, 1, 0, upper * size, 0)
+    if left > upper and d != x:
+        at = flat(out, at, _VCOPY, dtype, tag, d + upper * size, x + upper * size, -1, -1, 0, 0, size, 0)
+    while left > 1:
+        upper = left // 2
+        left -= upper
+        at = flat(out, at, _VADD, dtype, tag, d, d, d + left * size, -1, 1, 0, upper * size, 0)
+    return at
+
+
+@njit(cache=True)
+def _convert(out: Code, at: int, to: int, tag: int, d: int, s: int, blocks: int) -> int:
+    """`blocks` blocks of float16 from, or to, twice as many of float32."""
+    done = 0
+    wide = 2 if to == _F32 else 1
+    while done < blocks:
+        left = blocks - done
+        repeats = min(255, left // 8) if left >= 8 else 1
+        width = 8 if left >= 8 else left
+        source = _F16 if to == _F32 else _F32
+        begin, from_ = d + done * wide, s + done * (3 - wide)
+        at = vector(out, at, _VCONVERT, to, tag, begin, from_, -1, -1, width, repeats, 1, 8 * wide, 1, 8 * (3 - wide), 0, 0, 0, 0, source)
+        done += width * repeats
+    return at

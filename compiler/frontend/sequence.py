@@ -1,0 +1,210 @@
+"""Handlers of what transformers are made of: sequences [b, s, d] of s pixels with d channels, heads, normalisation over channels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from compiler.frontend.attributes import label
+from compiler.frontend.to_graph import Handler, Translator
+from compiler.frontend.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
+from compiler.ir.graph import Conv, Floats, LayerNorm, MatMul, Pool, Reflow, Shuffle, Step, Vector
+from simulator.npu.errors import BadInputError
+
+Values = dict[str, Any]
+
+
+def floats(array: NDArray[Any]) -> Floats:
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
+    """Sum over ONNX axis `axis` of input `index` times weights [m, k]: a convolution.
+
+    The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
+    the image).
+    """
+    view = state.view(node, index)
+    n, c, h, w = state.shapes[view.tensor]
+    atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
+    if weights.shape[1] != view.shape[axis]:
+        raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
+    covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
+    if any(atom.axis == C or (atom.axis != N and covers) for atom in rest) or any(atom.axis == N for atom in atoms):
+        raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})")
+    order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
+    kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
+    kernel = floats(kernel.reshape(-1, c, *((h, w) if covers else (1, 1))))
+    op = Conv(state.name(node), view.tensor, node.output[0], kernel, bias)
+    axes = list(view.axes)
+    axes[axis] = (Atom(C, len(bias), 1),)
+    state.finish_as(node, op, tuple(axes))
+
+
+def matmul(state: Translator, node: NodeProto, values: Values) -> None:
+    """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
+    constant = [i for i in (0, 1) if state.is_constant(node.input[i])]
+    if not constant:
+        _heads(state, node)
+        return
+    side = constant[0]
+    matrix = state.constant(node, side, "one of the two")
+    matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
+    rank = len(state.view(node, 1 - side).shape)
+    if matrix.ndim != 2 or rank < 2:
+        raise state.refuse(node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix is supported")
+    weights = floats(matrix.T if side == 1 else matrix)
+    product(state, node, rank - 1 if side == 1 else rank - 2, weights, np.zeros(len(weights), np.float32), 1 - side)
+
+
+def _heads(state: Translator, node: NodeProto) -> None:
+    """[.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels of a head and
+    pixels of b, in either order."""
+    a, b = state.view(node, 0), state.view(node, 1)
+    if len(a.axes) != len(b.axes) or len(a.axes) < 2:
+        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
+    (m, k), (k_b, n) = a.axes[-2:], b.axes[-2:]
+    shape_a, shape_b = state.shapes[a.tensor], state.shapes[b.tensor]
+    lead_a, lead_b = (joined(atom for atoms in v.axes[:-2] for atom in atoms) for v in (a, b))
+    heads = math.prod(atom.size for atom in lead_a if atom.axis == C)
+    size = shape_a[1] // heads
+
+    def per_head(atoms: Atoms, channels: int) -> bool:
+        """All channels of a head, which lie side by side."""
+        return atoms == joined([Atom(C, channels, 1)])
+
+    transposed = per_head(k_b, size) and n == whole(shape_b, P)
+    plain = k_b == whole(shape_b, P) and per_head(n, shape_b[1] // heads)
+    leads = [joined((*whole(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
+    if m != whole(shape_a, P) or not per_head(k, size) or not (transposed or plain) or [lead_a, lead_b] != leads:
+        raise state.refuse(
+            node,
+            f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
+            "one would have to be transposed",
+        )
+    op = MatMul(state.name(node), a.tensor, b.tensor, node.output[0], heads, transposed)
+    per = b.shape[-1]
+    lead = tuple(
+        tuple(Atom(C, atom.size, atom.stride // size * per) if atom.axis == C else atom for atom in atoms) for atoms in a.axes[:-2]
+    )
+    state.finish_as(node, op, (*lead, m, (Atom(C, per, 1),)))
+
+
+def layer_norm(state: Translator, node: NodeProto, values: Values) -> None:
+    view = state.view(node)
+    axis = int(values.get("axis", -1)) % len(view.shape)
+    if view.axes[axis] != whole(state.shapes[view.tensor], C) or math.prod(view.shape[axis:]) != view.shape[axis]:
+        raise state.refuse(node, f"over the axes from {axis} on of {list(view.shape)}; over the channels is supported")
+    if any(node.output[1:]):
+        raise state.refuse(node, "the mean or the deviation is asked for; only the normalised values are supported")
+    channels = view.shape[axis]
+    scale = floats(state.constant(node, 1, "the scale")).reshape(-1)
+    shift = floats(state.constant(node, 2, "the shift")).reshape(-1) if state.has(node, 2) else np.zeros(channels, np.float32)
+    scale, shift = (floats(np.broadcast_to(item, (channels,))) for item in (scale, shift))
+    op = LayerNorm(state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)))
+    state.finish_as(node, op, view.axes)
+
+
+def gelu(state: Translator, node: NodeProto, values: Values) -> None:
+    """Either form: that with tanh is an approximation of the other, off by less than float16 can tell (0.0005)."""
+    view = state.view(node)
+    step = Step("gelu") if node.op_type == "Gelu" else Step("erf")
+    state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], (step,)), view.axes)
+
+
+def selectable(state: Translator, view: View, axis: int) -> bool:
+    """Whether entries side by side of an ONNX axis can be had for nothing or nearly so: channels (or a digit of them), or all pixels."""
+    atoms = view.axes[axis]
+    return atoms == whole(state.shapes[view.tensor], P) or (len(atoms) == 1 and atoms[0].axis == C)
+
+
+def selected(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
+    """Entries [start, start + size) of an ONNX axis, as a view of a new tensor where they are not all."""
+    if (start, size) == (0, view.shape[axis]):
+        return view
+    _, c, h, w = state.shapes[view.tensor]
+    atoms = view.axes[axis]
+    if atoms == whole(state.shapes[view.tensor], P) and size > 0:
+        tensor = view.tensor
+        if w > 1:
+            tensor = state.emit(Reflow(state.name(node, f"{suffix}.column"), tensor, state.fresh(f"{tensor}.column"), (h, w), (h * w, 1)))
+        pads = (-start, 0, start + size - h * w, 0)
+        new = state.emit(Pool(state.name(node, suffix), tensor, state.fresh(f"{tensor}.rows"), "max", (1, 1), (1, 1), pads))
+        axes = tuple(joined([Atom(P, size, 1)]) if i == axis else item for i, item in enumerate(view.axes))
+        return View(new, axes)
+    if not selectable(state, view, axis) or size < 1:
+        what = f"entries {start}..{start + size} of axis {axis} of {list(view.shape)}"
+        raise state.refuse(node, f"{what}; channels or all pixels can be taken apart")
+    _, length, stride = atoms[0]
+    digit = np.arange(c) // stride % length
+    order = np.flatnonzero((digit >= start) & (digit < start + size))
+    new = state.emit(Shuffle(state.name(node, suffix), view.tensor, state.fresh(f"{view.tensor}.channels"), tuple(order.tolist())))
+
+    def moved(atom: Atom) -> Atom:
+        outer = atom.axis == C and atom.stride > stride
+        return Atom(C, atom.size, atom.stride // length * size) if outer else atom
+
+    axes = tuple(joined([Atom(C, size, stride)]) if i == axis else joined(moved(atom) for atom in item) for i, item in enumerate(view.axes))
+    return View(new, axes)
+
+
+def gather(state: Translator, node: NodeProto, values: Values) -> None:
+    """One entry of an axis, or entries side by side."""
+    view = state.view(node)
+    axis = int(values.get("axis", 0)) % len(view.shape)
+    index = state.constant(node, 1, "the indices")
+    places = [int(i) % view.shape[axis] for i in index.reshape(-1)]
+    if not places or index.ndim > 1 or places != list(range(places[0], places[0] + len(places))):
+        raise state.refuse(node, f"indices {places[:8]}; one, or some side by side, are supported")
+    view = selected(state, node, view, axis, places[0], len(places))
+    if index.ndim == 0:
+        view = View(view.tensor, (*view.axes[:axis], *view.axes[axis + 1 :]))
+    state.views[node.output[0]] = view
+
+
+def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
+    """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added."""
+    parts: list[tuple[int, View | NDArray[Any]]] = []
+    at = 0
+    for i, name in enumerate(node.input):
+        part: View | NDArray[Any] = state.constants[name] if state.is_constant(name) else state.view(node, i)
+        parts.append((at, part))
+        at += part.shape[axis]
+    views = [(before, part) for before, part in parts if isinstance(part, View)]
+    if not views:
+        raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
+    first = views[0][1]
+    shape = list(first.shape)
+    shape[axis] = at
+    sums: list[str] = []
+    for i, (before, view) in enumerate(views):
+        same = view.axes[:axis] == first.axes[:axis] and view.axes[axis + 1 :] == first.axes[axis + 1 :]
+        if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
+            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
+        name = state.name(node, f".{i}")
+        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before)))
+    joint = View(sums[0], tuple((Atom(P, at, 1),) if i == axis else item for i, item in enumerate(first.axes)))
+    values = np.zeros([d if i == axis else 1 for i, d in enumerate(shape)], np.float32)
+    for before, part in parts:
+        if not isinstance(part, View):
+            values = np.array(np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], at, *part.shape[axis + 1 :]])))
+            values[(slice(None),) * axis + (slice(before, before + part.shape[axis]),)] = part
+    if len(views) < len(parts):
+        own = constant_as(joint, state.shapes[joint.tensor], values)
+        assert own is not None
+        sums.append(state.constant_tensor(node, own, state.shapes[joint.tensor]))
+    steps = tuple(Step("add", operand=i) for i in range(1, len(sums)))
+    state.finish_as(node, Vector(state.name(node), tuple(sums), node.output[0], steps), joint.axes)
+
+
+SEQUENCE: dict[str, Handler] = {
+    "MatMul": matmul,
+    "LayerNormalization": layer_norm,
+    "Gelu": gelu,
+    "Erf": gelu,
+    "Gather": gather,
+}

@@ -1,0 +1,393 @@
+"""Are tilings found?  The default search, and the cost model without any measurement, against the exhaustive optimum of the legal space.
+
+For every distinct convolution and matrix product of the networks, alone: all legal ways to run it (block counts, slots, chunks of weights,
+tiles; `compiler.tile.operator_space`) are measured, except those whose lower bound says that they cannot beat the best by more than
+0.2 %.  Where more than --cap are left after that, the rest is not looked at, and the table says how much faster it could be at most
+(`unproven`).  That optimum stands for a tiling by hand.  Beside it: `tilefarm tune` on a model of this one operator, with the default
+configuration: how near it comes, and after how many measurements it was within 2 %.
+
+Then shapes that no model has seen: models are trained on measured tilings of random shapes (--trained), and pick, without a measurement,
+for --held-out others.  Once more without the features of stages, and by the analytic estimate alone, to see what the model and they bring.
+
+    python scripts/study_tiling.py --out tiling
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.frontend import load_model, lower
+from compiler.frontend.zoo import resolve
+from compiler.ir.graph import Conv
+from compiler.tile.features import FEATURES, raw_features, scaled
+from compiler.tile.operator_space import OperatorSpace, operator_space
+from compiler.tile.spec import ConvSpec, make_unit, signature
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import DataType, Machine, load_machine
+from tuner.build import open_source
+from tuner.candidate import canonical_json
+from tuner.commands.text import print_table
+from tuner.config import load_config
+from tuner.cost_model import CostModel, train
+from tuner.evaluate import Evaluator
+from tuner.log import read_log
+from tuner.request import TuneRequest
+from tuner.source import Source
+from tuner.tile_model import shortlist, single_block_counts
+from tuner.tune import tune
+
+PROVEN = 0.002  # ways whose bound is not further below the best than this are not measured
+BATCH = 16  # ways measured at once for each level
+NEAR, MODEL_NEAR = 0.02, 0.10  # the goals
+STAGES = [i for i, name in enumerate(FEATURES) if name.endswith(("_bits", "_emit_num"))]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One convolution or matrix product [1, c_in, h, w] -> c_out."""
+
+    c_in: int
+    c_out: int
+    height: int
+    width: int
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    groups: int = 1
+    residual: bool = False
+
+    def __str__(self) -> str:
+        window = f" {self.kernel[0]}x{self.kernel[1]}/{self.stride[0]}" if self.kernel != (1, 1) or self.stride != (1, 1) else ""
+        extra = (f" g{self.groups}" if self.groups > 1 else "") + (" +res" if self.residual else "")
+        return f"{self.c_in}->{self.c_out} {self.height}x{self.width}{window}{extra}"
+
+    @property
+    def out(self) -> tuple[int, int]:
+        sizes = zip((self.height, self.width), self.kernel, self.stride, self.dilation, self.pads[:2], self.pads[2:], strict=True)
+        high, wide = ((size + a + b - (k - 1) * d - 1) // s + 1 for size, k, s, d, a, b in sizes)
+        return high, wide
+
+    def save(self, path: Path) -> None:
+        """A model of this operator alone, weights from a fixed seed."""
+        rng = np.random.default_rng(0)
+        weights = rng.standard_normal((self.c_out, self.c_in // self.groups, *self.kernel)).astype(np.float32)
+        weights /= np.float32(math.sqrt(weights[0].size))
+        image, result = (1, self.c_in, self.height, self.width), (1, self.c_out, *self.out)
+        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)]
+        nodes = [
+            helper.make_node(
+                "Conv", ["x", "w"], ["c" if self.residual else "y"], name="operator", strides=self.stride, pads=self.pads,
+                dilations=self.dilation, group=self.groups, kernel_shape=self.kernel,
+            )
+        ]  # fmt: skip
+        if self.residual:
+            inputs.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, result))
+            nodes.append(helper.make_node("Add", ["c", "r"], ["y"], name="sum"))
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)]
+        graph = helper.make_graph(nodes, "operator", inputs, outputs, [numpy_helper.from_array(weights, "w")])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+class Operator:
+    """One shape with all legal ways to run it; what was measured is kept."""
+
+    def __init__(self, shape: Shape, machine: Machine, folder: Path) -> None:
+        self.shape, self.model = shape, folder / f"{str(shape).replace('/', 's').replace(' ', '_')}.onnx"
+        shape.save(self.model)
+        self.unit = open_source(Source(self.model, machine, DataType.float16)).unit
+        self.levels = tuple(machine.contention)
+        self.space: OperatorSpace = operator_space(self.unit, 0, single_block_counts(self.unit, 0))
+        self.bounds = np.stack([self.space.bound(self.unit, level) for level in self.levels], 1)
+        self._evaluator = Evaluator(self.unit, self.levels)
+        self._known: dict[int, NDArray[np.int64]] = {}
+
+    def measure(self, i: int) -> NDArray[np.int64]:
+        """Cycles per level of way i; a very large number where it does not fit UB."""
+        if i not in self._known:
+            cycles = self._evaluator.cycles_alone(self.space.plan(i), 0)
+            self._known[i] = np.full(len(self.levels), 1 << 60) if cycles is None else cycles
+        return self._known[i]
+
+    def features(self, chosen: Sequence[int]) -> NDArray[np.float64]:
+        return np.stack([raw_features(self.unit, self.space.plan(i), 0) for i in chosen])
+
+    def shortlist(self) -> list[int]:
+        found: list[int] = shortlist(self.unit, self.space, self.levels).tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """cycles, unproven: per level the best way, and by how much another one could be faster at most."""
+
+    cycles: NDArray[np.int64]
+    measured: int
+    unproven: NDArray[np.float64]
+
+
+def exhaustive(operator: Operator, cap: int) -> Optimum:
+    """Best first by bound and estimate, until no bound is left below the best of any level, or `cap` were measured."""
+    bounds, estimate = operator.bounds, operator.space.estimate
+    expected = np.maximum(bounds, estimate[:, None])
+    order = [np.lexsort((estimate, expected[:, level])) for level in range(bounds.shape[1])]
+    best, left, measured = np.full(bounds.shape[1], 1 << 60), np.ones(len(bounds), np.bool_), 0
+    while measured < cap:
+        for level in range(len(order)):
+            order[level] = order[level][left[order[level]] & (bounds[order[level], level] < best[level] * (1 - PROVEN))]
+        batch = dict.fromkeys(i for rows in order for i in rows[:BATCH].tolist())
+        if not batch:
+            break
+        for i in batch:
+            best = np.minimum(best, operator.measure(i))
+            left[i] = False
+        measured += len(batch)
+    slack = [
+        max(PROVEN, 1 - float(bounds[rows[left[rows]], level].min(initial=best[level])) / best[level]) for level, rows in enumerate(order)
+    ]
+    return Optimum(best, measured, np.array(slack))
+
+
+def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape, list[str]]:
+    """Distinct convolutions and matrix products -> the networks that have them."""
+    found: dict[Shape, list[str]] = {}
+    known: dict[str, Shape] = {}
+    for name in networks:
+        path, seed = resolve(Path(name), None)
+        try:
+            unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
+        except UnsupportedError as error:
+            print(f"{name}: left out: {error}")
+            continue
+        for spec in unit.kernels:
+            kernel = spec.kernel
+            if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or unit.storages[0].n > 1:
+                continue
+            c_out, c_in = kernel.weights.shape[:2]
+            window = (kernel.weights.shape[2], kernel.weights.shape[3])
+            shape = Shape(
+                c_in * kernel.groups, c_out, spec.in_h, spec.in_w, window, kernel.stride, kernel.dilation, kernel.pads, kernel.groups,
+                spec.residual is not None,
+            )  # fmt: skip
+            shape = known.setdefault(canonical_json(signature(unit, spec)), shape)
+            if name not in found.setdefault(shape, []):
+                found[shape].append(name)
+    return found
+
+
+def random_shapes(rng: np.random.Generator, machine: Machine, folder: Path) -> Iterator[Operator]:
+    """Convolutions and (one in four) matrix products of usual sizes, at most 0.6 GMAC, of which some way fits."""
+    channels, features = (16, 24, 32, 48, 64, 72, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024), (256, 384, 512, 768, 1024, 2048, 3072)
+    while True:
+        if rng.random() < 0.25:
+            rows = int(rng.choice([1, 1, 32, 64, 128, 197, 384]))
+            shape = Shape(int(rng.choice(features)), int(rng.choice(features)), rows, 1)
+        else:
+            size, k = (
+                int(rng.choice([7, 8, 13, 14, 17, 19, 26, 27, 28, 35, 38, 52, 55, 56, 75, 96, 112])),
+                int(rng.choice([1, 1, 3, 3, 5, 7])),
+            )
+            s = int(rng.choice([1, 1, 1, 2])) if size > 8 else 1
+            residual = k == 1 and s == 1 and bool(rng.random() < 0.2)
+            c_in, c_out = int(rng.choice(channels)), int(rng.choice(channels))
+            shape = Shape(c_in, c_out, size, size, (k, k), (s, s), pads=(k // 2,) * 4, residual=residual)
+        if shape.c_in * shape.c_out * math.prod(shape.kernel) * math.prod(shape.out) <= 600e6:
+            operator = Operator(shape, machine, folder)
+            if len(operator.space.points):
+                yield operator
+
+
+def searched(operator: Operator, optimum: Optimum, args: argparse.Namespace) -> dict[str, Any]:
+    """`tilefarm tune` on the operator: per level cycles over the optimum, and measurements until within 2 % of it."""
+    run = args.out / "runs" / operator.model.stem
+    shutil.rmtree(run, ignore_errors=True)
+    tune(TuneRequest(operator.model, args.machine, run, args.candidates, seed=args.seed, backend="serial", quiet=True))
+    log = read_log(run)
+    log = log[log["status"] == "ok"].sort_values("seq")
+    row: dict[str, Any] = {"search_measured": int(log["seq"].nunique())}
+    for i, level in enumerate(operator.levels):
+        mine = log[log["level"] == level]["cycles"].to_numpy(np.int64, na_value=1 << 60)
+        best = np.minimum(optimum.cycles[i], mine.min())
+        near = np.flatnonzero(mine <= best * (1 + NEAR))
+        row[f"{level}_search"] = mine.min() / best
+        row[f"{level}_found"] = optimum.cycles[i] / best  # above 1: the search found what the capped enumeration did not reach
+        row[f"{level}_after"] = int(near[0]) + 1 if len(near) else None
+    shutil.rmtree(run)
+    return row
+
+
+def study_search(args: argparse.Namespace, machine: Machine, folder: Path) -> list[dict[str, Any]]:
+    rows = []
+    for shape, networks in network_shapes(args.networks.split(","), machine).items():
+        begun = time.thread_time()
+        operator = Operator(shape, machine, folder)
+        if not len(operator.space.points):
+            print(f"{shape}: no way to run it fits {machine.name}")
+            continue
+        optimum = exhaustive(operator, args.cap)
+        row = {"shape": str(shape), "networks": " ".join(networks), "ways": len(operator.space.points), "measured": optimum.measured}
+        for i, level in enumerate(operator.levels):
+            row |= {f"{level}_cycles": int(optimum.cycles[i]), f"{level}_unproven": float(optimum.unproven[i])}
+        rows.append(row | searched(operator, optimum, args) | {"cpu_s": round(time.thread_time() - begun, 1)})
+        if len(rows) == args.operators:
+            break
+    return rows
+
+
+def training_rows(
+    operators: Sequence[Operator], rng: np.random.Generator, each: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], list[str]]:
+    """Raw features, cycles [n, levels] and shapes of `each` ways per operator: three in four of the short list, the others anywhere."""
+    raws, cycles, groups = [], [], []
+    for operator in operators:
+        listed = operator.shortlist()
+        few = rng.permutation(listed)[: each * 3 // 4].tolist() + rng.integers(len(operator.bounds), size=each // 4).tolist()
+        chosen = [i for i in dict.fromkeys(few) if operator.measure(i)[0] < 1 << 60]
+        if chosen:
+            raws.append(operator.features(chosen))
+            cycles.append(np.stack([operator.measure(i) for i in chosen]))
+            groups += [str(operator.shape)] * len(chosen)
+    return np.concatenate(raws), np.concatenate(cycles), groups
+
+
+def _hidden(features: NDArray[np.float32], stages: bool) -> NDArray[np.float32]:
+    return features if stages else np.delete(features, STAGES, 1)
+
+
+def study_models(args: argparse.Namespace, machine: Machine, folder: Path) -> list[dict[str, Any]]:
+    """Picks without a measurement, per held-out shape: how much slower than the optimum."""
+    rng = np.random.default_rng([args.seed, 1])
+    stream = random_shapes(np.random.default_rng([args.seed, 2]), machine, folder)
+    seen: dict[Shape, Operator] = {}
+    while len(seen) < args.trained + args.held_out:
+        operator = next(stream)
+        seen.setdefault(operator.shape, operator)
+    operators = list(seen.values())
+    raw, cycles, groups = training_rows(operators[: args.trained], rng, args.each)
+    levels, params = tuple(machine.contention), load_config(None).model
+    models: dict[bool, list[CostModel]] = {
+        stages: [train(_hidden(scaled(raw), stages), cycles[:, at], groups, args.seed, params) for at in range(len(levels))]
+        for stages in (True, False)
+    }
+    for stages, trained in models.items():
+        shown = ", ".join(f"{level} {model.metrics.spearman:.3f}" for level, model in zip(levels, trained, strict=True))
+        print(f"rank correlation on shapes that were kept back, {'with' if stages else 'without'} features of stages: {shown}")
+    rows = []
+    for operator in operators[args.trained :]:
+        optimum, listed = exhaustive(operator, args.cap), operator.shortlist()
+        features = scaled(operator.features(listed))
+        row: dict[str, Any] = {"shape": str(operator.shape), "ways": len(operator.bounds), "measured": optimum.measured}
+        for at, level in enumerate(levels):
+            # the short list's first place at this level is the analytic estimate's own pick
+            expected = np.maximum(operator.bounds[listed, at], operator.space.estimate[listed])
+            picks = {
+                "model": models[True][at].predict(_hidden(features, True)),
+                "plain": models[False][at].predict(_hidden(features, False)),
+            }
+            order = {name: np.argsort(values, kind="stable") for name, values in picks.items()}
+            order["estimate"] = np.lexsort((operator.space.estimate[listed], expected))
+            for name, places in order.items():
+                fits = (int(operator.measure(listed[i])[at]) for i in places.tolist())
+                row[f"{level}_{name}"] = next(found for found in fits if found < 1 << 60) / int(optimum.cycles[at])
+            row[f"{level}_unproven"] = float(optimum.unproven[at])
+        rows.append(row)
+    return rows
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def show_search(rows: list[dict[str, Any]], levels: Sequence[str]) -> None:
+    columns = [
+        "<operator",
+        "ways",
+        "measured",
+        *(f"{level} {what}" for level in levels for what in ("best", "unproven", "search", "after")),
+    ]
+    table = []
+    for row in rows:
+        cells: list[object] = [row["shape"], row["ways"], row["measured"]]
+        for level in levels:
+            after = row[f"{level}_after"]
+            cells += [row[f"{level}_cycles"], f"{row[f'{level}_unproven']:.1%}", f"{row[f'{level}_search'] - 1:+.1%}", after or "never"]
+        table.append([*cells])
+    print_table(columns, table)
+    proven = sum(row[f"{level}_unproven"] <= PROVEN for row in rows for level in levels)
+    print(f"\nthe optimum is proven to {PROVEN:.1%} for {proven} of {len(rows) * len(levels)} operators and levels")
+    for level in levels:
+        over = np.array([row[f"{level}_search"] for row in rows]) - 1
+        after = [row[f"{level}_after"] for row in rows if row[f"{level}_after"]]
+        near = f"{(over <= NEAR).sum()} of {len(rows)} operators within {NEAR:.0%} of the optimum (goal: all)"
+        soon = f"there after {np.median(after or [0]):.0f} measurements (median; at most {max(after, default=0)})"
+        print(f"search, {level}: {near}, median {np.median(over):+.2%}, worst {over.max():+.2%}; {soon}")
+
+
+def show_models(rows: list[dict[str, Any]], levels: Sequence[str]) -> None:
+    print_table(
+        ["<held-out shape", "ways", *(f"{level} {name}" for level in levels for name in ("estimate", "plain", "model"))],
+        [
+            [
+                row["shape"],
+                row["ways"],
+                *(f"{row[f'{level}_{name}'] - 1:+.1%}" for level in levels for name in ("estimate", "plain", "model")),
+            ]
+            for row in rows
+        ],
+    )
+    print()
+    for level in levels:
+        texts = []
+        for name in ("estimate", "plain", "model"):
+            over = np.array([row[f"{level}_{name}"] for row in rows]) - 1
+            texts.append(f"{name} {np.median(over):+.2%} (nine in ten within {np.quantile(over, 0.9):+.1%}, worst {over.max():+.1%})")
+        reached = "reached" if np.median([row[f"{level}_model"] for row in rows]) - 1 <= MODEL_NEAR else "missed"
+        print(f"picked unmeasured, {level}, median over {len(rows)} shapes: {'; '.join(texts)}; goal {MODEL_NEAR:.0%}: {reached}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for search.csv and models.csv")
+    parser.add_argument("--networks", default="light:resnet50,light:squeezenet,made:bert_base", help="default: %(default)s")
+    parser.add_argument("--machine", default="edge", help="default: %(default)s")
+    parser.add_argument("--cap", type=int, default=2000, help="ways of one operator that are measured at most; default: %(default)s")
+    parser.add_argument("--candidates", type=int, default=128, help="budget of each search, in measured programs; default: %(default)s")
+    parser.add_argument("--operators", type=int, default=None, help="the first so many operators only")
+    parser.add_argument("--trained", type=int, default=60, help="random shapes that models are trained on; default: %(default)s")
+    parser.add_argument("--each", type=int, default=48, help="measured ways of each of them; default: %(default)s")
+    parser.add_argument("--held-out", type=int, default=50, help="other random shapes; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    args.out = args.out.resolve()
+    folder = args.out / "operators"
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = load_machine(args.machine)
+    if args.operators != 0:
+        rows = study_search(args, machine, folder)
+        write(args.out / "search.csv", rows)
+        show_search(rows, tuple(machine.contention))
+    if args.held_out:
+        rows = study_models(args, machine, folder)
+        write(args.out / "models.csv", rows)
+        show_models(rows, tuple(machine.contention))
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Tilings by a cost model alone: every operator by itself, the way that the model of a run expects to be fastest at each level, unmeasured.
+
+Of all legal ways to run an operator (`compiler.tile.operator_space`) those with the best estimates are put to the model: 256 of each level.
+What the model has learnt on other operators of the same machine decides among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Gene, Structures, block_counts, choice_count, plan_of, realise
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan
+from compiler.pipeline import Compiler
+from compiler.tile.features import FEATURE_SET, FEATURES, raw_features, scaled
+from compiler.tile.operator_space import OperatorSpace, operator_space
+from compiler.tile.spec import ConvSpec, Unit
+from simulator.npu.errors import BadInputError, InfeasibleError
+from tuner.cost_model import CostModel, load_cost_model
+from tuner.runfolder import read_json
+from tuner.source import SOURCE, read_source
+
+SHORTLIST = 256
+Models = Mapping[str, CostModel]  # by level
+
+
+def load_models(path: Path, unit: Unit) -> Models:
+    """The models that a run promoted last, level by level; path: the run's folder or its `models/`.
+
+    Raises `BadInputError` where there is none, or it was trained for another machine, data type or set of features.
+    """
+    run = path if (path / SOURCE).is_file() else path.resolve().parent
+    source = read_source(run).source
+    for what, theirs, ours in (
+        ("machine", source.machine.digest, unit.machine.digest),
+        ("dtype", source.dtype.name, unit.dtype.name),
+    ):
+        if theirs != ours:
+            shown = source.machine.name if what == "machine" else theirs
+            raise BadInputError(f"--tile-model {path}: trained for {what} {shown} ({theirs}), this is {ours}")
+    history = read_json(run / "models" / "history.json") if (run / "models" / "history.json").is_file() else []
+    last: dict[str, str] = {row["level"]: row["file"] for row in history if row["promoted"]}
+    missing = [level for level in unit.machine.contention if level not in last]
+    if missing:
+        raise BadInputError(f"--tile-model {path}: no cost model of level {missing[0]} earned its place in that run; search longer")
+    models = {level: load_cost_model(run / "models" / last[level]) for level in unit.machine.contention}
+    for level, model in models.items():
+        if model.width != len(FEATURES):
+            raise BadInputError(
+                f"--tile-model {path}: {last[level]} takes {model.width} features, feature set {FEATURE_SET} has {len(FEATURES)}"
+            )
+    return models
+
+
+def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
+    """A plan for every level, each operator its own segment.  Raises `InfeasibleError` where an operator fits in no way."""
+    unit = compiler.unit
+    structures = Structures(unit)
+    known: dict[str, dict[str, SegmentPlan]] = {}
+    chosen: dict[str, list[SegmentPlan]] = {level: [] for level in models}
+    for k, spec in enumerate(unit.kernels):
+        structure = structures.structure(k, k + 1)
+        if structure not in known:
+            known[structure] = pick(compiler, k, models)
+        for level, plan in known[structure].items():
+            chosen[level].append(plan.model_copy(update={"operators": (spec.name,)}))
+    return {level: plan_of(unit, segments) for level, segments in chosen.items()}
+
+
+def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
+    """The segment of kernel k alone that each level's model expects to be fastest, of those that compile."""
+    unit = compiler.unit
+    plans = _conv_plans(unit, k, tuple(models)) if isinstance(unit.kernels[k], ConvSpec) else _other_plans(unit, k)
+    chosen: dict[str, SegmentPlan] = {}
+    if plans:
+        features = scaled([raw_features(unit, plan, k) for plan in plans])
+        for level, model in models.items():
+            order = np.argsort(model.predict(features), kind="stable").tolist()
+            for i in order:
+                if not isinstance(compiler.segment(plans[i], k), Infeasible):
+                    chosen[level] = plans[i]
+                    break
+    if len(chosen) < len(models):
+        sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
+        raise InfeasibleError(f"{unit.machine.name}: {unit.kernels[k].name}: no tiling fits {sizes}")
+    return chosen
+
+
+def single_block_counts(unit: Unit, k: int) -> list[int]:
+    """Block counts of kernel k alone: those worth trying, and one row at a time."""
+    return sorted({*block_counts(unit, k, k + 1), unit.kernels[k].out_h})
+
+
+def shortlist(unit: Unit, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:
+    """int64 [<= levels * size]: points with the best estimates at any of the levels, without repeats."""
+    found: dict[int, None] = {}
+    for level in levels:
+        expected = np.maximum(space.bound(unit, level), space.estimate)
+        found.update(dict.fromkeys(np.lexsort((space.estimate, expected))[:size].tolist()))
+    return np.array(list(found), np.int64)
+
+
+def _conv_plans(unit: Unit, k: int, levels: Sequence[str]) -> list[SegmentPlan]:
+    space = operator_space(unit, k, single_block_counts(unit, k))
+    return [space.plan(int(i)) for i in shortlist(unit, space, levels)]
+
+
+def _other_plans(unit: Unit, k: int) -> list[SegmentPlan]:
+    """Every gene of an operator that is no convolution: there are few."""
+    genes = (
+        Gene(k, k + 1, blocks, prefetch, choices=(choice,))
+        for blocks in single_block_counts(unit, k)
+        for prefetch in (2, 1)
+        for choice in range(choice_count(unit, k))
+    )
+    return list({plan.key: plan for gene in genes if (plan := realise(unit, gene)) is not None}.values())
