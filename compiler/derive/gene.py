@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from compiler.derive.formula import formula_window
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.ir.region import has_halo
-from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.blocks import Blocks, cut, needed
 from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import apart_rule, staged_wishes, weight_wishes
 from compiler.tile.features import expected_cycles, raw_features
@@ -88,7 +88,7 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
     """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output."""
-    height = min(spec.out_h for spec in unit.kernels[start:stop])
+    height = min(rows.size for rows in needed(unit)[start:stop])
     return [count for count in BLOCK_COUNTS if count <= max(1, height)]
 
 
@@ -238,7 +238,7 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
     """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts."""
     genes = []
     for k, spec in enumerate(unit.kernels):
-        counts = sorted({*block_counts(unit, k, k + 1), spec.out_h})
+        counts = sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
         candidates = (Gene(k, k + 1, blocks, prefetch) for prefetch in _PREFETCH for blocks in counts)
         gene = next((g for g in candidates if realise(unit, g) is not None), None)
         if gene is None:
@@ -305,6 +305,7 @@ class Structures:
         for k in range(start, stop):
             spec = unit.kernels[k]
             rows.append(self._signatures[k])
+            rows.append(needed(unit)[k])
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in unit.producers[k] if s >= start])
             rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))

@@ -13,6 +13,9 @@ from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import Infeasible, Plan
 from compiler.frontend import lower
+from compiler.frontend.load import prepare
+from compiler.frontend.made import build
+from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Concat
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
@@ -22,6 +25,7 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
+from tuner.build import operators
 from tuner.candidate import RESULTS, Measurement, canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
 
@@ -56,6 +60,16 @@ def test_the_columns_are_those_of_a_measurement() -> None:
         measurement = Measurement(level, at, 1.0, 1, "ok", None, *answer.values[at].tolist())
         assert measurement.cycles == answer.values[at, CYCLES]
         assert measurement.peak_ub_bytes == answer.values[at, -1]
+
+
+def test_no_program_is_faster_than_its_roofline() -> None:
+    """A vision transformer reads one token in the end: rows that nobody reads are no work, for the program or for its bound."""
+    u = make_unit(lower(seed_weights(prepare(build("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16)
+    roofline = Roofline(u)
+    assert roofline._work(tuple(range(len(u.kernels))))[0] == sum(operator.macs for operator in operators(u)) < u.macs
+    program = Compiler(u).compile(realise_all(u, (Gene(0, 12), Gene(12, len(u.kernels)))))
+    for level, timing in simulate_levels(program, u.machine, LEVELS).items():
+        assert timing.cycles >= roofline.cycles(0, len(u.kernels), level)
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
