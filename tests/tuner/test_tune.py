@@ -383,7 +383,9 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "placement", "halo_cache"])
+@pytest.mark.parametrize(
+    "part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "covers"]
+)
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
     summary = quick(model, run, 20, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
@@ -403,6 +405,10 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
         whole_tasks = sorted_tasks(whole)
         assert any('"sliding":true' in text for text in whole_tasks["payload"]), "with it, windows are looked at"
+    elif part == "prefetch":
+        assert {segment.prefetch for segment in segments if segment.blocks > 1} == {1}
+    elif part == "covers":
+        assert summary.levels["none"].speedup > 1, "evolution alone finds something"
     elif part == "halo_cache":
         assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":
