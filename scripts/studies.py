@@ -34,7 +34,7 @@ def network(name: str, machine: str) -> Unit:
 
 def short(name: str) -> str:
     """The name as tables have it."""
-    return Path(name.removeprefix(PREFIX).removeprefix(MADE)).stem
+    return Path(name.removeprefix(PREFIX).removeprefix(MADE)).name.removesuffix(".onnx")
 
 
 def searched(unit: Unit, overrides: Sequence[str], seed: int, candidates: int) -> tuple[Champions, Search]:

@@ -6,7 +6,8 @@ several operators
 * sequence: block after block, operator after operator (W = 1, nothing interleaved);
 * formula: list-scheduled, W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block)));
 * greedy: list-scheduled without a limit, breadth-first, every block alive, otherwise as the formula's.  That rarely fits, so it is
-  given an L1 that is large enough; `greedy_fits` says whether the machine's own would have done;
+  given an L1 that is large enough; `greedy_fits` says whether the machine's own would have done, `formula_large_l1_cycles` what
+  such an L1 does for the formula's program;
 * searched: the fastest of the search's own program, of sequence and formula, and of the one in which every segment has the window that is
   fastest when it is measured alone.
 
@@ -118,8 +119,9 @@ def study(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[
             for plan, slide in zip(plans, sliding, strict=True)
         ]
         unlimited, fits = roomy.whole(greedy), here.whole(greedy) is not None
-        formula = found["formula"]
+        formula, formula_there = found["formula"], roomy.whole([plan["formula"] for plan in plans])
         assert unlimited is not None
+        assert formula_there is not None
         assert formula is not None
         feasible = [result for result in found.values() if result is not None]
         ours = min(feasible, key=lambda result: result[0][level])
@@ -137,6 +139,7 @@ def study(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[
             "formula_windows": " ".join(windows),
             **{f"{kind}_cycles": cycles[level] for kind, (cycles, _) in policies.items()},
             **{f"{kind}_peak_l1_bytes": max(peaks) for kind, (_, peaks) in policies.items()},
+            "formula_large_l1_cycles": formula_there[0][level],
             "without_cycles": int(unslid.cycles[at]),
             "greedy_over_formula_bytes": max(ratios, default=1.0),
             "greedy_fits": fits,
@@ -158,6 +161,7 @@ def medians(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "greedy_bytes": median(row["greedy_peak_l1_bytes"] for row in mine),
             "bytes": median(row["greedy_over_formula_bytes"] for row in mine),
             "slower": sum(row["searched_cycles"] > row["greedy_cycles"] for row in mine),
+            "order_slower": sum(row["formula_large_l1_cycles"] > row["greedy_cycles"] for row in mine),
             "fits": sum(row["greedy_fits"] for row in mine),
             "seeds": len(mine),
         }
@@ -185,8 +189,13 @@ def show(table: Sequence[dict[str, Any]]) -> None:
     for level in dict.fromkeys(row["level"] for row in table):
         means = {kind: geometric_mean(row[kind] for row in table if row["level"] == level) for kind in gains}
         print(f"{level}, geometric means: " + ", ".join(f"{kind} {gain:.3f}x" for kind, gain in means.items()))
-    slower = [f"{row['network']} {row['level']} ({row['slower']} of {row['seeds']})" for row in table if row["slower"]]
-    print(f"searched never slower than greedy: {'reached' if not slower else 'not reached: ' + ', '.join(slower)}")
+    goals = {
+        "slower": "searched, in the machine's L1, never slower than greedy in a large one",
+        "order_slower": "formula never slower, both in it",
+    }
+    for key, goal in goals.items():
+        missed = [f"{row['network']} {row['level']} ({row[key]} of {row['seeds']})" for row in table if row[key]]
+        print(f"{goal}: {'reached' if not missed else 'not reached: ' + ', '.join(missed)}")
     most = max(row["bytes"] for row in table)
     reached = "reached" if most >= FEWER_BYTES else "not reached"
     print(f"a peak lower than greedy's by {FEWER_BYTES:g} or more somewhere: {reached} ({most:.2f})")
