@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from onnx import ModelProto
 
@@ -25,9 +26,13 @@ def lower(model: ModelProto, digest: str | None = None) -> Graph:
 
 def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
-    graph = _translated(model, digest if digest is not None else model_digest(model))
-    graph, first = rewrite(graph, RULES)
-    graph, last = rewrite(graph, LAST_RULES)
+    return rewritten(translated(model, digest if digest is not None else model_digest(model)))
+
+
+def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, RewriteReport]:
+    """A translated graph after all rewrites but those named in `without`."""
+    graph, first = rewrite(graph, [rule for rule in RULES if rule.name not in without])
+    graph, last = rewrite(graph, [rule for rule in LAST_RULES if rule.name not in without])
     return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 
@@ -42,7 +47,8 @@ def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
         return lower(part.npu, digest), part
 
 
-def _translated(model: ModelProto, digest: str) -> Graph:
+def translated(model: ModelProto, digest: str) -> Graph:
+    """Cleaned and translated, not rewritten."""
     cleaned = clean(model)
     try:
         return translate(recognise(cleaned), HANDLERS, digest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compiler.ir.graph import Concat, Conv, Graph, MatMul, Operator, Shape, Vector, output_shape
 
@@ -37,6 +38,14 @@ class View:
     inputs: frozenset[str]
     shapes: dict[str, Shape]
     position: dict[str, int]  # tensor -> index of its producer
+
+    @cached_property
+    def alike(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
+        """Operators by kind and inputs, in their order."""
+        found: dict[tuple[type, tuple[str, ...]], list[Operator]] = {}
+        for op in self.producers.values():
+            found.setdefault((type(op), op.inputs), []).append(op)
+        return found
 
     def only_use(self, tensor: str) -> bool:
         """One reader and not a model output."""
@@ -113,13 +122,15 @@ def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph 
             if match is None or any(item.y in touched for item in match.gone):
                 continue
             # what a rule saw further up may be gone by now: the next sweep looks again
-            if any(name in alias or name in removed for item in (*match.gone, *match.new) for name in item.inputs):
+            read = [name for item in (*match.gone, *match.new) for name in item.inputs]
+            if any(name in alias or name in removed for name in (*read, *match.alias.values())):
                 continue
             for item in match.gone:
                 placed[view.position[item.y]] = ()
                 touched.add(item.y)
             placed[index] = match.new
             touched.update(item.y for item in match.new)
+            touched.update(match.alias.values())  # it has more readers from now on than rules can see in this sweep
             removed |= {item.y for item in match.gone} - {item.y for item in match.new}
             for old, new in match.alias.items():
                 alias[old] = alias.get(new, new)

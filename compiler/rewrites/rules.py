@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Shuffle, Softmax, Step, Vector
+from compiler.ir.graph import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
 from compiler.rewrites.engine import Match, Rule, View
+from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
 AFFINE = ("scale_shift", "muls", "adds")
 
@@ -183,6 +184,22 @@ def drop_unused(op: Operator, view: View) -> Match | None:
     return Match((op,)) if view.uses[op.y] == 0 else None
 
 
+def merge_equal(op: Operator, view: View) -> Match | None:
+    """The same computation twice, of those that have no weights: exporters write a ReLU for every reader."""
+    if not isinstance(op, Vector | Pool | Resample | Softmax):
+        return None
+    first = next(other for other in view.alike[type(op), op.inputs] if _key(other) == _key(op))
+    return Match((op,), alias={op.y: first.y}) if first is not op else None
+
+
+def _key(op: Operator) -> object:
+    """What an operator without weights computes from its inputs."""
+    if isinstance(op, Vector):
+        arrays = [(None if a is None else a.tobytes()) for step in op.steps for a in (step.scale, step.shift)]
+        return [(step.op, step.value, step.operand, step.kept) for step in op.steps], arrays
+    return replace(op, name="", y="").__dict__
+
+
 def drop_single_concat(op: Operator, view: View) -> Match | None:
     if isinstance(op, Concat) and len(op.inputs) == 1:
         return Match((op,), alias={op.y: op.inputs[0]})
@@ -344,6 +361,7 @@ def nest_concat(op: Operator, view: View) -> Match | None:
 RULES: tuple[Rule, ...] = (
     Rule("drop-unused", drop_unused),
     Rule("drop-empty-chain", drop_empty_chain),
+    Rule("merge-equal", merge_equal),
     Rule("drop-single-concat", drop_single_concat),
     Rule("drop-identity-shuffle", drop_identity_shuffle),
     Rule("merge-shuffles", merge_shuffles),
@@ -363,6 +381,9 @@ RULES: tuple[Rule, ...] = (
     Rule("relu-before-max-pool", relu_before_max_pool),
     Rule("drop-needless-relu", drop_needless_relu),
     Rule("nest-concat", nest_concat),
+    Rule("merge-resamples", merge_resamples),
+    Rule("pad-into-conv", pad_into_conv),
+    Rule("skip-into-conv", skip_into_conv),
 )
 
 # after no other rule fires any more

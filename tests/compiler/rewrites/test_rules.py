@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
 from compiler.frontend.to_graph import translate
-from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Port, Shuffle, Step, Vector, output_shape
+from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Port, Resample, Shuffle, Step, Vector, output_shape
 from compiler.ir.interpret import evaluate
+from compiler.ir.taps import places, weighted
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES, Rule
 from tests.models import random_feeds, random_model
@@ -43,7 +46,28 @@ def scaled(c: int = 6) -> Step:
 
 RELU, ADD = Step("relu"), Step("add", operand=1)
 KEEP, USE = Step("keep", kept=0), Step("sub", kept=0)
+SCALED = scaled()
 DEAL = (0, 3, 1, 4, 2, 5)
+
+
+def sample(y: str, x: str, rows: Iterable[int | None], columns: Iterable[int | None], fill: float = 0.0) -> Resample:
+    return Resample(y, x, y, places(rows), places(columns), fill)
+
+
+def pad(y: str, x: str, pads: tuple[int, int, int, int], fill: float = 0.0, size: tuple[int, int] = SHAPE[2:]) -> Resample:
+    (h, w), (top, left, bottom, right) = size, pads
+    return sample(y, x, [None] * top + list(range(h)) + [None] * bottom, [None] * left + list(range(w)) + [None] * right, fill)
+
+
+def smooth(y: str, x: str) -> Resample:
+    """Twice as large, every other place between its neighbours."""
+    rows, columns = (weighted([((i // 2, 0.5), (min((i + 1) // 2, size - 1), 0.5)) for i in range(2 * size)]) for size in SHAPE[2:])
+    return Resample(y, x, y, rows, columns)
+
+
+def max_pool(y: str, x: str, kernel: int) -> Pool:
+    return Pool(y, x, y, "max", (kernel, kernel))
+
 
 ROWS = Pool("r", "x", "r", "max", (1, 1), pads=(-2, 0, -1, 0))
 
@@ -56,6 +80,12 @@ def norm(x: str, y: str) -> LayerNorm:
 FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
     "drop-unused": [([conv("x", "a"), conv("x", "b"), conv("a", "dead"), conv("dead", "dead2")], ["a", "b"], 2)],
     "drop-empty-chain": [([chain("a", "x", steps=()), conv("a", "b")], ["b"], 1), ([conv("x", "b"), chain("a", "b", steps=())], ["a"], 1)],
+    "merge-equal": [
+        ([chain("a", "x", steps=(RELU,)), conv("a", "b"), chain("c", "x", steps=(RELU,)), conv("c", "d")], ["b", "d"], 3),
+        ([chain("a", "x", steps=(SCALED,)), chain("c", "x", steps=(SCALED,)), chain("d", "a", "c", steps=(ADD,))], ["d"], 2),
+        ([max_pool("a", "x", 2), chain("b", "a", steps=(RELU,)), max_pool("c", "x", 2), chain("d", "c", steps=(RELU,))], ["b", "d"], 2),
+        ([smooth("a", "x"), smooth("b", "x")], ["a", "b"], 1),
+    ],
     "drop-single-concat": [([Concat("a", ("x",), "a"), conv("a", "b")], ["b"], 1)],
     "drop-identity-shuffle": [([Shuffle("a", "x", "a", (0, 1, 2, 3, 4, 5)), conv("a", "b")], ["b"], 1)],
     "merge-shuffles": [([Shuffle("a", "x", "a", DEAL), Shuffle("b", "a", "b", DEAL)], ["b", "a"], 2)],
@@ -79,6 +109,14 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([conv("x", "a", activation="relu"), chain("b", "a", steps=(Step("mins", 0.5),))], ["b"], 1),
         ([conv("x", "a", residual="z", activation="clip", limit=0.6), chain("b", "a", steps=(Step("mins", 0.9), RELU))], ["b"], 2),
     ],
+    "merge-resamples": [
+        ([pad("a", "x", (1, 0, 2, 1)), sample("b", "a", range(1, 8, 2), range(4))], ["b"], 1),
+        ([sample("a", "x", range(4, -1, -1), range(4)), smooth("b", "a")], ["b"], 1),
+        ([smooth("a", "x"), pad("b", "a", (1, 1, 0, 0), fill=2.5, size=(10, 8))], ["b"], 1),
+        ([pad("a", "x", (0, 1, 1, 0), fill=1.5), Pool("b", "a", "b", "max", (1, 1), (2, 3))], ["b"], 1),
+    ],
+    "pad-into-conv": [([pad("a", "x", (1, 0, 2, 1)), conv("a", "b", pads=(0, 1, 0, 0))], ["b"], 1)],
+    "skip-into-conv": [([Pool("a", "x", "a", "average", (1, 1), (2, 3)), conv("a", "b", stride=(2, 1))], ["b"], 1)],
     "fuse-residual": [
         ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b"], 1),
         ([conv("x", "a"), chain("b", "z", "a", steps=(ADD, RELU))], ["b"], 2),
@@ -108,6 +146,29 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
 
 # rule -> graphs in which it must not fire
 LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
+    "merge-equal": [
+        ([chain("a", "x", steps=(scaled(),)), chain("b", "x", steps=(scaled(),))], ["a", "b"]),
+        ([chain("a", "x", steps=(Step("muls", 2.0),)), chain("b", "x", steps=(Step("muls", 3.0),))], ["a", "b"]),
+        ([chain("a", "x", steps=(RELU,)), chain("b", "z", steps=(RELU,))], ["a", "b"]),
+        ([max_pool("a", "x", 2), max_pool("b", "x", 1)], ["a", "b"]),
+        ([conv("x", "a"), conv("x", "b")], ["a", "b"]),
+    ],
+    "merge-resamples": [
+        ([pad("a", "x", (1, 0, 0, 0)), smooth("b", "a")], ["b"]),
+        ([pad("a", "x", (1, 0, 0, 0), fill=1.0), pad("b", "a", (0, 1, 0, 0), size=(6, 4))], ["b"]),
+        ([pad("a", "x", (1, 0, 0, 0)), pad("b", "a", (0, 1, 0, 0), size=(6, 4))], ["a", "b"]),
+        ([sample("a", "x", range(3), range(4)), Pool("b", "a", "b", "max", (1, 2), (1, 1))], ["b"]),
+    ],
+    "pad-into-conv": [
+        ([pad("a", "x", (1, 0, 2, 1), fill=1.0), conv("a", "b")], ["b"]),
+        ([sample("a", "x", (None, 0, 1, 2, 3), range(4)), conv("a", "b")], ["b"]),
+        ([sample("a", "x", (None, 1, 0, 2, 3, 4), range(4)), conv("a", "b")], ["b"]),
+        ([pad("a", "x", (1, 0, 0, 0)), conv("a", "b")], ["a", "b"]),
+    ],
+    "skip-into-conv": [
+        ([Pool("a", "x", "a", "max", (1, 2), (2, 2)), conv("a", "b")], ["b"]),
+        ([Pool("a", "x", "a", "max", (1, 1), (2, 2)), conv("a", "b", pads=(1, 0, 0, 0))], ["b"]),
+    ],
     "drop-identity-shuffle": [([Shuffle("a", "x", "a", (0, 1, 2))], ["a"])],
     "split-conv": [
         ([conv("x", "a"), Shuffle("b", "a", "b", (0, 1))], ["b", "a"]),

@@ -1,0 +1,85 @@
+"""Rewrites of rows and columns: what is taken anew twice is taken once, and padding and skipping move into the window that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.ir.graph import Conv, Operator, Pool, Resample
+from compiler.ir.taps import Tap, Taps, places
+from compiler.rewrites.engine import Match, View
+
+MAX_PAD = 255  # of the machine's IM2COL
+
+
+def _outer(op: Operator, view: View) -> tuple[Taps, Taps, float] | None:
+    """Rows, columns and fill of an operator that only takes rows and columns; a pool of single pixels is one."""
+    if isinstance(op, Resample):
+        return op.rows, op.columns, op.fill
+    if isinstance(op, Pool) and op.kernel == (1, 1) and not any(op.pads):
+        _, _, h, w = view.shapes[op.x]
+        return places(range(0, h, op.stride[0])), places(range(0, w, op.stride[1])), 0.0
+    return None
+
+
+def _is_plain(taps: Taps) -> bool:
+    return all(weight == 1 for item in taps.taps for _, weight in item) and all(len(item) <= 1 for item in taps.taps)
+
+
+def _composed(outer: Taps, inner: Taps) -> Taps | None:
+    """Taps of one axis through both; None where that would multiply weights or mix filled places with others."""
+    if not _is_plain(outer) and (not _is_plain(inner) or inner.has_empty):
+        return None
+    out: list[tuple[Tap, ...]] = []
+    for item in outer.taps:
+        out.append(tuple((source, weight * w) for place, w in item for source, weight in inner.taps[place]))
+    return Taps(tuple(out))
+
+
+def merge_resamples(op: Operator, view: View) -> Match | None:
+    """Rows and columns taken anew twice."""
+    found = _outer(op, view)
+    inner = view.producers.get(op.inputs[0]) if found is not None else None
+    if found is None or not isinstance(inner, Resample) or not view.only_use(inner.y):
+        return None
+    rows, columns = _composed(found[0], inner.rows), _composed(found[1], inner.columns)
+    fills = {inner.fill} if inner.rows.has_empty or inner.columns.has_empty else set()
+    fills |= {found[2]} if found[0].has_empty or found[1].has_empty else set()
+    if rows is None or columns is None or len(fills) > 1:
+        return None
+    return Match((inner, op), (Resample(op.name, inner.x, op.y, rows, columns, fills.pop() if fills else 0.0),))
+
+
+def _margins(taps: Taps, size: int) -> tuple[int, int] | None:
+    """(before, after) where an axis is all of its `size` places with filled ones around them."""
+    sources = [item[0] if item else None for item in taps.taps]
+    before = next((i for i, item in enumerate(sources) if item is not None), 0)
+    after = len(sources) - size - before
+    whole = [None] * before + [(i, 1.0) for i in range(size)] + [None] * max(0, after)
+    return (before, after) if sources == whole and _is_plain(taps) else None
+
+
+def pad_into_conv(op: Operator, view: View) -> Match | None:
+    """Zeros around an image, then a Conv: its padding."""
+    inner = view.producers.get(op.x) if isinstance(op, Conv) else None
+    if not isinstance(op, Conv) or not isinstance(inner, Resample) or not view.only_use(inner.y) or inner.fill != 0:
+        return None
+    if op.residual == inner.y:
+        return None
+    _, _, h, w = view.shapes[inner.x]
+    rows, columns = _margins(inner.rows, h), _margins(inner.columns, w)
+    if rows is None or columns is None:
+        return None
+    top, left, bottom, right = op.pads
+    pads = (top + rows[0], left + columns[0], bottom + rows[1], right + columns[1])
+    return Match((inner, op), (replace(op, x=inner.x, pads=pads),)) if max(pads) <= MAX_PAD else None
+
+
+def skip_into_conv(op: Operator, view: View) -> Match | None:
+    """Every s-th row and column, then a 1x1 Conv: its stride."""
+    inner = view.producers.get(op.x) if isinstance(op, Conv) else None
+    if not isinstance(op, Conv) or not isinstance(inner, Pool) or not view.only_use(inner.y):
+        return None
+    if inner.kernel != (1, 1) or any(inner.pads) or op.weights.shape[2:] != (1, 1) or any(op.pads) or op.residual == inner.y:
+        return None
+    stride = (inner.stride[0] * op.stride[0], inner.stride[1] * op.stride[1])
+    return Match((inner, op), (replace(op, x=inner.x, stride=stride),)) if max(stride) <= MAX_PAD else None
