@@ -84,6 +84,7 @@ class Use(_Section):
     block_fusion: bool
     cores: bool
     halo_cache: bool
+    prefetch: bool
     placement: bool
 
 

@@ -403,6 +403,9 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
         whole_tasks = sorted_tasks(whole)
         assert any('"sliding":true' in text for text in whole_tasks["payload"]), "with it, windows are looked at"
+    elif part == "prefetch":
+        longer = [segment for segment in segments if len(segment.operators) > 1]
+        assert {(segment.prefetch, segment.spread, segment.ahead_kib) for segment in longer} == {(1, False, 0)}
     elif part == "halo_cache":
         assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators
-from compiler.derive.moves import random_genome, repaired
+from compiler.derive.moves import change_ahead, random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES, scaled
 from compiler.tile.spec import Unit
@@ -78,8 +78,9 @@ class Search:
         self.border = np.zeros(len(levels))
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
-        moves = (("change_window", use.window), ("toggle_halo", use.halo_cache), ("change_cores", several))
-        off = {name for name, on in moves if not on}
+        moves = {"change_window": use.window, "toggle_halo": use.halo_cache, "change_cores": several}
+        moves |= dict.fromkeys(("change_prefetch", "change_ahead"), use.prefetch)
+        off = {name for name, on in moves.items() if not on}
         self.moves = allowed(off)
         self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
         self._staged: list[Genome] = []  # what stages led to in this generation
@@ -109,12 +110,12 @@ class Search:
         self._admit(self.islands[0], replies)
         # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
         first = self._wanted(first_genes(self.unit, self.table, self.config.use.halo_cache))
-        self._measure_segments(measure, unknown(self.table, [*genome, *first]))
+        self._measure_segments(measure, unknown(self.table, [*map(self._permitted, genome), *first]))
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
-        """Without those that a switch rules out."""
-        return [gene for gene in genes if self._permitted(gene) == gene]
+        """Those not measured yet, without what a switch rules out."""
+        return unknown(self.table, [self._permitted(gene) for gene in genes])
 
     def _explore(self, measure: Measure) -> None:
         segments = self.config.segments
@@ -166,6 +167,8 @@ class Search:
         if self.generation == 0 or not island.members:
             for _ in range(count // 4):
                 self._take(tuple(map(self._permitted, random_genome(self.unit, island.rng))), wanted)
+        for genome in self._retimed(island):
+            self._take(genome, wanted)
         wanted += self._children(measure, island, count - len(wanted), set(wanted))
         fitting = []
         for whole in self._repaired(measure, wanted[:count]):
@@ -224,6 +227,18 @@ class Search:
                 found = self.table.cover(level, self.border[level], 0.02, island.rng)
                 yield found[0] if found else None
 
+    def _retimed(self, island: Island) -> Iterator[Genome | None]:
+        """The best program of a level, of each in turn, with other loads ahead of its borders: only whole programs show what that saves."""
+        if not self.config.use.prefetch or not island.members:
+            return
+        level = self._level_order()[self.generation % len(self.levels)]
+        best = min(island.members, key=lambda m: (int(m.cycles[level]), m.task)).genome
+        for steps in (1, 3):
+            changed = best
+            for _ in range(steps):
+                changed = change_ahead(self.unit, changed, island.rng) or changed
+            yield changed
+
     def _level_order(self) -> list[int]:
         return [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
 
@@ -263,6 +278,8 @@ class Search:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+        if not self.config.use.prefetch:
+            gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else gene._replace(cores=(0,))
 
     def _repaired(self, measure: Measure, genomes: list[Genome]) -> list[Genome | None]:
