@@ -4,6 +4,9 @@ For every network and every rule that fires on it: the graph lowered without tha
 graph with all rules.  A positive figure is what the rule saves.  Rules stand in for each other, so savings do not add up.  The last line
 of a network says what is spent on copies: operators that the layout had to insert, and cycles of VCOPY anywhere.
 
+Sibling convolutions (`compiler/rewrites/siblings.py`) are none of the rules: the line `(siblings)` says what merging the families saves
+that are faster at every level when merged alone.
+
     python scripts/study_rewrites.py --out rewrites.csv --networks light:squeezenet,made:mobilenet_v2
 """
 
@@ -28,6 +31,7 @@ from compiler.frontend.zoo import MADE, resolve, shipped
 from compiler.ir.graph import Graph
 from compiler.pipeline import Compiler
 from compiler.rewrites.rules import LAST_RULES
+from compiler.rewrites.siblings import families, merge_siblings
 from compiler.tile.spec import make_unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
@@ -55,9 +59,14 @@ def outcome(graph: Graph, machine: Machine, dtype: DataType, without: str = "") 
     """What comes out of a graph that is not rewritten yet, or why nothing does."""
     try:
         lowered, report = rewritten(graph, {without})
-        unit = make_unit(lowered, machine, dtype)
+        return measured(lowered, machine, dtype, report.fired)
     except TilefarmError as error:
         return str(error)
+
+
+def measured(graph: Graph, machine: Machine, dtype: DataType, fired: dict[str, int]) -> Outcome | str:
+    """A graph that is rewritten, layer by layer."""
+    unit = make_unit(graph, machine, dtype)
     plan = layer_by_layer(unit)
     if isinstance(plan, Infeasible):
         return str(plan)
@@ -70,7 +79,31 @@ def outcome(graph: Graph, machine: Machine, dtype: DataType, without: str = "") 
     first = next(iter(timings.values()))
     moved = first.ddr_read_bytes + first.ddr_write_bytes
     cycles = {level: timing.cycles for level, timing in timings.items()}
-    return Outcome(report.fired, len(unit.kernels), cycles, moved, len(unit.layout.copies), copy_cycles)
+    return Outcome(fired, len(unit.kernels), cycles, moved, len(unit.layout.copies), copy_cycles)
+
+
+def siblings(graph: Graph, base: Outcome, machine: Machine, dtype: DataType, deadline: float) -> dict[str, Any]:
+    """Sibling convolutions as one: each family is tried alone, and those that are faster at every level are taken together."""
+    lowered, _ = rewritten(graph)
+    found = families(lowered)
+    paying, late = [], 0
+    for family in found:
+        if time.perf_counter() > deadline:
+            late += 1
+            continue
+        alone = measured(merge_siblings(lowered, [family]), machine, dtype, {})
+        if isinstance(alone, Outcome) and all(alone.cycles[level] < cycles for level, cycles in base.cycles.items()):
+            paying.append(family)
+    note = f"{len(paying)} of {len(found)} families pay" + (f", {late} not tried" if late else "")
+    row: dict[str, Any] = {"rule": "(siblings)", "fired": len(paying), "note": note}
+    both = measured(merge_siblings(lowered, paying), machine, dtype, {}) if paying else "none"
+    return row if isinstance(both, str) else row | saved(both, base)
+
+
+def saved(now: Outcome, before: Outcome) -> dict[str, Any]:
+    """What `now` saves against `before`; negative where it costs."""
+    row: dict[str, Any] = {"kernels_saved": before.kernels - now.kernels, "ddr_bytes_saved": before.ddr_bytes - now.ddr_bytes}
+    return row | {f"cycles_{level}": before.cycles[level] - value for level, value in now.cycles.items()}
 
 
 def study(network: str, machine: Machine, dtype: DataType, rules: tuple[str, ...], deadline: float) -> list[dict[str, Any]]:
@@ -94,8 +127,8 @@ def study(network: str, machine: Machine, dtype: DataType, rules: tuple[str, ...
         if isinstance(other, str):
             row["note"] = f"without it: {other}"
             continue
-        row |= {"kernels_saved": other.kernels - base.kernels, "ddr_bytes_saved": other.ddr_bytes - base.ddr_bytes}
-        row |= {f"cycles_{level}": other.cycles[level] - value for level, value in base.cycles.items()}
+        row |= saved(base, other)
+    rows.append({"network": network, **siblings(graph, base, machine, dtype, deadline)})
     last = {"network": network, "rule": "all rules", "kernels": base.kernels, "ddr_bytes": base.ddr_bytes, **whole}
     return [*rows, {**last, "copies": base.copies, "copy_cycles": base.copy_cycles}]
 
@@ -106,7 +139,7 @@ def show(rows: list[dict[str, Any]], levels: list[str]) -> None:
     lines = []
     for row in rows:
         whole = wholes[row["network"]]
-        if "note" in row:
+        if "kernels_saved" not in row and "kernels" not in row:
             lines.append((row["network"], row["rule"], row.get("fired"), *[""] * (len(levels) + 2), row["note"][:60]))
             continue
         if row["rule"] == "all rules":
@@ -115,7 +148,7 @@ def show(rows: list[dict[str, Any]], levels: list[str]) -> None:
             lines.append((row["network"], "all rules", None, row["kernels"], row["ddr_bytes"], *cycles, copies))
             continue
         shares = [f"{row[f'cycles_{level}'] / whole[f'cycles_{level}']:+.1%}" for level in levels]
-        lines.append((row["network"], row["rule"], row["fired"], row["kernels_saved"], row["ddr_bytes_saved"], *shares, ""))
+        lines.append((row["network"], row["rule"], row["fired"], row["kernels_saved"], row["ddr_bytes_saved"], *shares, row.get("note")))
     print_table(("<network", "<rule", "fired", "operators", "DDR bytes", *levels, "<note"), lines)
 
 

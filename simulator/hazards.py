@@ -19,7 +19,8 @@ of `access`: rows that are filled in part are legal.
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays on chip from one segment to the next, nothing but L1 passes
-data between operators, and no block reads what a later one has made.  A read that breaks this found its place overwritten.
+data between operators, no block reads what a later one has made, and a FIXPIPE's bias is a constant of the model.  A read that breaks
+this found its place overwritten.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ Int64s = NDArray[np.int64]
 OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = range(6)
 UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
 
-OP, S0, TAG, BLOCK, FLAGGED = isa.OP, isa.S0, isa.TAG, isa.BLOCK, (int(Op.SET), int(Op.WAIT))
-_SET, _WAIT, _IM2COL = int(Op.SET), int(Op.WAIT), int(Op.IM2COL)
-_DDR, _L1 = int(Memory.DDR), int(Memory.L1)
+OP, SRC, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.SRC, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
+FLAGGED = (int(Op.SET), int(Op.WAIT))
+_SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
+_DDR, _L1, _UB = int(Memory.DDR), int(Memory.L1), int(Memory.UB)
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
 I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW, isa.I_PT, isa.I_PL
 I_OW, I_MOFF, I_M, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_KOFF, isa.I_K, isa.I_LANES
@@ -120,6 +122,18 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
     if theirs != mine and (memory != _L1 or theirs >> 16 != mine >> 16):
         return True
     return code[writer, BLOCK] > code[i, BLOCK]
+
+
+@njit(cache=True)
+def _read_bias(w: Walk, i: int, q: int, shift: int) -> None:
+    """Report blocks of a FIXPIPE's bias that are not as they were loaded from the constants."""
+    c = w.code[i]
+    for block in range(c[S1], c[S1] + 2 * c[F_N1]):
+        writer = w.writer[shift + block]
+        if writer >= 0 and _before(w, writer, q):
+            o = w.code[writer]
+            if o[OP] != _COPY or o[SRC] != _DDR or o[S0] >= w.limits[_DDR, 1]:
+                _report(w, OVERWRITTEN_READ, i, _UB, block, writer)
 
 
 @njit(cache=True)
@@ -279,6 +293,8 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
     """Everything that record i reads and writes."""
     base = w.base[w.core_of_queue[q]]
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
+    if w.code[i, OP] == _FIXPIPE and w.code[i, S1] >= 0 and w.code[i, S1] + 2 * w.code[i, F_N1] <= w.limits[_UB, 0]:
+        _read_bias(w, i, q, base[_UB])
     for j in range(accesses(w.code, i, rows)):
         row = rows[j]
         memory, write, first, length = row[0], row[1], row[2], row[3]

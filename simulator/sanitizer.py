@@ -1,10 +1,10 @@
 """Is a program right whatever the times?  Races, reads of unwritten memory, bounds, deadlock, flag counts, to the 32-byte block.
 
 Two accesses that share a block, one of them a write, must be ordered by happens-before: the order of a queue, and flags (the i-th
-WAIT of a flag comes after its i-th SET).  Lifetimes of buffers that overlap show as races, or as reads of what was written last for another
-segment, operator or later block.  What records do not say cannot be found: a place that is overwritten within one operator and block, or by
-another operator of the segment in the same or an earlier block, reads as if it were meant (docs/deviations.md).  `simulator.hazards` has
-the walk.
+WAIT of a flag comes after its i-th SET).  Lifetimes of buffers that overlap show as races, as reads of what was written last for another
+segment, operator or later block, or as a bias that is no constant.  What records do not say cannot be found: a place that is overwritten
+within one operator and block, or by another operator of the segment in the same or an earlier block, reads as if it were meant
+(docs/deviations.md).  `simulator.hazards` has the walk.
 """
 
 from __future__ import annotations

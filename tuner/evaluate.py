@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise, single_operators
 from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.ir.graph import Concat, Conv, Shuffle
+from compiler.ir.region import EMPTY, Rows
 from compiler.pipeline import Compiler, Part
+from compiler.schedule.blocks import needed, operand_rows
 from compiler.tile.features import raw_features
 from compiler.tile.spec import Unit
 from simulator.npu.cycles import port_units
@@ -182,7 +184,10 @@ def measured(timing: Timing, roofline: int, peaks: list[int]) -> list[int]:
 
 
 class Roofline:
-    """The model's own lower bound: MACs over all cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth."""
+    """The model's own lower bound: MACs over all cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
+
+    Of rows that somebody reads.
+    """
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -190,7 +195,8 @@ class Roofline:
         machine, shapes = unit.machine, unit.graph.shapes
         self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
         size = unit.dtype.size_bytes
-        self.tensor_bytes = {name: int(np.prod(shape)) * size for name, shape in shapes.items()}
+        images = {storage.name: storage.n for storage in unit.storages}
+        self.row_bytes = {name: images[unit.layout.placements[name].storage] * shape[1] * shape[3] * size for name, shape in shapes.items()}
         # a concatenation or a shuffle moves nothing: what it is made of counts
         self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
         for op in unit.graph.operators:
@@ -218,10 +224,20 @@ class Roofline:
             return found
         unit, inside = self.unit, set(kernels)
         specs = [unit.kernels[k] for k in kernels]
-        macs = sum(spec.macs for spec in specs) * unit.storages[0].n
+        rows = needed(unit)
+        macs = sum(spec.macs * rows[spec.index].size // spec.out_h for spec in specs) * unit.images
         made = {spec.kernel.y for spec in specs}
-        inputs = {leaf for spec in specs for name in spec.kernel.inputs for leaf in self._leaves[name]} - made
-        leaving = {spec.kernel.y for spec in specs if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])}
-        moved = sum(self.tensor_bytes[name] for name in inputs | leaving) + sum(self.weight_bytes[k] for k in kernels)
+        read: dict[str, Rows] = {}
+        for spec in specs:
+            for name, wanted in zip(spec.kernel.inputs, operand_rows(unit, spec.index), strict=True):
+                for leaf in self._leaves[name] - made:
+                    read[leaf] = read.get(leaf, EMPTY).hull(wanted)
+        leaving = {
+            spec.kernel.y: rows[spec.index]
+            for spec in specs
+            if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])
+        }
+        moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
+        moved += sum(self.weight_bytes[k] for k in kernels)
         self._works[kernels] = macs, moved
         return macs, moved

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from compiler.frontend import lower
 from compiler.frontend.load import prepare as checked
+from compiler.frontend.skeleton import FLOATS
 from compiler.pipeline import Compiler
 from compiler.tile.machine import check_machine
 from compiler.tile.spec import make_unit
@@ -44,6 +45,28 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
     return InferenceSession(encode(build_variants(compiler, {level: default_plan(compiler.unit)})))
 
 
+def as_floats(model: ModelProto) -> ModelProto:
+    """A copy whose ports of other kinds of float are float32: it is computed in the NPU's data type anyway."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for item in (*copy.graph.input, *copy.graph.output, *copy.graph.value_info):
+        if item.type.tensor_type.elem_type in FLOATS:
+            item.type.tensor_type.elem_type = TensorProto.FLOAT
+    for tensor in copy.graph.initializer:
+        _as_float(tensor)
+    for node in copy.graph.node:
+        for attribute in node.attribute:
+            _as_float(attribute.t)
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in FLOATS:
+                attribute.i = TensorProto.FLOAT
+    return copy
+
+
+def _as_float(tensor: TensorProto) -> None:
+    if tensor.data_type in FLOATS and tensor.data_type != TensorProto.FLOAT:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+
+
 def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
     """A copy in which some inputs are constants."""
     copy = ModelProto()
@@ -54,18 +77,27 @@ def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
     return copy
 
 
+def _host_array(value: Any) -> NDArray[Any]:
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name in ("float16", "float64", "bfloat16") else array
+
+
 class NpuRep(BackendRep):  # type: ignore[misc]
     """A model that is ready to run."""
 
     def __init__(self, model: ModelProto, machine: str, dtype: DataType) -> None:
-        self.model, self.machine, self.dtype = model, machine, dtype
+        self.model, self.machine, self.dtype = as_floats(model), machine, dtype
         constants = {item.name for item in model.graph.initializer}
         self.inputs = [item.name for item in model.graph.input if item.name not in constants]
         self.outputs = [item.name for item in model.graph.output]
+        for item in (*model.graph.input, *model.graph.output):
+            if not item.type.HasField("tensor_type"):
+                raise UnsupportedError(f"{item.name!r}: not a tensor; only tensors are supported")
+        self.kinds = [onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type) for item in model.graph.output]
         self._sessions: OrderedDict[bytes, InferenceSession] = OrderedDict()
         self._first_bound = len(self.inputs)  # inputs from here on are constants
         try:
-            self._sessions[b""] = compile_model(model, machine, dtype)
+            self._sessions[b""] = compile_model(self.model, machine, dtype)
         except UnsupportedError:
             if len(self.inputs) < 2:
                 raise
@@ -73,11 +105,16 @@ class NpuRep(BackendRep):  # type: ignore[misc]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Arrays in the order of the model's inputs; outputs in the order of its outputs."""
-        feeds = dict(zip(self.inputs, (np.asarray(value) for value in inputs), strict=True))
+        feeds = dict(zip(self.inputs, map(_host_array, inputs), strict=True))
         values = {name: feeds.pop(name) for name in self.inputs[self._first_bound :]}
         session = self._session(values)
-        found = session.run(self.outputs, feeds, session.levels[0])
+        found = [value.astype(kind) for value, kind in zip(session.run(self.outputs, feeds, session.levels[0]), self.kinds, strict=True)]
         return namedtupledict("Outputs", self.outputs)(*found)
+
+    @property
+    def session(self) -> InferenceSession:
+        """What ran last."""
+        return self._sessions[next(reversed(self._sessions))]
 
     def _session(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
         key = b"".join(f"{value.dtype}{value.shape}".encode() + value.tobytes() for value in values.values())

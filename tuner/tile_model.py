@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Gene, Structures, block_counts, choice_count, plan_of, realise
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.pipeline import Compiler
+from compiler.schedule.blocks import needed
 from compiler.tile.features import FEATURE_SET, FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
 from compiler.tile.spec import ConvSpec, Unit
@@ -91,7 +92,7 @@ def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
 
 def single_block_counts(unit: Unit, k: int) -> list[int]:
     """Block counts of kernel k alone: those worth trying, and one row at a time."""
-    return sorted({*block_counts(unit, k, k + 1), unit.kernels[k].out_h})
+    return sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
 
 
 def shortlist(unit: Unit, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:

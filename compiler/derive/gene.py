@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from compiler.derive.formula import formula_window
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.ir.region import has_halo
-from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.blocks import Blocks, cut, needed
 from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import apart_rule, staged_wishes, weight_wishes
+from compiler.tile.features import expected_cycles, raw_features
 from compiler.tile.space import CHUNK_BUDGETS, KEPT, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit, signature
 from simulator.npu.machine import Memory
@@ -91,7 +92,7 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
     """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output."""
-    height = min(spec.out_h for spec in unit.kernels[start:stop])
+    height = min(rows.size for rows in needed(unit)[start:stop])
     return [count for count in BLOCK_COUNTS if count <= max(1, height)]
 
 
@@ -243,7 +244,7 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
     """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts."""
     genes = []
     for k, spec in enumerate(unit.kernels):
-        counts = sorted({*block_counts(unit, k, k + 1), spec.out_h})
+        counts = sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
         candidates = (Gene(k, k + 1, blocks, prefetch) for prefetch in _PREFETCH for blocks in counts)
         gene = next((g for g in candidates if realise(unit, g) is not None), None)
         if gene is None:
@@ -255,19 +256,29 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
 
 def spread(unit: Unit, genome: Genome) -> Genome:
     """Every segment over all cores of the machine, in the fewest blocks that give each of them work; as it is where none of that fits."""
-    cores, images = tuple(range(unit.machine.cores)), unit.storages[0].n
-    genes = []
-    for gene in genome:
-        counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
-        wider = (gene._replace(blocks=count, cores=cores) for count in counts if count >= gene.blocks and count * images >= len(cores))
-        genes.append(next((g for g in wider if realise(unit, g) is not None), gene))
-    return tuple(genes)
+    return tuple(_over(unit, gene, unit.machine.cores) or gene for gene in genome)
+
+
+def _over(unit: Unit, gene: Gene, width: int) -> Gene | None:
+    """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; None where no such fits."""
+    counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
+    enough = (count for count in counts if count >= gene.blocks and count * unit.storages[0].n >= width)
+    wider = (gene._replace(blocks=count, cores=tuple(range(width))) for count in enough)
+    return next((g for g in wider if realise(unit, g) is not None), None)
 
 
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
-    """`single_operators`, each over all cores, as a plan: what `compile` does without a plan."""
+    """`single_operators`, each over as many cores as look fastest, as a plan: what `compile` does without a plan."""
     genome = single_operators(unit)
-    return genome if isinstance(genome, Infeasible) else realise_all(unit, spread(unit, genome))
+    if isinstance(genome, Infeasible):
+        return genome
+
+    def looks(gene: Gene) -> float:
+        plan = realise(unit, gene)
+        return float("inf") if plan is None else float(expected_cycles(raw_features(unit, plan, gene.start)))
+
+    options = ([gene, *filter(None, (_over(unit, gene, width) for width in widths(unit)[1:]))] for gene in genome)
+    return realise_all(unit, tuple(min(genes, key=looks) for genes in options))
 
 
 class Structures:
@@ -303,6 +314,7 @@ class Structures:
         for k in range(start, stop):
             spec = unit.kernels[k]
             rows.append(self._signatures[k])
+            rows.append(needed(unit)[k])
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in unit.producers[k] if s >= start])
             rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))

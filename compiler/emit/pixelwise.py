@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import Code, Ints, Place, flat, strided, vector
+from compiler.emit.records import Code, Ints, Place, flat, multiply_add, strided, vector
 from compiler.emit.vector import UB_SLOT, load_tile, store_tile
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType
@@ -160,9 +160,7 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: 
             at = flat(out, at, _VMINS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.largest)
             at = _convert(out, at, _F16, j.tag, factor, squares, size)
         at = _with_pixels(out, at, j.dtype, j.tag, _VMUL, x, factor, size, j.planes)
-        for plane in range(j.planes):
-            d, scale = x + plane * size, j.constants + plane
-            at = flat(out, at, _VMADD, j.dtype, j.tag, d, d, scale, scale + j.planes, 0, 0, size, 0)
+        at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, j.constants, j.constants + j.planes, j.planes, size)
         at = store_tile(out, at, j.dtype, j.tag, target, 0, r, j.width, j.planes, rows, x)
     return at
 

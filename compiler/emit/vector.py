@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, flat, move, strided
+from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, flat, move, multiply_add, strided
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
@@ -86,10 +86,8 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
                     continue
                 if op == _VMADD:
-                    for plane in range(planes):
-                        scale = j.consts + 2 * s * j.planes + p + plane
-                        begin = v + plane * size
-                        at = flat(out, at, op, j.dtype, j.tag, begin, begin, scale, scale + j.planes, 0, 0, size, 0)
+                    scale = j.consts + 2 * s * j.planes + p
+                    at = multiply_add(out, at, op, j.dtype, j.tag, v, scale, scale + j.planes, planes, size)
                     continue
                 target_at, first, other, step = v, v, -1, 0
                 if operand >= 0:

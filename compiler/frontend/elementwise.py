@@ -11,7 +11,7 @@ from onnx import NodeProto
 
 from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.views import C, P, View, constant_as
+from compiler.frontend.views import Atoms, C, P, View, constant_as
 from compiler.ir.graph import Conv, Floats, Step, Vector
 
 Values = dict[str, Any]
@@ -181,16 +181,30 @@ def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> s
     n, c, _, _ = state.shapes[view.tensor]
     m, k, h, w = state.shapes[other.tensor]
     spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}
-    whole = k == c or (k == 1 and all(atom.axis != C for theirs in axes for atom in theirs))
-    if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n or not whole:
+    if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n:
         raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(other.shape)} lie in different orders")
     tensor = other.tensor
-    if k != c:  # one channel for all of them: a product with a column of ones
-        tensor = state.fresh(f"{tensor}.channels")
-        state.emit(Conv(tensor, other.tensor, tensor, np.ones((c, 1, 1, 1), np.float32), np.zeros(c, np.float32)))
+    if k != c:
+        tensor = _spread_channels(state, other.tensor, tuple(atom for theirs in axes for atom in theirs if atom.axis == C), k, c)
     if P in spread and (h, w) != (1, 1):
         raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; one value per channel can be spread over an image")
     return tensor
+
+
+def _spread_channels(state: Translator, tensor: str, atoms: Atoms, k: int, c: int) -> str:
+    """A tensor of k channels with each of c in its place: one for all, or one for the same channel of every head (`atoms` says which).
+
+    A product with zeros and ones, made once however many read it.
+    """
+    key = (tensor, atoms, c)
+    if key not in state.spread:
+        index = np.zeros(c, np.int64)
+        for atom in atoms:
+            index += np.arange(c) // atom.stride % atom.size * atom.stride
+        chosen = (index[:, None] == np.arange(k)).astype(np.float32)
+        name = state.fresh(f"{tensor}.channels")
+        state.spread[key] = state.emit(Conv(name, tensor, name, chosen[:, :, None, None], np.zeros(c, np.float32)))
+    return state.spread[key]
 
 
 ELEMENTWISE: dict[str, Handler] = {

@@ -17,7 +17,7 @@ from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, P, joined, transposed, whole
-from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax
+from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax, output_shape
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
 
@@ -27,10 +27,17 @@ Mode = Literal["max", "average"]
 
 
 def _pair(state: Translator, node: NodeProto, values: Values, key: str) -> tuple[int, int]:
+    """One number per axis of the image; a signal [n, c, l] is an image of one row."""
     numbers = values.get(key, [1, 1])
-    if len(numbers) != 2:
-        raise state.refuse(node, f"{key} {numbers}; windows of two axes are supported")
-    return int(numbers[0]), int(numbers[1])
+    if len(numbers) > 2:
+        raise state.refuse(node, f"{key} {numbers}; windows of one or two axes are supported")
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
+
+
+def _finish_image(state: Translator, node: NodeProto, op: Conv | Pool) -> None:
+    """The output has as many axes as the input."""
+    n, c, h, w = output_shape(op, [state.shapes[op.x]])
+    state.finish(node, op, (n, c, w) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
 
 def _pads(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
@@ -39,8 +46,8 @@ def _pads(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride
     if auto == "VALID":
         return (0, 0, 0, 0)
     if auto == "NOTSET":
-        top, left, bottom, right = values.get("pads", [0, 0, 0, 0])
-        return (int(top), int(left), int(bottom), int(right))
+        given = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
+        return (given[0], given[1], given[2], given[3]) if len(given) == 4 else (0, given[0], 0, given[1])
     before, after = [], []
     for axis in range(2):
         outputs = -(-size[axis] // stride[axis])
@@ -53,8 +60,10 @@ def _pads(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride
 
 def conv(state: Translator, node: NodeProto, values: Values) -> None:
     weights = floats(state.constant(node, 1, "the weight"))
+    if weights.ndim == 3:
+        weights = weights[:, :, None, :]
     if weights.ndim != 4:
-        raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over two axes are supported")
+        raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
     bias = floats(state.constant(node, 2, "the bias")) if state.has(node, 2) else np.zeros(weights.shape[0], np.float32)
     if bias.shape != (weights.shape[0],):
         raise BadInputError(f"{label(node)}: bias of shape {list(bias.shape)} for {weights.shape[0]} output channels")
@@ -70,7 +79,7 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
         raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
     stride, dilation = _pair(state, node, values, "strides"), _pair(state, node, values, "dilations")
     pads = _pads(values, (h, w), kernel, stride, dilation)
-    state.finish(node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
+    _finish_image(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
 
 
 def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:
@@ -120,7 +129,7 @@ def pool(state: Translator, node: NodeProto, values: Values) -> None:
     top, left, bottom, right = pads
     if max(top, bottom) >= kernel[0] or max(left, right) >= kernel[1]:
         raise state.refuse(node, f"pads {pads} not smaller than the kernel {list(kernel)}: a window would see padding only")
-    state.finish(node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
+    _finish_image(state, node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
 
 
 def global_pool(state: Translator, node: NodeProto, values: Values) -> None:

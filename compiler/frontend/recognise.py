@@ -4,7 +4,7 @@
 |--------------------|---------------------------------------------------------------------------------------|
 | LayerNormalization | d / sqrt(mean(d * d) + epsilon) with d = x - mean(x), over the last axis              |
 | Gelu               | x * 0.5 * (1 + erf(x * sqrt(1/2))), factors in any order                              |
-| Gelu               | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
+| Gelu (tanh)        | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
 
 A scale and a shift behind the first fold into it later.  Nodes that nobody reads any more are dropped.
 """
@@ -170,7 +170,8 @@ def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
         exact = inner.op_type == "Erf" and argument == (x,) and _near(scale, math.sqrt(0.5))
         is_tanh = inner.op_type == "Tanh" and len(argument) == 1 and _near(scale, math.sqrt(2 / math.pi))
         if exact or (is_tanh and _cubic(seen, argument[0], x)):
-            return helper.make_node("Gelu", [x], [node.output[0]], name=node.name or node.output[0])
+            form = {} if exact else {"approximate": "tanh"}
+            return helper.make_node("Gelu", [x], [node.output[0]], name=node.name or node.output[0], **form)
     return None
 
 

@@ -1,6 +1,6 @@
 """Handlers that take rows, columns and channels anew: Slice, Split, Pad, Resize, Upsample, ConvTranspose.
 
-Rows and columns become a Resample, channels a 1x1 convolution that selects them.
+Rows and columns become a Resample, channels a Shuffle; where some are filled or taken twice, a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compiler.frontend.attributes import label
 from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
-from compiler.ir.graph import Conv, Resample
+from compiler.ir.graph import Conv, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 
@@ -54,13 +54,21 @@ def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps]
     rows, columns = found.get(ROWS, places(range(shape[2]))), found.get(COLUMNS, places(range(shape[3])))
     both = ROWS in found or COLUMNS in found
     if CHANNELS in found:
-        matrix = found[CHANNELS].matrix(shape[1])[:, :, None, None]
-        bias = np.array([0.0 if taps else fill for taps in found[CHANNELS].taps], np.float32)
-        name = state.fresh(f"{out}.channels") if both else out
-        tensor = state.emit(Conv(state.name(node, ".channels") if both else state.name(node), tensor, name, matrix, bias))
+        tensor = _channels(state, node, tensor, found[CHANNELS], fill, state.fresh(f"{out}.channels") if both else out)
     if both:
         tensor = state.emit(Resample(state.name(node), tensor, out, rows, columns, fill))
     return View(tensor, tuple(resized_atoms(atoms, shape, state.shapes[tensor]) for atoms in view.axes))
+
+
+def _channels(state: Translator, node: NodeProto, x: str, taken: Taps, fill: float, out: str) -> str:
+    """Channels taken anew: labels where each is taken at most once, else a 1x1 convolution."""
+    name = state.name(node, ".channels")
+    order = tuple(taps[0][0] for taps in taken.taps if taps)
+    if len(set(order)) == len(taken) and taken == places(order):
+        return state.emit(Shuffle(name, x, out, order))
+    matrix = taken.matrix(state.shapes[x][1])[:, :, None, None]
+    bias = np.array([0.0 if taps else fill for taps in taken.taps], np.float32)
+    return state.emit(Conv(name, x, out, matrix, bias))
 
 
 def resized_atoms(atoms: Sequence[Atom], old: Sequence[int], new: Sequence[int]) -> tuple[Atom, ...]:
@@ -165,12 +173,10 @@ def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps
     x, rank = state.image(node), len(view.shape)
     if any(axis == 0 or rank not in (3, 4) for axis in taken):
         raise state.refuse(node, f"axes {sorted(taken)} of {list(view.shape)}; channels, rows and columns of an image are supported")
-    _, c, h, w = state.shapes[x]
+    _, _, h, w = state.shapes[x]
     own = {axis + 1 if rank == 3 and axis == 2 else axis: taps for axis, taps in taken.items()}
     if CHANNELS in own:
-        matrix = own[CHANNELS].matrix(c)[:, :, None, None]
-        bias = np.array([0.0 if taps else fill for taps in own[CHANNELS].taps], np.float32)
-        x = state.emit(Conv(state.name(node, ".channels"), x, state.fresh(f"{node.output[0]}.channels"), matrix, bias))
+        x = _channels(state, node, x, own[CHANNELS], fill, state.fresh(f"{node.output[0]}.channels"))
     rows, columns = own.get(ROWS, places(range(h))), own.get(COLUMNS, places(range(w)))
     shape = [len(taken[axis]) if axis in taken else size for axis, size in enumerate(view.shape)]
     state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))

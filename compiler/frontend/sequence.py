@@ -110,10 +110,14 @@ def layer_norm(state: Translator, node: NodeProto, values: Values) -> None:
 
 
 def gelu(state: Translator, node: NodeProto, values: Values) -> None:
-    """Either form: that with tanh is an approximation of the other, off by less than float16 can tell (0.0005)."""
+    """Erf; Gelu by erf, or by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
     view = state.view(node)
-    step = Step("gelu") if node.op_type == "Gelu" else Step("erf")
-    state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], (step,)), view.axes)
+    steps: tuple[Step, ...] = (Step("gelu" if node.op_type == "Gelu" else "erf"),)
+    if values.get("approximate", "none") == "tanh":
+        first = -2 * math.sqrt(2 / math.pi)
+        poly = (Step("keep", kept=0), Step("square"), Step("muls", 0.044715 * first), Step("adds", first), Step("mul", kept=0))
+        steps = (*poly, Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
+    state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], steps), view.axes)
 
 
 def selectable(state: Translator, view: View, axis: int) -> bool:

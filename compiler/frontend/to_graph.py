@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.load import MAX_VALUES, one_line, opset_of
-from compiler.frontend.views import Atom, C, N, P, View, host_order, joined, reshaped, row_major, whole
+from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Floats, Graph, Operator, Port, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
 
@@ -46,6 +46,7 @@ class Translator:
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.used_names: set[str] = set()
+        self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
 
     # -- what handlers ask ------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ class Concat:
 class Shuffle:
     """Channel i of y is channel order[i] of x, each at most once.  No instructions: the layout relabels lanes.
 
-    Where the order leaves channels out, the frontend makes it a Conv: a layout takes it with all of them only.
+    A run of channels out of x is a part of x, with planes of its own; other selections become a Conv (`select-by-conv`).
     """
 
     name: str

@@ -4,14 +4,14 @@ A storage is NC1HWC0 in blocks of 32 bytes: [n][planes][h][w] blocks of C0 lanes
 A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its channel i counted from its first plane.  So
 
 * Concat is addresses: its storage holds the inputs side by side, each from a whole plane on, and the gaps show in `lanes`;
-* Shuffle is labels: the same planes, `lanes` permuted;
+* Shuffle is labels: the same planes, `lanes` permuted; one that takes a run of channels out is some of the planes, a Concat backwards;
 * a Conv may write any lanes (its weights are packed to match), so it follows whoever reads it together with something else;
 * Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of what they read;
 * MatMul and Softmax in groups want every head in planes of its own.
 
 Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
 tensor is needed in two places (an output shares its storage with no other input or output), a 1x1 Conv with the identity as weights
-where it is needed in two lane orders.
+where it is needed in two lane orders, or where a run of channels cannot have planes of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Shape, Shuffle, Softmax, Vector
 from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
+from compiler.ir.parts import covering, runs
 from compiler.rewrites.engine import with_inputs
 from simulator.npu.machine import DataType
 
@@ -117,6 +118,11 @@ class Layout:
             return
         if isinstance(op, Shuffle):
             x = places[op.x]
+            if len(op.order) < len(x.lanes):
+                expected = tuple(x.lanes[i] - (y.plane - x.plane) * self.dtype.lanes for i in op.order)
+                if y.storage != x.storage or y.lanes != expected:
+                    raise ValueError(f"{op.name}: {op.y} is not at its place in {op.x}")
+                return
             if (x.storage, x.plane, x.planes) != (y.storage, y.plane, y.planes) or y.lanes != tuple(x.lanes[i] for i in op.order):
                 raise ValueError(f"{op.name}: {op.y} is not {op.x} in another order")
             return
@@ -149,13 +155,14 @@ def keeps_lanes(op: Operator) -> bool:
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     """Places for every tensor.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
     names = _Names(graph)
+    parts = _parts(graph, names)
     graph, place_copies = _one_place(graph, names)
-    graph, output_copies = _own_outputs(graph, names)
-    graph, patterns, lane_copies = _one_order(graph, names)
-    lanes = {name: patterns.lanes(name, dtype.lanes) for name in graph.shapes}
+    graph, output_copies = _own_outputs(graph, names, parts)
+    graph, patterns, lane_copies = _one_order(graph, names, parts)
+    lanes = {name: patterns.lanes(name, dtype.lanes) for name in patterns.channels}
     storages: dict[str, Storage] = {}
     placements: dict[str, Placement] = {}
-    inside = _containers(graph)
+    inside = _containers(graph, parts)
     images = _images(graph, dtype) if four_lanes else set()
     for name, shape in graph.shapes.items():
         root, plane = name, 0
@@ -187,6 +194,23 @@ class _Names:
         return name
 
 
+Parts = dict[str, tuple[tuple[str, int], ...]]  # a tensor -> (name, channels) of the parts that it is made of
+
+
+def _parts(graph: Graph, names: _Names) -> Parts:
+    """Tensors of which runs of channels are taken out; what nobody takes is a part as well, under a name of its own."""
+    readers: dict[str, list[Shuffle]] = {}
+    for op in graph.operators:
+        if isinstance(op, Shuffle):
+            readers.setdefault(op.x, []).append(op)
+    found = {x: runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
+    return {
+        x: tuple((name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in covering(mine, graph.shapes[x][1]))
+        for x, mine in found.items()
+        if mine
+    }
+
+
 def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
     held: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
@@ -197,6 +221,9 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     for op in graph.operators:
         if isinstance(op, Shuffle):
             root[op.y] = root.get(op.x, op.x)
+            if len(op.order) < shapes[op.x][1]:  # it lies where it was taken from
+                root[op.y] = op.y
+                held.add(op.y)
         if isinstance(op, Concat):
             inputs = []
             for name in op.inputs:
@@ -215,9 +242,9 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     return replace(graph, operators=tuple(operators), shapes=shapes), copies
 
 
-def _own_outputs(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
+def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list[str]]:
     """Copies of outputs whose storage already belongs to an input or to another output: the host addresses each by itself."""
-    inside = _containers(graph)
+    inside = _containers(graph, parts)
 
     def root(name: str) -> str:
         while name in inside:
@@ -238,15 +265,22 @@ def _own_outputs(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     return graph, [copy.name for copy in copies]
 
 
-def _one_order(graph: Graph, names: _Names) -> tuple[Graph, Patterns, list[str]]:
+def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patterns, list[str]]:
     """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
-    patterns = Patterns({name: shape[1] for name, shape in graph.shapes.items()})
+    channels = {name: shape[1] for name, shape in graph.shapes.items()}
+    patterns = Patterns(channels | {name: size for mine in parts.values() for name, size in mine})
     shapes = dict(graph.shapes)
     operators: list[Operator] = []
     copies: list[str] = []
     for op in graph.operators:
         if isinstance(op, Concat):
             patterns.define(op.y, Pattern("concat", op.inputs))
+        elif isinstance(op, Shuffle) and len(op.order) < shapes[op.x][1]:
+            mine = parts.get(op.x, ())
+            if op.y not in dict(mine) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in mine))):
+                parts.pop(op.x, None)
+                op = _identity_conv(op.name, op.x, op.y, shapes[op.x], op.order)
+                copies.append(op.name)
         elif isinstance(op, Shuffle):
             patterns.define(op.y, Pattern("shuffle", (op.x,), op.order))
         else:
@@ -282,17 +316,22 @@ def _heads(op: Operator) -> list[tuple[str, int]]:
     return [(name, op.groups) for name in (op.x, op.y)] if isinstance(op, Softmax) and op.groups > 1 else []
 
 
-def _identity_conv(name: str, x: str, y: str, shape: Shape) -> Conv:
-    c = shape[1]
-    return Conv(name, x, y, np.eye(c, dtype=np.float32).reshape(c, c, 1, 1), np.zeros(c, np.float32))
+def _identity_conv(name: str, x: str, y: str, shape: Shape, order: Sequence[int] | None = None) -> Conv:
+    """order: the channels of x that y has; all of them unless given."""
+    weights = np.eye(shape[1], dtype=np.float32)[:, :, None, None]
+    chosen = weights if order is None else weights[list(order)]
+    return Conv(name, x, y, chosen, np.zeros(len(chosen), np.float32))
 
 
-def _containers(graph: Graph) -> dict[str, tuple[str, tuple[str, ...]]]:
+def _containers(graph: Graph, parts: Parts) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Tensor -> (the tensor whose planes hold it, those of its inputs that lie before it)."""
     inside: dict[str, tuple[str, tuple[str, ...]]] = {}
     shuffled: dict[str, str] = {}
     for op in graph.operators:
-        if isinstance(op, Shuffle):
+        if isinstance(op, Shuffle) and op.y in dict(parts.get(op.x, ())):
+            names = [name for name, _ in parts[op.x]]
+            inside[op.y] = (op.x, tuple(names[: names.index(op.y)]))
+        elif isinstance(op, Shuffle):
             shuffled[op.y] = op.x
             inside[op.y] = (op.x, ())
         if isinstance(op, Concat):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.ir.graph import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
+from compiler.ir.parts import runs
 from compiler.rewrites.engine import Match, Rule, View
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
@@ -246,6 +247,9 @@ def select_by_conv(op: Operator, view: View) -> Match | None:
     """What is still a selection of channels in the end: an identity convolution that picks them."""
     if not isinstance(op, Shuffle) or len(op.order) == view.shapes[op.x][1]:
         return None
+    readers = [item for item in view.alike[Shuffle, (op.x,)] if isinstance(item, Shuffle)]
+    if op.y in runs(readers, view.shapes[op.x][1]):
+        return None  # the layout gives it planes of its own
     weights = np.eye(view.shapes[op.x][1], dtype=np.float32)[list(op.order)][:, :, None, None]
     return Match((op,), (Conv(op.name, op.x, op.y, weights, np.zeros(len(op.order), np.float32)),))
 

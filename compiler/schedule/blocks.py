@@ -60,8 +60,8 @@ class Blocks:
     """The blocks of a segment of kernels [start, stop).
 
     computed[k][t]: output rows of kernel start + k in block t; own[k][t]: those of them that go to DDR (empty where the output
-    does not leave the segment).  inside[k]: some kernel of the segment reads the output.  carried[k]: its halo is cached, so that block t
-    reads rows that block t - 1 made, and makes its own after it.
+    does not leave the segment); rows that nobody reads are in neither.  inside[k]: some kernel of the segment reads the output.
+    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.
     """
 
     start: int
@@ -86,9 +86,32 @@ def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
     return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
 
 
-def share(height: int, block: int, blocks: int) -> Rows:
-    """The rows of a block when `height` rows are cut into `blocks` nearly equal parts."""
-    return Rows(height * block // blocks, height * (block + 1) // blocks)
+def share(rows: Rows, block: int, blocks: int) -> Rows:
+    """The rows of a block when `rows` are cut into `blocks` nearly equal parts."""
+    return Rows(rows.start + rows.size * block // blocks, rows.start + rows.size * (block + 1) // blocks)
+
+
+@lru_cache(maxsize=16)
+def needed(unit: Unit) -> tuple[Rows, ...]:
+    """Rows of every kernel's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
+    out = [EMPTY] * len(unit.kernels)
+    main = [EMPTY] * len(unit.kernels)
+    for spec in reversed(unit.kernels):
+        k = spec.index
+        rows = Rows(0, spec.out_h) if k in unit.escapes else EMPTY
+        for c in unit.consumers[k]:
+            rows = rows.hull(_wanted(_reads(unit, c, spec.y), main[c], out[c]))
+        out[k] = rows
+        main[k] = demand(spec.kernel, rows, spec.in_h)
+    return tuple(out)
+
+
+@lru_cache(maxsize=1 << 16)
+def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
+    """Rows of every operand that a kernel reads for the rows of its output that are needed."""
+    spec, rows = unit.kernels[kernel], needed(unit)[kernel]
+    main = demand(spec.kernel, rows, spec.in_h)
+    return (main, *(_wanted((False, *_reads(unit, kernel, read)[1:]), main, rows) for read in spec.reads[1:]))
 
 
 @lru_cache(maxsize=4096)
@@ -99,7 +122,7 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
     """
     begin = runs(count, unit.storages[unit.kernels[start].y.storage].n, cores)
     ring = _ring_storages(unit, start, stop, halo) if count > 1 else frozenset()
-    kernels = unit.kernels[start:stop]
+    kernels, whole = unit.kernels[start:stop], needed(unit)
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
     leaves = [spec.index in unit.escapes or len(readers[k]) < len(unit.consumers[spec.index]) for k, spec in enumerate(kernels)]
     computed: list[list[Rows]] = [[EMPTY] * count for _ in kernels]
@@ -111,7 +134,7 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
         for t in range(count):
             rows = EMPTY
             if leaves[k]:
-                rows = own[k][t] = share(spec.out_h, t, count)
+                rows = own[k][t] = share(whole[spec.index], t, count)
             for c, reads in wanted:
                 rows = rows.hull(_wanted(reads, main[c][t], computed[c][t]))
             computed[k][t] = rows

@@ -202,6 +202,14 @@ def _vector(
     out[_AT["drain_cycles"]] += tiles
 
 
+def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:
+    """Of one raw vector, or [n] of [n, F]: the busiest engine, or DDR at a share of its bandwidth, and draining.  A guess before anything
+    is measured."""
+    engines = raw[..., [_AT[name] for name in _ENGINES]].max(-1)
+    moving = (raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share
+    return np.asarray(np.maximum(engines, moving) + raw[..., _AT["drain_cycles"]])
+
+
 def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
     """float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
     x = np.array(raw, np.float64)

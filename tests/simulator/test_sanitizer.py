@@ -236,6 +236,26 @@ def test_nothing_but_l1_passes_from_operator_to_operator():
     assert (finding.kind, finding.instruction, finding.memory, finding.other) == ("overwritten_read", 1, Memory.UB, (0, 0))
 
 
+BIAS = """
+MTE2    COPY UB[64] DDR[{}]  length=4 count=1 count2=1
+MTE2    SET  core=0 engine=FIXPIPE id=0
+{}
+FIXPIPE WAIT core=0 engine=MTE2 id=0
+FIXPIPE FIXPIPE UB[0] L0C[0] UB[64] m=16 mpad=16 n1=2 dplane=16
+"""
+
+
+def test_a_bias_is_a_constant():
+    def found(text: str) -> list[tuple[str, Memory, tuple[int, int]]]:
+        findings = [f for f in checked(text) if f.kind == "overwritten_read"]
+        return [(f.kind, f.memory, f.blocks) for f in findings]
+
+    assert found(BIAS.format(8, "")) == []
+    assert found(BIAS.format(64, "")) == [("overwritten_read", Memory.UB, (64, 68))]  # of an input
+    over = "MTE2 COPY UB[66] DDR[64] length=1 count=1 count2=1\nMTE2 SET core=0 engine=FIXPIPE id=1\nFIXPIPE WAIT core=0 engine=MTE2 id=1"
+    assert found(BIAS.format(8, over)) == [("overwritten_read", Memory.UB, (66, 67))]
+
+
 def test_an_overwritten_im2col_names_the_blocks_of_its_taps():
     taps = "MTE1 IM2COL L0A[0] L1[0] h=1 w=4 pitch=4 plane=4 kh=1 kw=1 sh=1 sw=2 dh=1 dw=1 ow=2 m=2 mpad=16 k=1 lanes=16 f16 @1.1\n"
     late = "MTE2 COPY L1[{}] DDR[80] length=1 count=1 count2=1 f16 @2.1\n"

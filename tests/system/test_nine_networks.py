@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import layer_by_layer, realise, realise_all
+from compiler.derive.gene import layer_by_layer, realise, realise_all, single_operators, spread
 from compiler.derive.moves import random_genome, repaired
-from compiler.derive.plan import Plan
+from compiler.derive.plan import Infeasible, Plan
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from simulator.npu.machine import DataType, Machine, load_machine
@@ -63,3 +63,19 @@ def test_little_memory(name: str, machine: Machine) -> None:
     program = Compiler(case.unit).compile(plan)
     assert isinstance(program, Program), program
     check_program(case, program, LIMITS[DataType.float16])
+
+
+@pytest.mark.parametrize("cores", [4, 8])
+@pytest.mark.parametrize("name", ["squeezenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shufflenet", "resnet50"))])
+def test_many_cores(name: str, cores: int) -> None:
+    """Segments on any cores, side by side where data allow, and every operator over all cores; two cores are `ascend310` above."""
+    case = make_case(without_final_softmax(light_model(name)), load_machine(f"edge:cores={cores}"), DataType.float16)
+    compiler, singles = Compiler(case.unit), single_operators(case.unit)
+    assert not isinstance(singles, Infeasible)
+    wide = realise_all(case.unit, spread(case.unit, singles))
+    assert isinstance(wide, Plan)
+    for plan in (wide, fused(case.unit, seed=cores)):
+        program = compiler.compile(plan)
+        assert isinstance(program, Program), program
+        assert sum(len(stream) > 0 for stream in program.streams) >= cores // 2
+        check_program(case, program, LIMITS[DataType.float16])

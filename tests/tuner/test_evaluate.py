@@ -9,18 +9,23 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_all, single_operators, spread
+from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_all, single_operators
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import Infeasible, Plan
 from compiler.frontend import lower
+from compiler.frontend.load import prepare
+from compiler.frontend.made import build
+from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Concat
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
 from compiler.tile.spec import Unit, make_unit
 from simulator.npu.machine import DataType, load_machine
+from simulator.npu.program import Program
 from simulator.timing import simulate_levels
-from tests.models import SMALL_MODELS, Builder, small_graph
+from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
+from tuner.build import operators
 from tuner.candidate import RESULTS, Measurement, canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
 
@@ -57,6 +62,16 @@ def test_the_columns_are_those_of_a_measurement() -> None:
         assert measurement.peak_ub_bytes == answer.values[at, -1]
 
 
+def test_no_program_is_faster_than_its_roofline() -> None:
+    """A vision transformer reads one token in the end: rows that nobody reads are no work, for the program or for its bound."""
+    u = make_unit(lower(seed_weights(prepare(build("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16)
+    roofline = Roofline(u)
+    assert roofline._work(tuple(range(len(u.kernels))))[0] == sum(operator.macs for operator in operators(u)) < u.macs
+    program = Compiler(u).compile(realise_all(u, (Gene(0, 12), Gene(12, len(u.kernels)))))
+    for level, timing in simulate_levels(program, u.machine, LEVELS).items():
+        assert timing.cycles >= roofline.cycles(0, len(u.kernels), level)
+
+
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     """The worker has no weights; the compiled program is that of the unit with them."""
@@ -89,10 +104,28 @@ def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     assert measured >= 2
 
 
-def test_the_layer_by_layer_plan_is_the_genome_of_single_operators_over_all_cores() -> None:
+def test_the_layer_by_layer_plan_of_one_core_is_the_genome_of_single_operators() -> None:
     u = unit("residual_block")
-    answer = Evaluator(u, LEVELS).answer(Ask("program", spread(u, singles(u))))
+    answer = Evaluator(u, LEVELS).answer(Ask("program", singles(u)))
     assert Plan.model_validate(json.loads(answer.payload)["plan"]) == layer_by_layer(u)
+
+
+def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
+    """Eight cores that draw 17 of 136 bytes per cycle each against one; and not at the price of loading many weights twice."""
+    machine = load_machine("ascend310p")
+    u = make_unit(light_graph("squeezenet"), machine, DataType.float16)
+    plan, one = layer_by_layer(u), realise_all(u, singles(u))
+    assert isinstance(plan, Plan)
+    assert isinstance(one, Plan)
+    widths = [len(segment.cores) for segment in plan.segments]
+    assert max(widths) == 8
+    assert widths[-1] == 1, "a row has no blocks"
+    programs = [Compiler(u).compile(p) for p in (plan, one)]
+    found, alone = (simulate_levels(p, machine) for p in programs if isinstance(p, Program))
+    assert all(found[level].cycles < alone[level].cycles for level in ("none", "slight"))
+    both = layer_by_layer(make_unit(light_graph("squeezenet"), load_machine("ascend310"), DataType.float16))
+    assert isinstance(both, Plan)
+    assert {len(segment.cores) for segment in both.segments} == {1, 2}
 
 
 def test_features_of_a_program_are_the_sum_of_its_segments() -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators
 from compiler.derive.moves import change_ahead, random_genome, repaired
 from compiler.derive.plan import Infeasible
-from compiler.tile.features import FEATURES, scaled
+from compiler.tile.features import expected_cycles, scaled
 from compiler.tile.spec import Unit
 from simulator.npu.errors import InfeasibleError
 from tuner.config import TuneConfig
@@ -30,9 +30,7 @@ from tuner.search.placing import Placer, cut_of, one_after_another
 from tuner.search.population import Individual, Island, exchange
 from tuner.search.table import SegmentTable, key_from, key_json
 
-_READ, _WRITE, _DRAIN = (FEATURES.index(name) for name in ("read_cycles", "write_cycles", "drain_cycles"))
 _MOVED = [COLUMNS.index("ddr_read_bytes"), COLUMNS.index("ddr_write_bytes")]
-_ENGINES = [FEATURES.index(name) for name in ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +339,7 @@ class Search:
             if model is not None and self.config.use.cost_model:
                 out[:, level] = model.predict(x)
             else:
-                out[:, level] = np.maximum(raw[:, _ENGINES].max(1), (raw[:, _READ] + raw[:, _WRITE]) / share) + raw[:, _DRAIN]
+                out[:, level] = expected_cycles(raw, share)
         return out
 
     def _expected(self, genome: Genome) -> NDArray[np.float64]:

@@ -10,18 +10,22 @@ from onnx import ModelProto
 
 from compiler.derive.gene import Gene, layer_by_layer, realise_all
 from compiler.derive.plan import Infeasible
+from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
+from compiler.frontend.lower import lower_partition
 from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
 from compiler.ir.interpret import evaluate
 from compiler.pipeline import Compiler
+from compiler.schedule.blocks import needed
 from compiler.tile.spec import LayerNormSpec, MatMulSpec, SoftmaxSpec, Unit, make_unit
 from simulator.npu import isa
+from simulator.npu.cycles import price
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program, make_case, run_program
-from tests.models import Builder
+from tests.models import Builder, reference_outputs
 from tests.plans import random_plan
 
 EDGE, DAVINCI = load_machine("edge"), load_machine("ascend310")
@@ -67,6 +71,19 @@ def test_encoder(n: int, tokens: int, heads: int, size: int, dtype: DataType) ->
 @pytest.mark.parametrize("name", ["vit_b16-small", "bert_base-small", "vit_b16-small,class_token=0,width=48,heads=3"])
 def test_made_network(name: str, dtype: DataType) -> None:
     layers_of(make_case(seed_weights(prepare(build(name)), 0), DAVINCI, dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_mask_at_run_time(dtype: DataType) -> None:
+    """Token numbers are looked up by the host; all else, a mask of the tokens that count included, is the NPU's."""
+    _, part = lower_partition(seed_weights(prepare(build("bert_base-small,lookup=1")), 0))
+    assert [node.op_type for node in part.host] == ["Gather"]
+    case = make_case(prepare(part.npu), EDGE, dtype)
+    rng = np.random.default_rng(0)
+    case.feeds["attention_mask"][...] = rng.integers(0, 2, case.feeds["attention_mask"].shape)
+    case.feeds["attention_mask"][..., 0] = 1
+    case.expected.update(reference_outputs(case.model, case.feeds))
+    layers_of(case)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -217,3 +234,31 @@ def test_norms_have_signatures_of_their_own() -> None:
     assert unit.macs == sum(spec.macs for spec in unit.kernels)
     # 2 heads, 32 queries, 32 keys, 16 channels, twice; four linear layers of 32 x 32 at 32 pixels
     assert unit.macs == 2 * 2 * 32 * 32 * 16 + 4 * 32 * 32 * 32
+
+
+@pytest.mark.parametrize(("planes", "size"), [(48, 8), (48, 197), (3, 300), (9, 1), (20, 600)])
+def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
+    """Plane by plane or across planes, whichever takes less: every block once, with the constants of its plane."""
+    code = np.zeros((256, isa.WORDS), np.int32)
+    used = multiply_add(code, 0, int(Op.VMADD), 0, 0, 1000, 100, 200, planes, size)
+    found = {}
+    for row in code[:used].tolist():
+        for r in range(row[isa.V_REPEATS]):
+            for b in range(row[isa.V_BLOCKS]):
+                d, scale, shift = (
+                    row[base] + r * row[isa.V_DBS + 2 * i + 1] + b * row[isa.V_DBS + 2 * i]
+                    for base, i in ((isa.D, 0), (isa.S1, 2), (isa.S2, 3))
+                )
+                assert d not in found
+                found[d] = (scale, shift)
+    assert found == {1000 + p * size + i: (100 + p, 200 + p) for p in range(planes) for i in range(size)}
+    assert price(code[:used], EDGE).busy.sum() <= planes * (6 + -(-size // 8)) + 6 * planes
+
+
+def test_the_last_layer_works_for_the_class_token_alone() -> None:
+    """Behind the last attention everything is done at one pixel; before it, at all of them."""
+    unit = make_case(seed_weights(prepare(build("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).unit
+    products = [rows.size for spec, rows in zip(unit.kernels, needed(unit), strict=True) if isinstance(spec, MatMulSpec)]
+    assert products == [17, 17, 1, 1]
+    last = [spec.name for spec, rows in zip(unit.kernels, needed(unit), strict=True) if rows.size == 1]
+    assert len(last) == 11  # queries, scores, softmax, context, projection, norm, layer, GELU, layer, norm, classes

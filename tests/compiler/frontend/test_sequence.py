@@ -172,15 +172,14 @@ def test_one_operator_for_what_was_written_out() -> None:
         assert [step.op for step in op.steps] == ["gelu"]
 
 
-def test_gelu_by_tanh_is_near() -> None:
-    """The exact function instead: as near to the approximation as that is to it."""
+def test_gelu_by_tanh_is_the_form_with_tanh() -> None:
     model = model_of(gelu_by_tanh)
     (op,) = lower(model).operators
     assert isinstance(op, Vector)
-    assert [step.op for step in op.steps] == ["gelu"]
+    assert "exp" in [step.op for step in op.steps]
     feeds = {"x": np.linspace(-6, 6, 2 * 7 * 24, dtype=np.float32).reshape(SEQUENCE)}
     ((out, expected),) = reference_outputs(model, feeds).items()
-    assert np.abs(evaluate(lower(model), feeds)[out] - expected).max() < 6e-4
+    assert np.abs(evaluate(lower(model), feeds)[out] - expected).max() < 2e-6
 
 
 def test_what_only_looks_like_it_is_left_alone() -> None:

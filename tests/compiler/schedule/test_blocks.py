@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.schedule.blocks import Load, cut, share
+from compiler.ir.graph import MatMul, Pool
+from compiler.ir.region import Rows
+from compiler.schedule.blocks import Load, cut, needed, operand_rows, share
 from simulator.npu.machine import load_machine
 from tests.graphs import concat, conv, max_pool, unit
 
@@ -11,8 +13,9 @@ SHAPE = (1, 16, 8, 8)
 
 
 def test_rows_are_shared_evenly() -> None:
-    assert [share(10, t, 3) for t in range(3)] == [(0, 3), (3, 6), (6, 10)]
-    assert [share(2, t, 4).size for t in range(4)] == [0, 1, 0, 1]
+    assert [share(Rows(0, 10), t, 3) for t in range(3)] == [(0, 3), (3, 6), (6, 10)]
+    assert [share(Rows(4, 14), t, 3) for t in range(3)] == [(4, 7), (7, 10), (10, 14)]
+    assert [share(Rows(0, 2), t, 4).size for t in range(4)] == [0, 1, 0, 1]
 
 
 def test_halo_of_two_convolutions() -> None:
@@ -84,3 +87,30 @@ def test_more_blocks_than_rows() -> None:
     rows = [row for own in blocks.own[1] for row in range(*own)]
     assert rows == [0, 1, 2, 3]
     assert sum(own.size == 0 for own in blocks.own[1]) == 3
+
+
+def test_rows_that_nobody_reads_are_not_made() -> None:
+    """c takes rows [2, 5) of b, and these need rows [1, 6) of a; alone or together, nothing else is computed or stored."""
+    rows = Pool("c", "b", "c", "max", (1, 1), pads=(-2, 0, -3, 0))
+    u = unit(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), rows)
+    assert needed(u) == ((1, 6), (2, 5), (0, 3))
+    assert operand_rows(u, 2) == ((2, 5),)
+    assert cut(u, 0, 3, 1).computed == (((1, 6),), ((2, 5),), ((0, 3),))
+    alone = cut(u, 0, 1, 2)
+    assert alone.own == alone.computed == (((1, 3), (3, 6)),)
+    assert alone.staged[u.kernels[0].reads[0].storage].rows == ((0, 4), (2, 7))
+
+
+def test_right_operand_is_whole_in_every_block() -> None:
+    """Scores of rows of q need all of k, whether k is loaded or made here: once, with the first block, in a ring of all its rows."""
+    product = MatMul("s", "q", "k", "s", 1, True)
+    u = unit(EDGE, SHAPE, conv("q", "x", (16, 16), 1), conv("k", "x", (16, 16), 1), product)
+    alone = cut(u, 2, 3, 4)
+    k = alone.staged[u.kernels[2].reads[1].storage]
+    assert k.rows == ((0, 8),) * 4
+    assert k.fresh == ((0, 8), (0, 0), (0, 0), (0, 0))
+    assert (k.cached, k.high(2, 1)) == (True, 8)
+    assert operand_rows(u, 2) == ((0, 8), (0, 8))
+    together = cut(u, 0, 3, 4)
+    assert together.computed[1] == ((0, 8), (0, 0), (0, 0), (0, 0))
+    assert together.computed[0] == together.computed[2] == ((0, 2), (2, 4), (4, 6), (6, 8))

@@ -1,0 +1,31 @@
+"""Runs of channels that are taken out of a tensor: a Shuffle of some channels, side by side, is a part of that tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compiler.ir.graph import Shuffle
+
+Run = tuple[int, int]  # first channel, one past the last
+
+
+def runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
+    """y -> its run, for those shuffles of one tensor that take some channels side by side and share none with an earlier one."""
+    found: dict[str, Run] = {}
+    for op in shuffles:
+        first, stop = op.order[0], op.order[0] + len(op.order)
+        side_by_side = op.order == tuple(range(first, stop)) and len(op.order) < channels
+        if side_by_side and all(stop <= low or high <= first for low, high in found.values()):
+            found[op.y] = (first, stop)
+    return found
+
+
+def covering(found: dict[str, Run], channels: int) -> list[tuple[str | None, Run]]:
+    """All channels in order: runs with their names, and what lies between them without."""
+    out: list[tuple[str | None, Run]] = []
+    at = 0
+    for name, (first, stop) in sorted(found.items(), key=lambda item: item[1]):
+        out += [(None, (at, first))] if at < first else []
+        out.append((name, (first, stop)))
+        at = stop
+    return [*out, (None, (at, channels))] if at < channels else out

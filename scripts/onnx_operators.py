@@ -1,0 +1,155 @@
+"""onnx's backend tests on the simulated NPU: a table of operators, passed, copied, skipped with the reason, failed.
+
+python scripts/onnx_operators.py --out operators.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import onnx
+import typer
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner, _normalize_tensor
+
+from simulator.npu import isa
+from simulator.npu.container import program
+from simulator.npu.errors import TilefarmError
+from simulator.npu.isa import Op
+from simulator.npu.machine import Engine
+from tuner.commands.text import print_table
+from tuner.onnx_backend import NpuRep, prepare
+
+Status = Literal["passed", "copied", "skipped", "failed"]
+LEAST_PASSES = 300
+# not run, and why
+_ALIGN = "onnxruntime, too, divides by the output's rounded size; the reference by the exact one"
+LEFT_OUT = {
+    "test_mish_expanded": "log(1 + exp(x)) in steps of float32 loses x below -7 (test_mish, whose steps are our own, passes)",
+    "test_resize_downsample_scales_linear_align_corners": _ALIGN,
+    "test_resize_downsample_scales_cubic_align_corners": _ALIGN,
+}
+
+
+class Result(NamedTuple):
+    """passed: with at least one CUBE or VECTOR instruction; copied: right, and nothing but copies."""
+
+    kind: str
+    test: str
+    operator: str
+    status: Status
+    why: str
+
+
+class Test(NamedTuple):
+    kind: str
+    name: str
+    case: Any
+
+
+def suite(real: bool) -> Iterator[Test]:
+    """All tests of the onnx package with data; real: the light networks as well, which take minutes."""
+    kinds = ("node", "simple", "pytorch-converted", "pytorch-operator") + (("real",) if real else ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in kinds:
+            for case in load_model_tests(kind=kind):
+                yield Test(kind, case.name, case)
+
+
+def run_suite(tests: Iterable[Test]) -> list[Result]:
+    """Every test, with the reason where it is skipped or failed."""
+    return [_run(test) for test in tests]
+
+
+def _run(test: Test) -> Result:
+    if test.kind == "real":
+        return Result(
+            test.kind, test.name, "network", "skipped", "its weights are constants (see scripts/verify_networks.py, which draws them)"
+        )
+    model, sets = _data(test.case)
+    operators = Counter(node.op_type for node in model.graph.node if node.op_type != "Constant")
+    operator = operators.most_common(1)[0][0] if operators else "Constant"
+    if test.name in LEFT_OUT:
+        return Result(test.kind, test.name, operator, "skipped", LEFT_OUT[test.name])
+    try:
+        rep = prepare(model)
+        for inputs, references in sets:
+            outputs = rep.run([_normalize_tensor(item) for item in inputs])
+            Runner.assert_similar_outputs([_normalize_tensor(item) for item in references], list(outputs), test.case.rtol, test.case.atol)
+    except TilefarmError as error:
+        return Result(test.kind, test.name, operator, "skipped", str(error))
+    except AssertionError as error:
+        return Result(test.kind, test.name, operator, "failed", " ".join(str(error).split())[:300])
+    return Result(test.kind, test.name, operator, "passed" if _computes(rep) else "copied", "")
+
+
+def _data(case: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    if case.model is not None:
+        return case.model, case.data_sets
+    folder = Path(case.model_dir)
+    sets = []
+    for data in sorted(folder.glob("test_data_set_*")):
+        pairs = []
+        for kind in ("input", "output"):
+            files = sorted(data.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.rpartition("_")[2]))
+            pairs.append([numpy_helper.to_array(onnx.load_tensor(str(path))) for path in files])
+        sets.append((pairs[0], pairs[1]))
+    return onnx.load(str(folder / "model.onnx")), sets
+
+
+def _computes(rep: NpuRep) -> bool:
+    session = rep.session
+    code = np.concatenate(program(session.container, session.levels[0]).streams)
+    work = np.isin(code[:, isa.ENGINE], (Engine.CUBE, Engine.VECTOR)) & (code[:, isa.OP] > Op.WAIT)
+    return bool(work.any())
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(metavar="F.csv", help="Write a line per test there.")] = None,
+    operator: Annotated[str | None, typer.Option(metavar="OP", help="Only tests of one operator, test by test.")] = None,
+) -> None:
+    """Run the tests and print the table."""
+    results = run_suite(suite(real=operator is None))
+    if out is not None:
+        with out.open("w", newline="") as sink:
+            writer = csv.writer(sink)
+            writer.writerow(Result._fields)
+            writer.writerows(results)
+    if operator is not None:
+        print_table(("<test", "<status", "<why"), [(r.test, r.status, r.why) for r in results if r.operator == operator])
+        return
+    by: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by[result.operator].append(result)
+    rows = []
+    for name, mine in sorted(by.items()):
+        count = Counter(result.status for result in mine)
+        reasons = Counter(result.why.partition("; supported are")[0] for result in mine if result.status == "skipped")
+        rows.append(
+            (
+                name,
+                count["passed"],
+                count["copied"],
+                count["skipped"],
+                count["failed"],
+                reasons.most_common(1)[0][0][:90] if reasons else "",
+            )
+        )
+    print_table(("<operator", "passed", "copies", "skipped", "failed", "<most frequent reason"), rows)
+    total = Counter(result.status for result in results)
+    print(f"{len(results):,} tests: {total['passed']} passed with products or vector work, {total['copied']} by copies alone, "
+          f"{total['skipped']} skipped, {total['failed']} failed")  # fmt: skip
+    if total["failed"]:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

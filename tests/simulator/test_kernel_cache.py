@@ -1,0 +1,61 @@
+"""A kernel is never older than what it calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulator.kernel_cache import sources_digest
+from tests.tuning import ROOT
+
+ASK = "import simulator, numba; from simulator.npu.access import MAX_RANGES; print(numba.config.CACHE_DIR)"
+
+
+def folder_of(root: Path, **environment: str) -> Path:
+    env = {**os.environ, "PYTHONPATH": str(root), **environment}
+    return Path(subprocess.run([sys.executable, "-c", ASK], cwd=root, env=env, capture_output=True, text=True, check=True).stdout.strip())
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for package in ("simulator", "compiler", "tuner"):
+        shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=shutil.ignore_patterns("__pycache__", "configs"))
+    return tmp_path / "tree"
+
+
+def test_what_a_kernel_calls_names_its_folder(copy: Path) -> None:
+    before = sources_digest(copy)
+    changed = copy / "simulator/npu/access.py"
+    text = changed.read_text()
+    changed.write_text(text + "\n# another rule\n")
+    assert sources_digest(copy) != before
+    changed.write_text(text)
+    (copy / "tuner/cli.py").write_text("# no kernel here\n")
+    assert sources_digest(copy) == before
+
+
+def test_the_users_folder_is_used_and_handed_on_once(copy: Path, tmp_path: Path) -> None:
+    mine = folder_of(copy, NUMBA_CACHE_DIR=str(tmp_path / "mine"))
+    assert mine.parent == tmp_path / "mine"
+    assert mine.name == f"kernels-{sources_digest(copy)}"
+    assert folder_of(copy, NUMBA_CACHE_DIR=str(mine)) == mine
+    other = mine.parent / "kernels-0123456789abcdef"  # of a parent with other sources
+    assert folder_of(copy, NUMBA_CACHE_DIR=str(other)) == mine
+
+
+def test_old_folders_go(copy: Path, tmp_path: Path) -> None:
+    base = tmp_path / "cache"
+    old, young = base / "kernels-old", base / "kernels-young"
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+    long_ago = time.time() - 40 * 86_400
+    os.utime(old, (long_ago, long_ago))
+    folder_of(copy, NUMBA_CACHE_DIR=str(base))
+    assert not old.exists()
+    assert young.exists()
