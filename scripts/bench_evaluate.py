@@ -1,12 +1,16 @@
 """How many genomes a worker evaluates, and where the time goes.
 
-    python scripts/bench_evaluate.py [--network resnet50] [--machine edge] [--dtype float16] [--seconds S] [--seed S] [--no-ray] [--json]
+    python scripts/bench_evaluate.py [--network resnet50] [--machine edge] [--dtype float16] [--seconds S] [--seed S] [--no-ray]
+                                     [--cold M,...] [--json]
 
 What is measured is what workers do in a run: whole programs (each a mutation of the one before it, at every level of the machine, caches
 warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
 time of one thread, so that a neighbour on the host does not change them; wall time is used only where Ray is compared with the serial
 backend, on the same items in one run.  Beside the programs: the same with records written, priced and matched again, which is what
 evaluation does without.
+
+Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
+CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ import argparse
 import json
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -191,6 +198,28 @@ def ray_cost(spec: EvaluatorSpec, asks: list[Ask]) -> dict[str, float]:
     return {"items": len(asks), "serial_per_s": max(serial), "ray_per_s": max(ray), "ray_of_serial": max(ray) / max(serial)}
 
 
+def cold_compile(model: str, machine: str) -> dict[str, Any]:
+    """CPU seconds, peak memory and instructions of `tilefarm compile`, the second of two runs (POSIX only)."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "tuner.cli", "compile", model, "--machine", machine, "--out", f"{folder}/out.onnx", "--json"]
+        for _ in range(2):
+            child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            assert child.stdout is not None
+            assert child.stderr is not None
+            out, errors = child.stdout.read(), child.stderr.read()
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            if child.returncode:
+                raise BadInputError(f"--cold {model}: {errors.strip().splitlines()[-1] if errors.strip() else child.returncode}")
+    levels = json.loads(out)["levels"]
+    return {
+        "model": model,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10),
+        "instructions": max(row["instructions"] for row in levels.values()),
+    }
+
+
 def open_unit(network: str, machine: str, dtype: str) -> Unit:
     path, seed = resolve(Path(PREFIX + network), 0)
     return make_unit(lower(load_model(path, {}, random_weights=seed)), load_machine(machine), DataType[dtype]).without_values()
@@ -230,6 +259,8 @@ def show(found: dict[str, Any]) -> None:
         r = found["ray"]
         what = f"{r['ray_per_s']:,.0f} of {r['serial_per_s']:,.0f} segments per second"
         print(f"  one Ray actor: {what}, {r['ray_of_serial']:.2f} of the serial backend ({r['items']:,} items)")
+    for r in found.get("cold", ()):
+        print(f"  cold compile of {r['model']}: {r['cpu_s']:.1f} s of CPU, {r['peak_mb']:,.0f} MB, {r['instructions']:,} instructions")
 
 
 def main() -> None:
@@ -240,11 +271,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="CPU time of every measurement; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-ray", action="store_true", help="leave the farm out")
+    cold = "light:resnet50,made:nasnet_mobile"
+    parser.add_argument(
+        "--cold", metavar="M,...", default=cold, help="models compiled in processes of their own; default: %(default)s; none: ''"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
     try:
         unit = open_unit(options.network, options.machine, options.dtype)
         found = bench(unit, options.seconds, options.seed, not options.no_ray)
+        found["cold"] = [cold_compile(model, options.machine) for model in options.cold.split(",") if model]
     except BadInputError as error:
         parser.error(str(error))
     about = {"network": options.network, "machine": options.machine, "dtype": options.dtype}

@@ -112,15 +112,21 @@ class Operator:
         self.levels = tuple(machine.contention)
         self.space: OperatorSpace = operator_space(self.unit, 0, single_block_counts(self.unit, 0))
         self.bounds = np.stack([self.space.bound(self.unit, level) for level in self.levels], 1)
-        self._evaluator = Evaluator(self.unit, self.levels)
+        self._evaluator: Evaluator | None = None
         self._known: dict[int, NDArray[np.int64]] = {}
 
     def measure(self, i: int) -> NDArray[np.int64]:
         """Cycles per level of way i; a very large number where it does not fit UB."""
         if i not in self._known:
+            if self._evaluator is None:
+                self._evaluator = Evaluator(self.unit, self.levels, cache_bytes=1)  # no way is measured twice
             cycles = self._evaluator.cycles_alone(self.space.plan(i), 0)
             self._known[i] = np.full(len(self.levels), 1 << 60) if cycles is None else cycles
         return self._known[i]
+
+    def rest(self) -> None:
+        """Let go of what measuring needs: tens of megabytes."""
+        self._evaluator = None
 
     def features(self, chosen: Sequence[int]) -> NDArray[np.float64]:
         return np.stack([raw_features(self.unit, self.space.plan(i), 0) for i in chosen])
@@ -214,7 +220,8 @@ def searched(operator: Operator, optimum: Optimum, args: argparse.Namespace) -> 
     """`tilefarm tune` on the operator: per level cycles over the optimum, and measurements until within 2 % of it."""
     run = args.out / "runs" / operator.model.stem
     shutil.rmtree(run, ignore_errors=True)
-    tune(TuneRequest(operator.model, args.machine, run, args.candidates, seed=args.seed, backend="serial", quiet=True))
+    overrides = tuple(args.settings)
+    tune(TuneRequest(operator.model, args.machine, run, args.candidates, None, args.seed, None, overrides, backend="serial", quiet=True))
     log = read_log(run)
     log = log[log["status"] == "ok"].sort_values("seq")
     row: dict[str, Any] = {"search_measured": int(log["seq"].nunique())}
@@ -241,6 +248,7 @@ def study_search(args: argparse.Namespace, machine: Machine, folder: Path) -> li
         row = {"shape": str(shape), "networks": " ".join(networks), "ways": len(operator.space.points), "measured": optimum.measured}
         for i, level in enumerate(operator.levels):
             row |= {f"{level}_cycles": int(optimum.cycles[i]), f"{level}_unproven": float(optimum.unproven[i])}
+        operator.rest()
         rows.append(row | searched(operator, optimum, args) | {"cpu_s": round(time.thread_time() - begun, 1)})
         if len(rows) == args.operators:
             break
@@ -260,6 +268,7 @@ def training_rows(
             raws.append(operator.features(chosen))
             cycles.append(np.stack([operator.measure(i) for i in chosen]))
             groups += [str(operator.shape)] * len(chosen)
+        operator.rest()
     return np.concatenate(raws), np.concatenate(cycles), groups
 
 
@@ -303,6 +312,7 @@ def study_models(args: argparse.Namespace, machine: Machine, folder: Path) -> li
                 fits = (int(operator.measure(listed[i])[at]) for i in places.tolist())
                 row[f"{level}_{name}"] = next(found for found in fits if found < 1 << 60) / int(optimum.cycles[at])
             row[f"{level}_unproven"] = float(optimum.unproven[at])
+        operator.rest()
         rows.append(row)
     return rows
 
@@ -314,21 +324,22 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def _cells(row: dict[str, Any], level: str) -> tuple[object, ...]:
+    unproven, search = f"{row[f'{level}_unproven']:.1%}", f"{row[f'{level}_search'] - 1:+.1%}"
+    return row[f"{level}_cycles"], unproven, search, row[f"{level}_after"] or "never"
+
+
 def show_search(rows: list[dict[str, Any]], levels: Sequence[str]) -> None:
-    columns = [
-        "<operator",
-        "ways",
-        "measured",
-        *(f"{level} {what}" for level in levels for what in ("best", "unproven", "search", "after")),
-    ]
-    table = []
-    for row in rows:
-        cells: list[object] = [row["shape"], row["ways"], row["measured"]]
-        for level in levels:
-            after = row[f"{level}_after"]
-            cells += [row[f"{level}_cycles"], f"{row[f'{level}_unproven']:.1%}", f"{row[f'{level}_search'] - 1:+.1%}", after or "never"]
-        table.append([*cells])
-    print_table(columns, table)
+    print_table(
+        ["<operator", "ways", "measured", *(f"{level} {what}" for level in levels for what in ("best", "unproven", "search", "after"))],
+        [
+            [
+                *(row[key] for key in ("shape", "ways", "measured")),
+                *(cell for level in levels for cell in _cells(row, level)),
+            ]
+            for row in rows
+        ],
+    )
     proven = sum(row[f"{level}_unproven"] <= PROVEN for row in rows for level in levels)
     print(f"\nthe optimum is proven to {PROVEN:.1%} for {proven} of {len(rows) * len(levels)} operators and levels")
     for level in levels:
@@ -373,6 +384,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=48, help="measured ways of each of them; default: %(default)s")
     parser.add_argument("--held-out", type=int, default=50, help="other random shapes; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", dest="settings", metavar="A.B=C", action="append", default=[], help="as in tilefarm tune; repeatable")
     args = parser.parse_args()
     args.out = args.out.resolve()
     folder = args.out / "operators"

@@ -32,6 +32,12 @@ def _sigmoid(values: Values) -> Steps:
     return (Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("reciprocal"))
 
 
+def _swish(values: Values) -> Steps:
+    """x * sigmoid(alpha * x)"""
+    scaled = (Step("muls", -_number(values, "alpha", 1.0)), Step("exp"), Step("adds", 1.0), Step("reciprocal"))
+    return (KEEP_X, *scaled, Step("mul", kept=X))
+
+
 def _tanh(values: Values) -> Steps:
     """(1 - e) / (1 + e) with e = exp(-2x): half the error of 2 / (1 + e) - 1 around 0."""
     return (
@@ -127,5 +133,6 @@ ACTIVATIONS: dict[str, Callable[[Values], Steps]] = {
     "Softplus": _softplus,
     "Softsign": _softsign,
     "Sqrt": lambda values: (Step("sqrt"),),
+    "Swish": _swish,
     "Tanh": _tanh,
 }

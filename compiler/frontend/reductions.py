@@ -31,6 +31,7 @@ _MINUS = (Step("muls", -1.0),)
 REDUCTIONS: dict[str, Reduction] = {
     "ReduceL1": Reduction(_MAGNITUDE, "sum"),
     "ReduceL2": Reduction((Step("square"),), "sum", (Step("sqrt"),)),
+    "ReduceLogSum": Reduction((), "sum", (Step("ln"),)),
     "ReduceMax": Reduction((), "max"),
     "ReduceMean": Reduction((), "mean"),
     "ReduceMin": Reduction(_MINUS, "max", _MINUS),

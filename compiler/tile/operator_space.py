@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.plan import SegmentPlan
-from compiler.schedule.blocks import cut
+from compiler.schedule.blocks import Blocks, Load, cut
 from compiler.schedule.buffers import fits
 from compiler.schedule.memory import staged_wishes, weight_wishes
 from compiler.tile.space import CHUNK_BUDGETS, chunk_choices, engine_cycles, estimate, legal_points, shape_of, tiling_of
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 _COLUMNS = 9
@@ -61,16 +61,15 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
     assert isinstance(spec, ConvSpec)
     machine, images = unit.machine, unit.storages[0].n
     l1 = machine.buffer_blocks(Memory.L1)
-    row_blocks = unit.storages[spec.reads[0].storage].row_blocks
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
         layout = cut(unit, k, k + 1, blocks)
         sizes = Counter(r.size for r in layout.computed[0] if r.size)
         rows = max(sizes)
-        loaded = sum(r.size for staged in layout.staged.values() for r in staged.rows) * row_blocks * spec.reads[0].planes
+        loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
         stored = sum(size * count for size, count in sizes.items()) * spec.out_w * spec.y.planes
         read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)
-        for resident, chunk in _chunks(unit, spec, rows, blocks * images > 1):
+        for resident, chunk in _chunks(unit, spec, rows):
             shape = shape_of(machine, unit.dtype, spec, rows, False, chunk)
             points = legal_points(machine, shape)
             if not len(points):
@@ -97,8 +96,15 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
     return OperatorSpace(spec.name, *(np.concatenate(column) for column in columns))
 
 
-def _chunks(unit: Unit, spec: ConvSpec, rows: int, again: bool) -> list[tuple[bool, tuple[int, int]]]:
-    """(resident, (chunk_n1, chunk_k1)): all of the weights, and every chunk of every budget once."""
+def _load_blocks(unit: Unit, layout: Blocks, load: Load) -> int:
+    """Blocks that a load brings for all blocks of an image."""
+    return sum(r.size for r in layout.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks * load.planes
+
+
+def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
+    """(resident, (chunk_n1, chunk_k1)): all of the weights, and every chunk of every budget once; a computed operand is there whole."""
+    if isinstance(spec, MatMulSpec):
+        return [(True, (spec.n1, spec.k1))]
     streamed: dict[tuple[int, int], None] = {}
     l0c = unit.machine.buffer_blocks(Memory.L0C)
     for budget in CHUNK_BUDGETS:

@@ -23,7 +23,9 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = run(tmp_path_factory.mktemp("bench"), "--network", "squeezenet", "--seconds", "0.1", "--no-ray", "--json")
+    done = run(
+        tmp_path_factory.mktemp("bench"), "--network", "squeezenet", "--seconds", "0.1", "--no-ray", "--cold", "light:squeezenet", "--json"
+    )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -52,6 +54,20 @@ def test_shares_add_up(found: dict[str, Any], name: str) -> None:
     records = total - stages["ms"]["synchronise"] + stages["ms"]["link"] + stages["ms"]["prepare"]
     assert stages["record_times"] == pytest.approx(records / total)
     assert stages["instructions"] > 100
+
+
+def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
+    (cold,) = found["cold"]
+    assert cold["model"] == "light:squeezenet"
+    assert 0.2 < cold["cpu_s"] < 100  # a Python that imports numpy and onnx, at least
+    assert 50 < cold["peak_mb"] < 4096
+    assert cold["instructions"] > 1000
+
+
+def test_a_model_that_does_not_compile_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, "--network", "squeezenet", "--seconds", "0.01", "--no-ray", "--cold", "missing.onnx")
+    assert done.returncode == 2
+    assert "--cold missing.onnx: tilefarm: missing.onnx: no such file" in done.stderr
 
 
 def test_an_unknown_network_is_named(tmp_path: Path) -> None:

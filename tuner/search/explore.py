@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.derive.gene import Gene, Genome, block_counts, whole_or, widths
 from compiler.derive.moves import MOVES, Move, on_random_cores, thin_operators
+from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
@@ -70,6 +71,8 @@ def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
     stop = min(len(unit.kernels), start + int(rng.geometric(0.3)))
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    if stop - start == 1:  # what the moves reach only step by step
+        gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))), resident=bool(rng.integers(2)))
     if caching and gene.blocks > 1 and rng.random() < 0.5:
         gene = gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
     return on_random_cores(unit, gene, rng)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators
+from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators, widths
 from compiler.derive.moves import change_ahead, random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import expected_cycles, scaled
@@ -81,6 +81,7 @@ class Search:
         off = {name for name, on in moves.items() if not on}
         self.moves = allowed(off)
         self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
+        self.several = len(widths(unit)) if several else 1  # numbers of cores that a segment may run on
         self._staged: list[Genome] = []  # what stages led to in this generation
 
     # one generation
@@ -116,11 +117,11 @@ class Search:
         return unknown(self.table, [self._permitted(gene) for gene in genes])
 
     def _explore(self, measure: Measure) -> None:
-        segments = self.config.segments
+        segments, many = self.config.segments, self.config.segments.measured * self.several  # that many times as many segments there are
         covers = [found[0] for level in range(len(self.levels)) if (found := self.table.cover(level, self.border[level])) is not None]
         if not covers:
             return
-        pool = self._wanted(propose(self.unit, self.table, covers, segments.candidates, self.rng, self.moves))
+        pool = self._wanted(propose(self.unit, self.table, covers, segments.candidates * self.several, self.rng, self.moves))
         raws = self._features(measure, pool)
         pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
         known = [raw for raw in raws if raw is not None]
@@ -131,10 +132,10 @@ class Search:
         starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
         now = np.stack([cost[stops] - cost[starts] for cost in costs], 1)
         merit = (predicted / np.maximum(now, 1.0)).min(1)
-        lucky = round(segments.measured * segments.epsilon)
+        lucky = round(many * segments.epsilon)
         order = np.argsort(merit, kind="stable")
-        chosen = list(order[: segments.measured - lucky])
-        rest = order[segments.measured - lucky :]
+        chosen = list(order[: many - lucky])
+        rest = order[many - lucky :]
         chosen += list(self.rng.permutation(rest)[:lucky])
         self._measure_segments(measure, [pool[i] for i in chosen], predicted[chosen])
 

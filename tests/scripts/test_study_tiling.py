@@ -1,0 +1,82 @@
+"""The study of tilings with a tiny budget: it runs, its rows are consistent, and its exhaustive optimum is one."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+
+from simulator.npu.machine import load_machine
+from tests.models import Builder
+from tests.tuning import QUICK
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_tiling.py"
+LEVELS = ("none", "slight", "severe")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("study_tiling", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["study_tiling"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table(tmp_path: Path) -> None:
+    """A model with the same convolution twice and one that ends in a product: two operators, each once."""
+    b = Builder(np.random.default_rng(0), (1, 32, 12, 12))
+    onnx.save(b.model(b.conv(b.conv(b.conv("x", 32), 32), 48, kernel=(1, 1), pads=(0, 0, 0, 0))), tmp_path / "net.onnx")
+    command = [sys.executable, str(SCRIPT), "--networks", str(tmp_path / "net.onnx"), "--out", str(tmp_path / "tiling"), "--cap", "60"]
+    command += ["--candidates", "4", "--trained", "4", "--each", "16", "--held-out", "2"]
+    command += [word for text in QUICK for word in ("--set", text)]
+    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "tiling" / "search.csv").open(newline="") as file:
+        search = list(csv.DictReader(file))
+    assert [row["shape"] for row in search] == ["32->32 12x12 3x3/1", "32->48 12x12"]
+    for row in search:
+        assert 0 < int(row["measured"]) <= 60 + 3 * 16 <= int(row["ways"])
+        for level in LEVELS:
+            assert float(row[f"{level}_search"]) >= 1
+            assert 0.002 <= float(row[f"{level}_unproven"]) < 1
+    with (tmp_path / "tiling" / "models.csv").open(newline="") as file:
+        models = list(csv.DictReader(file))
+    assert len({row["shape"] for row in models}) == 2
+    assert "rank correlation on shapes that were kept back, without features of stages" in done.stdout
+    for level in LEVELS:
+        assert f"picked unmeasured, {level}, median over 2 shapes" in done.stdout
+        assert f"search, {level}: " in done.stdout
+
+
+def test_the_optimum_is_that_of_measuring_everything(script: ModuleType, tmp_path: Path) -> None:
+    """tiny has few ways: with bounds, far fewer are measured, and nothing that was left out is faster than they say."""
+    machine = load_machine("tiny")
+    operator = script.Operator(script.Shape(48, 32, 6, 5, (3, 3), pads=(1, 1, 1, 1)), machine, tmp_path)
+    found = script.exhaustive(operator, 1 << 30)
+    everything = np.stack([operator.measure(i) for i in range(len(operator.bounds))])
+    assert found.measured < len(everything)
+    assert (everything.min(0) >= found.cycles * (1 - script.PROVEN)).all()
+    assert (found.unproven == script.PROVEN).all()
+    capped = script.exhaustive(operator, 8)
+    assert capped.measured < 8 + len(LEVELS) * script.BATCH
+    assert (everything.min(0) >= capped.cycles * (1 - capped.unproven) - 1).all()
+
+
+def test_shapes_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None:
+    b = Builder(np.random.default_rng(0), (1, 24, 9, 8))
+    onnx.save(b.model(b.conv("x", 40, stride=(2, 2))), tmp_path / "net.onnx")
+    ((shape, networks),) = script.network_shapes([str(tmp_path / "net.onnx")], load_machine("edge")).items()
+    assert (shape.c_in, shape.c_out, shape.kernel, shape.stride, shape.out) == (24, 40, (3, 3), (2, 2), (5, 4))
+    assert networks == [str(tmp_path / "net.onnx")]
