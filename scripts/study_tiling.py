@@ -184,8 +184,12 @@ def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape, lis
                 continue
             c_out, c_in = kernel.weights.shape[:2]
             window = (kernel.weights.shape[2], kernel.weights.shape[3])
+            # negative padding, rows and columns that are not read, is no padding that ONNX knows
+            top, left, bottom, right = (min(0, pad) for pad in kernel.pads)
+            pads = (kernel.pads[0] - top, kernel.pads[1] - left, kernel.pads[2] - bottom, kernel.pads[3] - right)
+            high, wide = spec.in_h + top + bottom, spec.in_w + left + right
             shape = Shape(
-                c_in * kernel.groups, c_out, spec.in_h, spec.in_w, window, kernel.stride, kernel.dilation, kernel.pads, kernel.groups,
+                c_in * kernel.groups, c_out, high, wide, window, kernel.stride, kernel.dilation, pads, kernel.groups,
                 spec.residual is not None,
             )  # fmt: skip
             shape = known.setdefault(canonical_json(signature(unit, spec)), shape)
@@ -250,6 +254,7 @@ def study_search(args: argparse.Namespace, machine: Machine, folder: Path) -> li
             row |= {f"{level}_cycles": int(optimum.cycles[i]), f"{level}_unproven": float(optimum.unproven[i])}
         operator.rest()
         rows.append(row | searched(operator, optimum, args) | {"cpu_s": round(time.thread_time() - begun, 1)})
+        write(args.out / "search.csv", rows)
         if len(rows) == args.operators:
             break
     return rows
@@ -392,7 +397,6 @@ def main() -> None:
     machine = load_machine(args.machine)
     if args.operators != 0:
         rows = study_search(args, machine, folder)
-        write(args.out / "search.csv", rows)
         show_search(rows, tuple(machine.contention))
     if args.held_out:
         rows = study_models(args, machine, folder)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
+from compiler.derive.moves import MOVES
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import configs_folder, read_yaml, validation_line
 from tuner.candidate import digest
@@ -38,6 +39,18 @@ class Search(_Section):
     max_moves: PositiveInt
     crossover_rate: Rate
     epsilon: Rate
+    climb: Count
+    moves: list[str] | None
+
+    @field_validator("moves")
+    @classmethod
+    def _moves_exist(cls, moves: list[str] | None) -> list[str] | None:
+        for name in moves or ():
+            if name not in MOVES:
+                raise ValueError(f"{name!r}: no such move{nearest(name, MOVES)}; moves: {', '.join(MOVES)}")
+        if moves is not None and not moves:
+            raise ValueError("an empty list; null takes all moves")
+        return moves
 
     @model_validator(mode="after")
     def _elites_fit(self) -> Self:
@@ -77,6 +90,7 @@ class Model(_Section):
 
 
 class Use(_Section):
+    covers: bool
     cost_model: bool
     crossover: bool
     islands: bool

@@ -394,7 +394,7 @@ def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
     cycles: NDArray[np.int64] = (alone - borders * np.array([10, 20, -5])).astype(np.int64)
     search._learn_border([Individual(genome, cycles, "t")])
     assert search.border.tolist() == [5.0, 10.0, 0.0], "half of what is new; a border never costs"
-    assert search._expected(genome).tolist() == (alone - borders * search.border).tolist()
+    assert search._expected([genome])[0].tolist() == (alone - borders * search.border).tolist()
 
 
 def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:

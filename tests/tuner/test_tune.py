@@ -383,7 +383,9 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize("part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "placement", "halo_cache"])
+@pytest.mark.parametrize(
+    "part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "covers"]
+)
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
     summary = quick(model, run, 20, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
@@ -406,6 +408,8 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
     elif part == "prefetch":
         longer = [segment for segment in segments if len(segment.operators) > 1]
         assert {(segment.prefetch, segment.spread, segment.ahead_kib) for segment in longer} == {(1, False, 0)}
+    elif part == "covers":
+        assert summary.levels["none"].speedup > 1, "evolution alone finds something"
     elif part == "halo_cache":
         assert not any(segment.halo for segment in segments)
     elif part == "block_fusion":

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators, widths
-from compiler.derive.moves import change_ahead, random_genome, repaired
+from compiler.derive.moves import MOVES, change_ahead, random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import expected_cycles, scaled
 from compiler.tile.spec import Unit
@@ -76,9 +76,16 @@ class Search:
         self.border = np.zeros(len(levels))
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
-        moves = {"change_window": use.window, "toggle_halo": use.halo_cache, "change_cores": several}
-        moves |= dict.fromkeys(("change_prefetch", "change_ahead"), use.prefetch)
-        off = {name for name, on in moves.items() if not on}
+        moves = (
+            ("change_window", use.window),
+            ("toggle_halo", use.halo_cache),
+            ("change_prefetch", use.prefetch),
+            ("change_ahead", use.prefetch),
+            ("change_cores", several),
+        )
+        off = {name for name, on in moves if not on}
+        if config.search.moves is not None:
+            off |= set(MOVES) - set(config.search.moves)
         self.moves = allowed(off)
         self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
         self.several = len(widths(unit)) if several else 1  # numbers of cores that a segment may run on
@@ -102,6 +109,7 @@ class Search:
         genome = single_operators(self.unit)
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{self.unit.machine.name}: {genome}")
+        genome = tuple(map(self._permitted, genome))
         replies = measure([Question(Ask("program", genome), 0, 0)])
         answer = replies[0].answer
         if answer is not None and answer.status == "infeasible":
@@ -113,22 +121,23 @@ class Search:
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
-        """Those not measured yet, without what a switch rules out."""
+        """Without what a switch rules out, each once."""
         return unknown(self.table, [self._permitted(gene) for gene in genes])
 
     def _explore(self, measure: Measure) -> None:
         segments, many = self.config.segments, self.config.segments.measured * self.several  # that many times as many segments there are
-        covers = [found[0] for level in range(len(self.levels)) if (found := self.table.cover(level, self.border[level])) is not None]
-        if not covers:
+        bests = [found for level in range(len(self.levels)) if (found := self._best_now(level)) is not None]
+        if not bests:
             return
-        pool = self._wanted(propose(self.unit, self.table, covers, segments.candidates * self.several, self.rng, self.moves))
+        near, looked_at = [genome for genome, _ in bests], segments.candidates * self.several
+        pool = self._wanted(propose(self.unit, self.table, near, looked_at, self.rng, self.moves))
         raws = self._features(measure, pool)
         pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
         known = [raw for raw in raws if raw is not None]
         if not pool:
             return
         predicted = self._predict(np.stack(known))
-        costs = [found[1] for level in range(len(self.levels)) if (found := self.table.cover(level)) is not None]
+        costs = [cost for _, cost in bests]
         starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
         now = np.stack([cost[stops] - cost[starts] for cost in costs], 1)
         merit = (predicted / np.maximum(now, 1.0)).min(1)
@@ -139,6 +148,23 @@ class Search:
         chosen += list(self.rng.permutation(rest)[:lucky])
         self._measure_segments(measure, [pool[i] for i in chosen], predicted[chosen])
 
+    def _best_now(self, level: int) -> tuple[Genome, NDArray[np.float64]] | None:
+        """The genome near which segments are looked for, and what its first j operators cost, float64 [operators + 1]."""
+        if self.config.use.covers:
+            found, plain = self.table.cover(level, self.border[level]), self.table.cover(level)
+            return None if found is None or plain is None else (found[0], plain[1])
+        members = [member for island in self.islands for member in island.members]
+        if not members:
+            return None
+        best = min(members, key=lambda m: (int(m.cycles[level]), m.task))
+        alone = [cycles[level] if (cycles := self.table.of(gene)) is not None else np.nan for gene in best.genome]
+        share = best.cycles[level] / len(self.unit.kernels)  # of an operator, where its segment was never measured alone
+        each = [
+            np.full(gene.stop - gene.start, share if np.isnan(cost) else cost / (gene.stop - gene.start))
+            for gene, cost in zip(best.genome, alone, strict=True)
+        ]
+        return best.genome, np.concatenate(([0.0], np.cumsum(np.concatenate(each))))
+
     def _measure_segments(self, measure: Measure, genes: list[Gene], predicted: NDArray[np.float64] | None = None) -> None:
         questions = [
             Question(Ask("segment", (gene,)), -1, self.generation, None if predicted is None else predicted[i])
@@ -146,7 +172,7 @@ class Search:
         ]
         for reply in measure(questions):
             gene = reply.question.ask.genome[0]
-            self.table.add(gene, _cycles(reply), _moved(reply))
+            self.table.add(gene, cycles_of(reply.answer), _moved(reply))
             if reply.answer is not None and reply.answer.features is not None:
                 self._raw[self.table.structures.key(gene)] = reply.answer.features
             self.measured_segments += 1
@@ -174,7 +200,10 @@ class Search:
             if whole is not None and whole not in self.seen:
                 self.seen.add(whole)
                 fitting.append(whole)
-        questions = [Question(Ask("program", genome), number, self.generation, self._expected(genome)) for genome in fitting]
+        expected = self._expected(fitting)
+        questions = [
+            Question(Ask("program", genome), number, self.generation, cycles) for genome, cycles in zip(fitting, expected, strict=True)
+        ]
         replies = measure(questions)
         self._admit(island, replies)
         return replies
@@ -203,7 +232,8 @@ class Search:
             return
 
         def ask(stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
-            return [_cycles(reply) for reply in measure([Question(Ask("stage", genes), -1, self.generation) for genes in stages])]
+            questions = [Question(Ask("stage", genes), -1, self.generation) for genes in stages]
+            return [cycles_of(reply.answer) for reply in measure(questions)]
 
         staged = self.placer.staged(pieces, ask, level, border)
         if staged is not None:
@@ -217,6 +247,8 @@ class Search:
         """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome."""
         if number == 0:
             yield self.table.singles()
+        if not self.config.use.covers:
+            return
         for border in (1.0, 0.5, 0.0, 1.5):
             for level in self._level_order():
                 found = self.table.cover(level, border * self.border[level])
@@ -228,7 +260,7 @@ class Search:
 
     def _retimed(self, island: Island) -> Iterator[Genome | None]:
         """The best program of a level, of each in turn, with other loads ahead of its borders: only whole programs show what that saves."""
-        if not self.config.use.prefetch or not island.members:
+        if "change_ahead" not in self.moves or not island.members:
             return
         level = self._level_order()[self.generation % len(self.levels)]
         best = min(island.members, key=lambda m: (int(m.cycles[level]), m.task)).genome
@@ -259,19 +291,45 @@ class Search:
                     group.append(child)
             groups.append((level, group))
         flat = iter(self._repaired(measure, [genome for _, group in groups for genome in group]))
-        out = []
+        picks: list[tuple[int, Genome]] = []
+        lucky = []
         for level, group in groups:
             whole = [next(flat) for _ in group]
             fitting = [g for g in whole if g is not None and g not in self.seen and g not in taken]
             if not fitting:
                 continue
-            if island.rng.random() < self.config.search.epsilon:
-                pick = fitting[int(island.rng.integers(len(fitting)))]
-            else:
-                pick = min(fitting, key=lambda genome: float(self._expected(genome)[level]))
+            lucky.append(island.rng.random() < self.config.search.epsilon)
+            pick = fitting[int(island.rng.integers(len(fitting)))] if lucky[-1] else fitting[self._fastest(fitting, level)]
             taken.add(pick)
-            out.append(pick)
-        return out
+            picks.append((level, pick))
+        return self._climbed(measure, island, picks, lucky, taken)
+
+    def _climbed(
+        self, measure: Measure, island: Island, picks: list[tuple[int, Genome]], lucky: list[bool], taken: set[Genome]
+    ) -> list[Genome]:
+        """Children changed move by move, as long as a change is expected to make them faster; the lucky ones stay as they were drawn."""
+        moves = list(self.moves.values())
+        now = [genome for _, genome in picks]
+        for _ in range(self.config.search.climb if self.config.use.cost_model else 0):
+            tries: list[tuple[int, Genome]] = []
+            for i, genome in enumerate(now):
+                for _ in range(0 if lucky[i] else self.config.model.proposals):
+                    changed = moves[int(island.rng.integers(len(moves)))](self.unit, genome, island.rng)
+                    if changed is not None:
+                        tries.append((i, tuple(map(self._permitted, changed))))
+            whole = self._repaired(measure, [genome for _, genome in tries])
+            for i, (level, _) in enumerate(picks):
+                found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)
+                options = [now[i], *(g for g in found if g not in self.seen and g not in taken)]
+                best = options[self._fastest(options, level)]
+                taken.remove(now[i])
+                taken.add(best)
+                now[i] = best
+        return now
+
+    def _fastest(self, genomes: list[Genome], level: int) -> int:
+        """Place of the one that is expected to be fastest at a level, the first of equals."""
+        return int(np.argmin([cycles[level] for cycles in self._expected(genomes)]))
 
     def _permitted(self, gene: Gene) -> Gene:
         """The gene without what a switch rules out."""
@@ -300,7 +358,7 @@ class Search:
     def _admit(self, island: Island, replies: Sequence[Reply]) -> None:
         new = []
         for reply in replies:
-            cycles = _cycles(reply)
+            cycles = cycles_of(reply.answer)
             if cycles is None:
                 continue
             new.append(Individual(reply.question.ask.genome, cycles, reply.task))
@@ -343,22 +401,22 @@ class Search:
                 out[:, level] = expected_cycles(raw, share)
         return out
 
-    def _expected(self, genome: Genome) -> NDArray[np.float64]:
-        """Predicted cycles of a program: its segments as measured or predicted, less what borders save, side by side where they are."""
-        cycles = np.zeros((len(genome), len(self.levels)))
-        open_: list[tuple[int, NDArray[np.float64]]] = []
-        for at, gene in enumerate(genome):
-            known = self.table.of(gene)
-            raw = self._raw.get(self.table.structures.key(gene))
-            if known is not None:
-                cycles[at] = known
-            elif raw is not None:
-                open_.append((at, raw))
-        if open_:
-            cycles[[at for at, _ in open_]] = self._predict(np.stack([raw for _, raw in open_]))
-        if self.placer is None or one_after_another(genome):
-            return cycles.sum(0) - self.border * (len(genome) - 1)
-        return self.placer.expected(genome, cycles, self.border)
+    def _expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:
+        """Predicted cycles of programs, per level: segments as measured or predicted, less what borders save, or side by side."""
+        keys = [[self.table.structures.key(gene) for gene in genome] for genome in genomes]
+        unmeasured = [key for key in chain.from_iterable(keys) if self.table.cycles.get(key) is None]
+        open_ = {key: raw for key in unmeasured if (raw := self._raw.get(key)) is not None}
+        guessed = dict(zip(open_, self._predict(np.stack(list(open_.values()))), strict=True)) if open_ else {}
+        nothing = np.zeros(len(self.levels))
+        out = []
+        for genome, mine in zip(genomes, keys, strict=True):
+            known = [self.table.cycles.get(key) for key in mine]
+            cycles = np.stack([guessed.get(key, nothing) if c is None else c for key, c in zip(mine, known, strict=True)])
+            if self.placer is None or one_after_another(genome):
+                out.append(cycles.sum(0) - self.border * (len(genome) - 1))
+            else:
+                out.append(self.placer.expected(genome, cycles, self.border))
+        return out
 
     # checkpoint
 
@@ -387,8 +445,8 @@ class Search:
         self.border = np.array(state["border"], np.float64)
 
 
-def _cycles(reply: Reply) -> NDArray[np.int64] | None:
-    answer = reply.answer
+def cycles_of(answer: Answer | None) -> NDArray[np.int64] | None:
+    """Per level; None where nothing was measured."""
     return None if answer is None or answer.values is None else np.asarray(answer.values[:, 0], np.int64)
 
 
