@@ -7,6 +7,7 @@ more than the port has, they get max-min fair shares (as `simulator.ddr` divides
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -14,74 +15,83 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Masks = NDArray[np.uint64]
 
 
-def replayed(
-    times: Sequence[float] | Floats,
-    moved: Sequence[float] | Floats,
-    edges: Sequence[tuple[int, int]],
-    placed: Sequence[tuple[int, ...]],
-    port: float,
-    delay: float = 0.0,
-) -> float:
+class Wiring(NamedTuple):
+    """What each piece waits for: before[first[i] : first[i + 1]] of piece i."""
+
+    first: Ints
+    before: Ints
+
+
+def wired(count: int, before: Ints, after: Ints) -> Wiring:
+    """Of `count` pieces, from edges before[e] -> after[e], each from a smaller to a larger number; edges may come twice."""
+    pairs = np.unique(after * count + before) if count else np.zeros(0, np.int64)
+    return Wiring(np.searchsorted(pairs, np.arange(count + 1) * max(1, count)), pairs % max(1, count))
+
+
+def core_masks(placed: Sequence[tuple[int, ...]]) -> Masks:
+    """Cores as sets: bit c is core c."""
+    return np.array([sum(1 << core for core in cores) for cores in placed], np.uint64)
+
+
+def replayed(times: Floats, moved: Floats, wiring: Wiring, cores: Masks, port: float, delay: float = 0.0) -> float:
     """Cycles until every piece is done.
 
     times: cycles of each piece alone on its cores.  moved: what it loads and stores, in the unit of `port` per cycle.
-    edges: (before, after), from smaller to larger numbers.  placed: cores of each.  delay: cycles of a flag between cores.
+    cores: sets of cores, none empty.  delay: cycles of a flag between cores.
     """
-    by_target = sorted(edges, key=lambda edge: (edge[1], edge[0]))
-    before = np.array([a for a, _ in by_target], np.int64)
-    first_before = np.searchsorted(np.array([b for _, b in by_target], np.int64), np.arange(len(placed) + 1))
-    core = np.array([c for cores in placed for c in cores], np.int64)
-    first_core = np.cumsum([0, *map(len, placed)])
-    node = np.repeat(np.arange(len(placed)), np.diff(first_core))
-    queue = node[np.argsort(core, kind="stable")]
-    first_queue = np.concatenate(([0], np.cumsum(np.bincount(core))))
-    values = np.array(times, np.float64), np.array(moved, np.float64)
-    return float(_replay(*values, first_before, before, first_core, core, first_queue, queue, float(port), float(delay)))
+    return float(_replay(times, moved, wiring.first, wiring.before, cores, float(port), float(delay)))
 
 
 @njit(cache=True)
-def _replay(
-    times: Floats,
-    moved: Floats,
-    first_before: Ints,
-    before: Ints,
-    first_core: Ints,
-    core: Ints,
-    first_queue: Ints,
-    queue: Ints,
-    port: float,
-    delay: float,
-) -> float:
-    nodes, cores = times.shape[0], first_queue.shape[0] - 1
-    head = first_queue[:-1].copy()
-    busy = np.zeros(cores, np.bool_)
+def _next(cores: Masks, core: int, node: int) -> int:
+    """The first piece from `node` on that runs on a core."""
+    while node < cores.shape[0] and not (cores[node] >> np.uint64(core)) & np.uint64(1):
+        node += 1
+    return node
+
+
+@njit(cache=True)
+def _replay(times: Floats, moved: Floats, first: Ints, before: Ints, cores: Masks, port: float, delay: float) -> float:
+    nodes = times.shape[0]
+    every = np.uint64(0)
+    for node in range(nodes):
+        every |= cores[node]
+    width = 0
+    while width < 64 and every >> np.uint64(width):
+        width += 1
+    head = np.empty(width, np.int64)
+    for c in range(width):
+        head[c] = _next(cores, c, 0)
+    busy = np.uint64(0)
     finish = np.full(nodes, -1.0)
     left, speed = times.copy(), np.ones(nodes)
-    running = np.empty(cores, np.int64)
+    running = np.empty(max(1, width), np.int64)
     count, done, now = 0, 0, 0.0
     while done < nodes:
         wake = np.inf
-        for c in range(cores):
-            if busy[c] or head[c] == first_queue[c + 1]:
+        for c in range(width):
+            node = head[c]
+            if node == nodes or busy & cores[node]:
                 continue
-            node = queue[head[c]]
             ready = 0.0
-            for k in range(first_core[node], first_core[node + 1]):
-                if busy[core[k]] or queue[head[core[k]]] != node:
+            for other in range(width):
+                if (cores[node] >> np.uint64(other)) & np.uint64(1) and head[other] != node:
                     ready = np.inf
-            for k in range(first_before[node], first_before[node + 1]):
+            for k in range(first[node], first[node + 1]):
                 source = before[k]
                 if finish[source] < 0.0:
                     ready = np.inf
                 else:
-                    ready = max(ready, finish[source] + (0.0 if _same(source, node, first_core, core) else delay))
+                    # on one core, the same, there is nothing to wait for but the queue
+                    alone = cores[source] == cores[node] and cores[node] & (cores[node] - np.uint64(1)) == 0
+                    ready = max(ready, finish[source] + (0.0 if alone else delay))
             if ready > now:
                 wake = min(wake, ready)
                 continue
-            for k in range(first_core[node], first_core[node + 1]):
-                busy[core[k]] = True
+            busy |= cores[node]
             running[count] = node
             count += 1
         _share(running[:count], times, moved, port, speed)
@@ -99,18 +109,12 @@ def _replay(
                 continue
             finish[node] = now
             done += 1
-            for k in range(first_core[node], first_core[node + 1]):
-                busy[core[k]] = False
-                head[core[k]] += 1
+            busy &= ~cores[node]
+            for c in range(width):
+                if head[c] == node:
+                    head[c] = _next(cores, c, node + 1)
         count = kept
     return now
-
-
-@njit(cache=True)
-def _same(a: int, b: int, first_core: Ints, core: Ints) -> bool:
-    """Whether both run on one core, the same: nothing to wait for but the queue."""
-    i, j = first_core[a], first_core[b]
-    return first_core[a + 1] == i + 1 and first_core[b + 1] == j + 1 and core[i] == core[j]
 
 
 @njit(cache=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from compiler.derive.gene import Genome
 from compiler.place.listing import Widths
+from compiler.place.replay import Ints, Wiring, wired
 from compiler.tile.spec import Unit
 
 Cores = tuple[int, ...]
@@ -19,6 +23,21 @@ def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
     segment = [i for i, gene in enumerate(genome) for _ in range(gene.start, gene.stop)]
     pairs = {(segment[source], segment[k]) for k, sources in unit.producers.items() for source in sources}
     return sorted((a, b) for a, b in pairs if a != b)
+
+
+def segment_wiring(unit: Unit, starts: Sequence[int]) -> Wiring:
+    """The same edges for segments that begin at `starts`, ascending from 0."""
+    source, target = _kernel_edges(unit)
+    at = np.array(starts, np.int64)
+    before, after = (np.searchsorted(at, kernels, "right") - 1 for kernels in (source, target))
+    apart = before != after
+    return wired(len(starts), before[apart], after[apart])
+
+
+@lru_cache(maxsize=16)
+def _kernel_edges(unit: Unit) -> tuple[Ints, Ints]:
+    pairs = [(source, k) for k, sources in unit.producers.items() for source in sources]
+    return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
 
 def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:

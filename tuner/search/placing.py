@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, widths
-from compiler.place.clusters import contract, linear_clusters
+from compiler.place.clusters import Quotient, contract, linear_clusters
 from compiler.place.dag import Dag
 from compiler.place.listing import Widths, allocate, list_schedule
-from compiler.place.replay import replayed
-from compiler.place.segments import Cores, segment_edges, share_out
-from compiler.place.stages import Partition, Pruning, Stage, partition, reachable
+from compiler.place.replay import Wiring, core_masks, replayed
+from compiler.place.segments import Cores, segment_edges, segment_wiring, share_out
+from compiler.place.stages import Partition, Pruning, Stage, States, partition, reachable
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT
 from tuner.config import Placement
@@ -52,14 +52,15 @@ class Pieces:
     times: tuple[Widths, ...]
     moved: tuple[dict[int, int], ...]
     edges: tuple[tuple[int, int], ...]
+    wiring: Wiring
     cores: int
     port: float
     delay: int
 
     @cached_property
     def dag(self) -> Dag:
-        """With times on one core."""
-        return Dag.of([times[1] for times in self.times], self.edges)
+        """With times on the fewest cores that are known."""
+        return Dag.of([times[min(times)] for times in self.times], self.edges)
 
     def genome(self, placed: Sequence[Cores]) -> Genome:
         """The best genes for the cores that each segment was given."""
@@ -67,21 +68,23 @@ class Pieces:
 
     def expected(self, placed: Sequence[Cores]) -> float:
         """Cycles of the program."""
-        times = [times[len(cores)] for times, cores in zip(self.times, placed, strict=True)]
-        moved = [moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)]
-        return replayed(times, moved, self.edges, placed, self.port, self.delay)
+        times = np.array([times[len(cores)] for times, cores in zip(self.times, placed, strict=True)], np.float64)
+        moved = np.array([moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)], np.float64)
+        return replayed(times, moved, self.wiring, core_masks(placed), self.port, self.delay)
 
 
 @dataclass(frozen=True)
 class Staged:
     """Stages of clusters of segments, as placed genomes.
 
-    genome: the stages' own cores.  listed: list schedules with as many cores for each segment.
+    stages: genes of each, in the order in which they run.  genome: all of them.
+    listed: list schedules with as many cores for each segment.
     clusters: nodes of the graph that was partitioned.
     """
 
     partition: Partition
     clusters: int
+    stages: tuple[Genome, ...]
     genome: Genome
     listed: tuple[Genome, ...]
 
@@ -99,14 +102,16 @@ class Placer:
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
         """float64 [levels] of a program.  cycles: float64 [segments, levels], each alone.  border: what overlapping saves one of them."""
-        edges, moved = segment_edges(self.unit, genome), [self.table.moved(gene) for gene in genome]
-        placed = [gene.cores for gene in genome]
+        wiring = segment_wiring(self.unit, [gene.start for gene in genome])
+        moved = np.array([self.table.moved(gene) for gene in genome], np.float64)
+        cores = core_masks([gene.cores for gene in genome])
         prices = np.maximum(cycles - border, 0.5 * cycles)
-        found = [replayed(prices[:, level], moved, edges, placed, port, self.delay) for level, port in enumerate(self.ports)]
-        return np.array(found)
+        return np.array(
+            [replayed(prices[:, level].copy(), moved, wiring, cores, port, self.delay) for level, port in enumerate(self.ports)]
+        )
 
     def pieces(self, cut: Cut, level: int, border: float) -> Pieces | None:
-        """The pieces of a cut; None where a segment was never measured on one core.  A wider form that takes no less is left out."""
+        """The pieces of a cut; None where a segment was never measured.  A wider form that takes no less is left out."""
         genes, times, moved = [], [], []
         for start, stop in cut:
             by_width: dict[int, Gene] = {}
@@ -116,18 +121,19 @@ class Placer:
                 price = 0 if found is None else round(max(found[0] - border, 0.5 * found[0]))
                 if found is not None and price < min(cycles.values(), default=price + 1):
                     by_width[width], cycles[width] = found[1], price
-            if 1 not in by_width:
+            if not by_width:
                 return None
             genes.append(by_width)
             times.append(cycles)
             moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
-        edges = segment_edges(self.unit, tuple(by_width[1] for by_width in genes))
-        return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), self.cores, self.ports[level], self.delay)
+        edges = segment_edges(self.unit, tuple(by_width[min(by_width)] for by_width in genes))
+        wiring = segment_wiring(self.unit, [start for start, _ in cut])
+        return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
 
     def proposals(
         self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
     ) -> list[Genome]:
-        """Placed genomes for a level, none of those in `known`: the cover on all cores, descents, list schedules, each the fastest first.
+        """Placed genomes for a level, none of those in `known`: covers on all cores and on one, descents, list schedules.
 
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
@@ -135,6 +141,7 @@ class Placer:
         for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4), (0.0, 2)):
             covers.append(self.table.cover(level, border, noise, rng, longest, width=1))
         wide, *others = [None if cover is None else cover[0] for cover in covers]
+        narrow = others[1]
         cuts = [cut_of(genome) for genome in (*others, *good) if genome is not None]
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
         listed = sorted(placed for found in pieces for placed in self.listed(found))
@@ -143,13 +150,13 @@ class Placer:
         for start in starts if self.config.descent else ():
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
-                descents.append(descent.improved(start, self.config.descent))
-        out = [*([] if wide is None else [wide]), *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
-        return [genome for genome in dict.fromkeys(out) if genome not in known]
+                descents.append(descent.improved(start, self.config.descent // len(self.ports)))
+        out = [wide, narrow, *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
+        return [genome for genome in dict.fromkeys(out) if genome is not None and genome not in known]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""
-        settled = (allocate(pieces.dag, pieces.times, self.cores), [1] * len(pieces.dag), None)
+        settled = (allocate(pieces.dag, pieces.times, self.cores), [min(times) for times in pieces.times], None)
         placed = [
             list_schedule(pieces.dag, pieces.times, self.cores, self.delay, chosen, in_order).cores
             for chosen in settled
@@ -158,12 +165,15 @@ class Placer:
         return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
 
     def staged(self, pieces: Pieces, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> Staged | None:
-        """The cheapest stages of linear clusters of segments; None where more sets of them can remain than the configuration allows."""
-        paths = linear_clusters(pieces.dag, self.delay) if clustered else []
-        quotient = contract(pieces.dag, paths, pieces.dag.span)
+        """The cheapest stages of linear clusters of segments.
+
+        None where more sets of them can remain than the configuration allows, or a segment is not known on one core.
+        """
+        if any(1 not in times for times in pieces.times):
+            return None
+        quotient = self.quotient(pieces, clustered)
         clusters = quotient.clusters
-        pruning = Pruning(self.config.group_clusters, self.config.groups)
-        states = reachable(quotient.dag, pruning, self.config.states, self.config.states * 16)
+        states = self.states(quotient)
         if states is None:
             return None
         times = [_together([pieces.times[i] for i in cluster]) for cluster in clusters]
@@ -171,7 +181,8 @@ class Placer:
 
         def placed(stage: Stage) -> dict[int, Cores]:
             chosen = share_out(stage, times, self.cores)
-            return {i: cores for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c]}
+            groups = ((i, cores) for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c])
+            return {i: cores[: _fastest(pieces.times[i], len(cores))] for i, cores in groups}
 
         def bound(stage: Stage) -> int:
             load = [0] * self.cores
@@ -184,13 +195,23 @@ class Placer:
             return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], measure, level)
 
         found = partition(quotient.dag, states, ask, bound, self.config.stages)
-        where: dict[int, Cores] = {}
-        for stage in found.stages:
-            where |= placed(stage)
-        chosen = tuple(where[i] for i in range(len(pieces.dag)))
-        narrow = [len(cores) for cores in chosen]
-        again = [list_schedule(pieces.dag, pieces.times, self.cores, self.delay, narrow, in_order).cores for in_order in (False, True)]
-        return Staged(found, len(clusters), pieces.genome(chosen), tuple(pieces.genome(cores) for cores in dict.fromkeys(again)))
+        where = {i: (cores, at) for at, stage in enumerate(found.stages) for i, cores in placed(stage).items()}
+        chosen = [where[i][0] for i in range(len(pieces.dag))]
+        genome = pieces.genome(chosen)
+        stages = [tuple(gene for i, gene in enumerate(genome) if where[i][1] == at) for at in range(len(found.stages))]
+        settled = [len(cores) for cores in chosen]
+        again = [list_schedule(pieces.dag, pieces.times, self.cores, self.delay, settled, in_order).cores for in_order in (False, True)]
+        listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(again))
+        return Staged(found, len(clusters), tuple(stages), genome, listed)
+
+    def quotient(self, pieces: Pieces, clustered: bool = True) -> Quotient:
+        """Linear clusters of the pieces, contracted as far as the longest path stays what it is; or the pieces themselves."""
+        return contract(pieces.dag, linear_clusters(pieces.dag, self.delay) if clustered else [], pieces.dag.span)
+
+    def states(self, quotient: Quotient) -> States | None:
+        """What the search for stages visits; None where that is more than the configuration allows."""
+        pruning = Pruning(self.config.group_clusters, self.config.groups)
+        return reachable(quotient.dag, pruning, self.config.states, self.config.states * 16)
 
     def _measured(
         self, pieces: Pieces, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], measure: MeasureStages, level: int
@@ -216,6 +237,11 @@ class Placer:
 
 
 def _together(times: Sequence[Widths]) -> Widths:
-    """Cycles of pieces one after the other, on so many cores as all of them have times for."""
-    common = set[int].intersection(*(set(t) for t in times))
-    return {width: sum(t[width] for t in times) for width in sorted(common)}
+    """Cycles of pieces one after the other on so many cores, of which each uses as many as make it fastest."""
+    every = set[int].union(*(set(t) for t in times))
+    return {width: sum(t[_fastest(t, width)] for t in times) for width in sorted(every)}
+
+
+def _fastest(times: Widths, cores: int) -> int:
+    """On how many of so many cores a piece is fastest, the fewest of several."""
+    return min((width for width in times if width <= cores), key=lambda width: (times[width], width))

@@ -87,7 +87,7 @@ class Search:
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
         self.moves = allowed(off)
-        self.placer = Placer(self.table, levels, config.placement) if several and use.placement else None
+        self.placer = Placer(self.table, levels, config.placement) if several and use.placement and use.covers else None
         self.several = len(widths(unit)) if several else 1  # numbers of cores that a segment may run on
         self._staged: list[Genome] = []  # what stages led to in this generation
 
@@ -130,6 +130,9 @@ class Search:
         if not bests:
             return
         near, looked_at = [genome for genome, _ in bests], segments.candidates * self.several
+        if self.placer is not None:
+            wide = [self.table.cover(level, self.border[level], width=self.unit.machine.cores) for level in range(len(self.levels))]
+            near += [cover[0] for cover in wide if cover is not None]
         pool = self._wanted(propose(self.unit, self.table, near, looked_at, self.rng, self.moves))
         raws = self._features(measure, pool)
         pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
@@ -184,7 +187,7 @@ class Search:
         wanted: list[Genome] = []
         if number == 0:
             self._find_stages(measure)
-        for placed in self._proposed_by_placement(island)[: count // 2]:
+        for placed in self._proposed_by_placement(island)[: count // (4 if number % 2 else 2)]:
             self._take(placed, wanted)
         for genome in self._proposed_by_table(number, island):
             self._take(genome, wanted)
@@ -244,18 +247,23 @@ class Search:
             wanted.append(genome)
 
     def _proposed_by_table(self, number: int, island: Island) -> Iterator[Genome | None]:
-        """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome."""
+        """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
+
+        Where segments are placed, every other island hears of covers on all cores: a chain of operators has nothing better, and a cover of
+        any widths does not know what changing between them costs.
+        """
+        width = self.unit.machine.cores if self.placer is not None and number % 2 else None
         if number == 0:
             yield self.table.singles()
         if not self.config.use.covers:
             return
         for border in (1.0, 0.5, 0.0, 1.5):
             for level in self._level_order():
-                found = self.table.cover(level, border * self.border[level])
+                found = self.table.cover(level, border * self.border[level], width=width)
                 yield found[0] if found else None
         for _ in range(2):
             for level in self._level_order():
-                found = self.table.cover(level, self.border[level], 0.02, island.rng)
+                found = self.table.cover(level, self.border[level], 0.02, island.rng, width=width)
                 yield found[0] if found else None
 
     def _retimed(self, island: Island) -> Iterator[Genome | None]:

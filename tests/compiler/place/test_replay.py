@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.place.dag import Dag
 from compiler.place.listing import list_schedule
-from compiler.place.replay import replayed
+from compiler.place.replay import core_masks, wired
+from compiler.place.replay import replayed as replayed_arrays
 from tests.graphs_of_work import cell, dags
 
 PLENTY = 1e9
+
+
+def replayed(
+    times: Sequence[int],
+    moved: Sequence[float],
+    edges: Sequence[tuple[int, int]],
+    placed: Sequence[tuple[int, ...]],
+    port: float,
+    delay: float = 0.0,
+) -> float:
+    before, after = (np.array([edge[end] for edge in edges], np.int64) for end in (0, 1))
+    wiring = wired(len(times), before, after)
+    return replayed_arrays(np.array(times, np.float64), np.array(moved, np.float64), wiring, core_masks(placed), port, delay)
 
 
 def on(dag: Dag, placed: list[tuple[int, ...]], delay: int = 0) -> float:
@@ -63,3 +79,8 @@ def test_what_takes_no_time_is_no_obstacle() -> None:
     assert replayed([0, 5, 0], [0, 0, 3], [(0, 1), (1, 2)], [(0,), (1,), (0,)], 1.0) == 5
     assert replayed([], [], [], [], 1.0) == 0
     assert not math.isnan(replayed([0, 0], [1, 1], [], [(0,), (1,)], 1.0))
+
+
+def test_edges_may_come_twice_and_cores_need_not_start_at_0() -> None:
+    assert replayed([4, 5], [0, 0], [(0, 1), (0, 1)], [(62,), (63,)], 1.0, 3) == 12
+    assert replayed([4, 5], [0, 0], [], [(62, 63), (63,)], 1.0, 3) == 9

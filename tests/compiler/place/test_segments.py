@@ -6,7 +6,7 @@ import pytest
 
 from compiler.derive.gene import Gene, single_operators
 from compiler.derive.plan import Infeasible
-from compiler.place.segments import segment_edges, share_out
+from compiler.place.segments import segment_edges, segment_wiring, share_out
 from compiler.tile.spec import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
@@ -24,6 +24,10 @@ def test_edges_are_producers_and_consumers() -> None:
     assert set(segment_edges(unit, merged)) <= expected
     assert (1, 2) in segment_edges(unit, merged)
     assert segment_edges(unit, (Gene(0, last),)) == []
+    for cut in (genome, merged, (Gene(0, last),)):
+        wiring = segment_wiring(unit, [gene.start for gene in cut])
+        found = [(int(a), i) for i in range(len(cut)) for a in wiring.before[wiring.first[i] : wiring.first[i + 1]]]
+        assert sorted(found) == segment_edges(unit, cut)
 
 
 def test_groups_beside_each_other() -> None:

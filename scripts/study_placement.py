@@ -1,0 +1,327 @@
+"""Several cores: what placement brings over one core, and over every segment on all cores; barriers against flags; what clustering saves.
+
+Three searches of the same number of measured programs, for every network, machine and seed:
+
+  one     everything on core 0, which has the DDR port to itself (use.cores=false);
+  all     every segment split over all cores, as far as it has rows, and tuned so: cuts, blocks, tilings (parallelism inside operators);
+  placed  any cores: placement and moves propose (the default).
+
+`placed` looks at one-core and all-core programs as well, on the same budget, so nothing but the search itself makes it no worse.  All three
+use the first estimate of segments in place of a cost model, so no run learns from another.
+
+    python scripts/study_placement.py --out placement.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from compiler.derive.gene import Gene, Genome, realise_all, spread, working_cores
+from compiler.derive.plan import Infeasible
+from compiler.frontend import load_model, lower
+from compiler.frontend.zoo import MADE, PREFIX, resolve
+from compiler.pipeline import Compiler
+from compiler.place.bounds import bounds
+from compiler.place.dag import Dag
+from compiler.place.segments import segment_edges
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.timing import simulate_levels
+from tuner.candidate import text_digest
+from tuner.commands.text import print_table
+from tuner.config import TuneConfig, load_config
+from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
+from tuner.search.champions import Champions
+from tuner.search.placing import Placer, cut_of
+from tuner.search.population import Individual
+from tuner.search.search import Question, Reply, Search
+
+THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
+OVER_ONE, OVER_ALL = 1.6, 1.05  # the goals
+CYCLES, READ, WRITTEN = (COLUMNS.index(name) for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes"))
+BUSY = [COLUMNS.index(f"busy_{name}_cycles") for name in ("mte1", "mte2", "mte3", "cube", "vector", "fixpipe")]
+
+
+class Spent(Exception):
+    """The budget."""
+
+
+@dataclass
+class Direct:
+    """A `Measure` in this process, which counts what `tuner.runner` counts.  known: answers that earlier searches of the unit got."""
+
+    evaluator: Evaluator
+    budget: int
+    known: dict[Ask, Answer]
+    champions: Champions = field(default_factory=lambda: Champions(1))
+    tasks: set[str] = field(default_factory=set)
+
+    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
+        return [self._reply(question) for question in questions]
+
+    def _reply(self, question: Question) -> Reply:
+        if self.champions.programs == self.budget:
+            raise Spent
+        ask = question.ask
+        answer = self.known.get(ask)
+        if answer is None:
+            answer = self.known[ask] = self.evaluator.answer(ask)
+        task = text_digest(f"{ask.kind}:{answer.payload}") if ask.measure and answer.payload else ""
+        if task and task not in self.tasks:
+            self.tasks.add(task)
+            if ask.kind == "program":
+                self.champions.programs += 1
+                if answer.values is not None:
+                    self.champions.note(Individual(ask.genome, answer.values[:, CYCLES].copy(), task))
+        return Reply(question, answer, task)
+
+
+class OnAllCores(Search):
+    """Every segment on all cores; an operator alone on fewer where it has not the rows for all."""
+
+    def _permitted(self, gene: Gene) -> Gene:
+        gene = super()._permitted(gene)
+        wide = spread(self.unit, (gene._replace(cores=(0,)),))[0]
+        if len(wide.cores) > 1 or gene.stop - gene.start == 1:
+            return wide
+        # does not fit so: what repairs it, cuts it
+        cores = tuple(range(self.unit.machine.cores))
+        return gene._replace(cores=cores, blocks=max(gene.blocks, len(cores)))
+
+    def _measure_segments(self, measure: Any, genes: list[Gene], predicted: Any = None) -> None:
+        super()._measure_segments(measure, [self._permitted(gene) for gene in genes], predicted)
+
+
+MODES: dict[str, tuple[type[Search], tuple[str, ...]]] = {
+    "one": (Search, ("use.cores=false",)),
+    "all": (OnAllCores, ("use.placement=false",)),
+    "placed": (Search, ()),
+}
+
+
+def opened(name: str, machine: Machine) -> Unit:
+    """A network by its name, on a machine, without its weights' values."""
+    path, seed = resolve(Path(name), None)
+    return make_unit(lower(load_model(path, random_weights=seed)), machine, DataType.float16).without_values()
+
+
+def machine_of(base: str, text: str) -> Machine:
+    """`4x268`: the base machine with 4 cores, which share 268 bytes per cycle of DDR."""
+    cores, _, port = text.partition("x")
+    if not (cores.isdigit() and port.isdigit() and int(cores) > 1 and int(port) > 0):
+        raise BadInputError(f"--shapes {text}: expected CORESxBYTES, such as 2x67, with 2 cores or more")
+    return load_machine(f"{base}:cores={cores},ddr.bytes_per_cycle={port}")
+
+
+def searched(mode: str, evaluator: Evaluator, known: dict[Ask, Answer], candidates: int, seed: int) -> tuple[Direct, Search]:
+    """One search, until its programs are measured."""
+    kind, overrides = MODES[mode]
+    measure = Direct(evaluator, candidates, known)
+    search = kind(evaluator.unit, evaluator.levels, load_config(None, ["use.cost_model=false", *overrides]), seed, {})
+    idle = 0
+    try:
+        while idle < 10:
+            before = len(measure.tasks)
+            for _ in search.step(measure):
+                pass
+            idle = idle + 1 if len(measure.tasks) == before else 0
+    except Spent:
+        pass
+    return measure, search
+
+
+def study(name: str, machine: Machine, candidates: int, seeds: int) -> dict[str, Any]:
+    """A row: medians over the seeds."""
+    begun = time.monotonic()
+    unit = opened(name, machine)
+    evaluator, known = Evaluator(unit, ("none",)), dict[Ask, Answer]()
+    found: dict[str, list[int]] = {mode: [] for mode in MODES}
+    tasks: dict[str, list[int]] = {mode: [] for mode in MODES}
+    gaps, moved, last = list[float](), list[int](), None
+    for seed in range(seeds):
+        for mode in MODES:
+            measure, search = searched(mode, evaluator, known, candidates, seed)
+            best = measure.champions.best[0]
+            assert best is not None
+            found[mode].append(int(best.cycles[0]))
+            tasks[mode].append(len(measure.tasks))
+            if mode == "placed":
+                as_compiled(unit, best)
+                gap, port_cycles = gap_of(search, evaluator, best.genome, found[mode][-1])
+                gaps.append(gap)
+                moved.append(port_cycles)
+                last = search
+    assert last is not None
+    cycles = {mode: round(median(values)) for mode, values in found.items()}
+    short = name.removeprefix(MADE).removeprefix(PREFIX)
+    row: dict[str, Any] = {"network": short, "cores": machine.cores, "ddr": machine.ddr.bytes_per_cycle}
+    row |= {f"{mode}_cycles": value for mode, value in cycles.items()}
+    row |= {"over_one": cycles["one"] / cycles["placed"], "over_all": cycles["all"] / cycles["placed"]}
+    row |= {"worst_over_all": min(a / p for a, p in zip(found["all"], found["placed"], strict=True))}
+    row |= {"gap": median(gaps), "port_share": median(m / c for m, c in zip(moved, found["placed"], strict=True))}
+    row |= {f"{mode}_tasks": round(median(values)) for mode, values in tasks.items()}
+    row |= staged(last, evaluator)
+    return row | {"candidates": candidates, "seeds": seeds, "wall_s": round(time.monotonic() - begun, 1)}
+
+
+def as_compiled(unit: Unit, best: Individual) -> None:
+    """The champion's own streams take what it was measured to take."""
+    plan = realise_all(unit, best.genome)
+    assert not isinstance(plan, Infeasible)
+    program = Compiler(unit).compile(plan)
+    assert not isinstance(program, Infeasible)
+    cycles = simulate_levels(program, unit.machine, ("none",))["none"].cycles
+    if cycles != best.cycles[0]:
+        raise RuntimeError(f"{unit.graph.name}: a champion of {best.cycles[0]} cycles takes {cycles} when it is compiled")
+
+
+def gap_of(search: Search, evaluator: Evaluator, genome: Genome, cycles: int) -> tuple[float, int]:
+    """By how much a program is longer than the bound of its own segments, and cycles in which the port moves its bytes.
+
+    A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.
+    """
+    times = []
+    for gene in genome:
+        values = evaluator.answer(Ask("segment", (gene,))).values
+        assert values is not None
+        width = len(working_cores(search.unit, gene))
+        times.append({width: -(-int(values[0, BUSY].max()) // width)})
+    dag = Dag.of([next(iter(t.values())) for t in times], segment_edges(search.unit, genome))
+    values = evaluator.answer(Ask("program", genome)).values
+    assert values is not None
+    moved, machine = int(values[0, [READ, WRITTEN]].sum()), search.unit.machine
+    found = bounds(dag, times, machine.cores, moved, machine.ddr.bytes_per_cycle)
+    return found.gap(cycles), found.bandwidth
+
+
+def placer_of(search: Search) -> Placer:
+    assert search.placer is not None
+    return search.placer
+
+
+def staged(search: Search, evaluator: Evaluator) -> dict[str, Any]:
+    """Stages of the cheapest covers by segments of one and of two operators: barriers, flags, and states with and without clusters.
+
+    With barriers: the sum of its stages, each measured from idle cores to idle cores.  By flags: the same segments on the same cores as a
+    program.  Listed: the best of the list schedules of the cut.
+    """
+    placer, border = placer_of(search), float(search.border[0])
+    out: dict[str, Any] = {}
+
+    def measured(kind: Any, genome: Genome) -> int:
+        values = evaluator.answer(Ask(kind, genome)).values
+        assert values is not None
+        return int(values[0, CYCLES])
+
+    for longest in (1, 2):
+        cover = search.table.cover(0, border, longest=longest, width=1)
+        pieces = None if cover is None else placer.pieces(cut_of(cover[0]), 0, border)
+        keys = ("segments", "states", "states_without", "stages_measured", "barriers_cycles", "flags_cycles", "listed_cycles")
+        row: dict[str, Any] = dict.fromkeys(keys)
+        if pieces is not None:
+            row |= {"segments": len(pieces.dag), "listed_cycles": min(measured("program", genome) for _, genome in placer.listed(pieces))}
+            without = placer.states(placer.quotient(pieces, clustered=False))
+            row["states_without"] = None if without is None else len(without.sets)
+            found = placer.staged(pieces, lambda stages: [stage_cycles(evaluator, genes) for genes in stages], 0, border)
+            if found is not None:
+                row |= {"states": found.partition.states, "stages_measured": found.partition.measured}
+                row["barriers_cycles"] = sum(measured("stage", genes) for genes in found.stages)
+                row["flags_cycles"] = min(measured("program", genome) for genome in (found.genome, *found.listed))
+        out |= {f"{key}_{longest}": value for key, value in row.items()}
+    return out
+
+
+def stage_cycles(evaluator: Evaluator, genes: Genome) -> Any:
+    values = evaluator.answer(Ask("stage", genes)).values
+    return None if values is None else values[:, CYCLES]
+
+
+def report(rows: list[dict[str, Any]], limit: int) -> None:
+    """The table of placements, of stages, and the goals with what was reached."""
+    names = ["<network", "cores", "DDR B/cycle", "one", "all", "placed", "over one", "over all", "worst seed", "gap to bound", "port busy"]
+    print_table(
+        names,
+        [
+            [r["network"], r["cores"], r["ddr"], r["one_cycles"], r["all_cycles"], r["placed_cycles"]]
+            + [f"{r['over_one']:.2f}", f"{r['over_all']:.3f}", f"{r['worst_over_all']:.3f}", f"{r['gap']:+.1%}", f"{r['port_share']:.0%}"]
+            for r in rows
+        ],
+    )
+    print("\nstages of segments of at most so many operators: DP with barriers, the same by flags, list schedules alone")
+    names = ["<network", "cores", "DDR B/cycle", "operators", "segments", "states", "unclustered", "measured"]
+    print_table(
+        [*names, "barriers", "flags", "gain", "listed"],
+        [
+            [r["network"], r["cores"], r["ddr"], n, r[f"segments_{n}"]]
+            + [_states(r[f"{key}_{n}"], limit) for key in ("states", "states_without")]
+            + [r[f"stages_measured_{n}"], r[f"barriers_cycles_{n}"], r[f"flags_cycles_{n}"], _over(r, n), r[f"listed_cycles_{n}"]]
+            for r in rows
+            for n in (1, 2)
+        ],
+    )
+    print("\ngoals")
+    two = [r for r in rows if r["cores"] == 2]
+    for r in two:
+        verdict = "reached" if r["over_one"] >= OVER_ONE else f"not reached; the port is busy {r['port_share']:.0%} of the time"
+        case = f"{r['network']}, 2 cores, {r['ddr']} B/cycle"
+        print(f"  {case}: {r['over_one']:.2f} over one core (goal {OVER_ONE} where bandwidth permits): {verdict}")
+    least = min(rows, key=lambda r: r["over_all"])
+    print(f"  least over all cores: {least['over_all']:.3f} ({least['network']}, {least['cores']} cores; goal: never below 1)")
+    better = {r["network"] for r in rows if r["over_all"] >= OVER_ALL}
+    print(f"  at least {OVER_ALL} over all cores on {len(better)} networks ({', '.join(sorted(better)) or 'none'}; goal: two)")
+    most = max(rows, key=lambda r: r["over_all"])
+    print(
+        f"  most over all cores: {most['over_all'] - 1:+.2%} ({most['network']}, {most['cores']} cores, {most['ddr']} B/cycle); "
+        f"the thesis has up to {THESIS}%, on its machine and networks"
+    )
+
+
+def _states(count: int | None, limit: int) -> str:
+    return f"> {limit:,}" if count is None else f"{count:,}"
+
+
+def _over(row: dict[str, Any], longest: int) -> str:
+    barriers, flags = row[f"barriers_cycles_{longest}"], row[f"flags_cycles_{longest}"]
+    return "" if barriers is None else f"{barriers / flags:.3f}"
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="CSV of the rows.")] = None,
+    networks: Annotated[str, typer.Option(help="Comma-separated: light:NAME, made:NAME or files.")] = (
+        "made:inception_v3,made:nasnet_mobile,light:squeezenet,made:randwire"
+    ),
+    machine: Annotated[str, typer.Option(help="Machine whose cores are used.")] = "ascend310",
+    shapes: Annotated[str, typer.Option(help="Comma-separated CORESxBYTES: cores, and bytes per cycle of the DDR that they share.")] = (
+        "2x67,2x134,4x268"
+    ),
+    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each search.")] = 48,
+    seeds: Annotated[int, typer.Option(min=1, help="Searches of each kind; medians are reported.")] = 3,
+) -> None:
+    """Print the tables; every network with every shape, one after the other."""
+    rows = []
+    for name in networks.split(","):
+        for shape in shapes.split(","):
+            rows.append(study(name, machine_of(machine, shape), candidates, seeds))
+            r = rows[-1]
+            typer.echo(f"{r['network']} {shape}: over one {r['over_one']:.2f}, over all {r['over_all']:.3f}, {r['wall_s']} s", err=True)
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                with out.open("w", newline="") as file:
+                    writer = csv.DictWriter(file, r)
+                    writer.writeheader()
+                    writer.writerows(rows)
+    config: TuneConfig = load_config()
+    report(rows, config.placement.states)
+
+
+if __name__ == "__main__":
+    typer.run(main)

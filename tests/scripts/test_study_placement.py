@@ -1,0 +1,63 @@
+"""The study of placement on a small network: it runs, and its table is consistent."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tuning import save_small
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_placement.py"
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1]), "NO_COLOR": "1"}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, str]]]:
+    """Its output, and the rows of the CSV."""
+    folder = tmp_path_factory.mktemp("study")
+    out = folder / "deep" / "placement.csv"
+    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "16", "--seeds", "1"]
+    done = run(folder, *arguments, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    with out.open(newline="") as file:
+        return done.stdout, list(csv.DictReader(file))
+
+
+def test_a_row_for_every_shape(found: tuple[str, list[dict[str, str]]]) -> None:
+    rows = found[1]
+    assert [(row["cores"], row["ddr"]) for row in rows] == [("2", "134"), ("4", "268")]
+    for row in rows:
+        one, every, placed = (int(row[f"{mode}_cycles"]) for mode in ("one", "all", "placed"))
+        assert float(row["over_one"]) == pytest.approx(one / placed)
+        assert float(row["over_all"]) == pytest.approx(every / placed)
+        assert placed < 1.05 * min(one, every), "it looks at their programs, too"
+        assert float(row["gap"]) >= 0, "nothing is below the bound of its segments"
+        assert 0 < float(row["port_share"]) <= 1
+        for n in (1, 2):
+            assert int(row[f"states_{n}"]) <= int(row[f"states_without_{n}"])
+            assert int(row[f"stages_measured_{n}"]) > 0
+            assert int(row[f"flags_cycles_{n}"]) <= int(row[f"barriers_cycles_{n}"]) * 1.05
+
+
+def test_tables_and_goals_are_printed(found: tuple[str, list[dict[str, str]]]) -> None:
+    text, rows = found
+    for part in ("over all", "unclustered", "barriers", "goals", "28.98%"):
+        assert part in text
+    least = min(float(row["over_all"]) for row in rows)
+    assert f"least over all cores: {least:.3f}" in text
+
+
+def test_a_shape_that_is_none_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, "--shapes", "1x67")
+    assert done.returncode != 0
+    assert "--shapes 1x67: expected CORESxBYTES" in done.stderr
