@@ -71,6 +71,8 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
         halo=halo,  # type: ignore[arg-type]
         cores=cores,
         sliding=bool(rng.integers(2)),
+        spread=bool(rng.integers(2)),
+        ahead_kib=int(rng.choice([0, 1, 8, 64])),
     )
 
 

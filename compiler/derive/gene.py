@@ -29,6 +29,7 @@ MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they sav
 _PREFETCH = (2, 1)
 ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
+AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
 _SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
@@ -39,7 +40,8 @@ class Gene(NamedTuple):
     weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed
     again may stay.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
-    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.  sliding: as in a plan.
+    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
+    sliding, spread, ahead_kib: as in a plan.
     """
 
     start: int
@@ -53,6 +55,8 @@ class Gene(NamedTuple):
     cores: tuple[int, ...] = (0,)
     cached: int = 0
     sliding: bool = False
+    spread: bool = True
+    ahead_kib: int = 0
 
 
 Genome = tuple[Gene, ...]
@@ -189,6 +193,8 @@ class _Fitting:
             halo=halo if "cache" in halo else (),
             cores=working_cores(self.unit, gene),
             sliding=gene.sliding,
+            spread=gene.spread,
+            ahead_kib=gene.ahead_kib,
         )
 
     def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
@@ -284,8 +290,11 @@ class Structures:
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
 
     def key(self, gene: Gene) -> Key:
-        """Equal keys cost the same: the structure, and everything of the gene but its place (of its cores: how many there are)."""
-        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
+        """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
+
+        `ahead_kib` is not in it: what it saves is between the segment and its predecessor.
+        """
+        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0)
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
         if gene.blocks == 1 and self.unit.storages[0].n == 1:

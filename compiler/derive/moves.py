@@ -10,7 +10,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, bits, block_counts, choice_count, whole_or, widths, working_cores
+from compiler.derive.gene import (
+    AHEAD_KIB,
+    MAX_SEGMENT,
+    WINDOWS,
+    Gene,
+    Genome,
+    bits,
+    block_counts,
+    choice_count,
+    whole_or,
+    widths,
+    working_cores,
+)
 from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
@@ -138,11 +150,22 @@ def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
 
 
 def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """A slot more or less for what is loaded."""
+    """A slot more or less for what is loaded; or room for the next operator's loads, given or taken."""
     i = _pick(genome, rng)
     gene = genome[i]
+    if gene.blocks == 1 or rng.random() < 0.3:
+        return None if gene.stop - gene.start == 1 else _swap(genome, i, gene._replace(spread=not gene.spread))
     slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
-    return None if gene.blocks == 1 or slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
+    return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
+
+
+def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """More or less of a segment's weights before its first tensor; the first segment has nobody to run ahead of."""
+    if len(genome) == 1:
+        return None
+    i = int(rng.integers(1, len(genome)))
+    others = [size for size in AHEAD_KIB if size != genome[i].ahead_kib]
+    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -199,6 +222,7 @@ MOVES: dict[str, Move] = {
     "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
+    "change_ahead": change_ahead,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_cores": change_cores,

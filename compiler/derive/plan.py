@@ -21,6 +21,7 @@ MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number wi
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
 MAX_CORES = 64  # of any machine
 
+MAX_AHEAD_KIB = 1 << 16
 MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
 Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
@@ -73,8 +74,11 @@ Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
-    """operators: names, consecutive in the topological order.  prefetch: slots per loaded tensor.
+    """operators: names, consecutive in the topological order.
 
+    prefetch: slots per loaded tensor.  spread: buffers of neighbouring operators lie apart where they fit, so that the next one's loads
+    need not wait for the last reads of this one.  ahead_kib: so much of its weights the segment loads before its first tensor
+    (`emit.ahead`).
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
@@ -89,6 +93,8 @@ class SegmentPlan(_Gene):
     tilings: tuple[Tiling, ...]
     halo: tuple[Halo, ...] = ()
     sliding: bool = False
+    spread: bool = True
+    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, VectorTiling
+from compiler.emit.ahead import order_ahead
 from compiler.emit.conv import PARITIES, PIXELS_K, PIXELS_N, WEIGHTS, ConvJob, emit_conv
 from compiler.emit.pixelwise import LayerNormJob, SoftmaxJob, emit_layer_norm, emit_softmax
 from compiler.emit.records import DDR, L1, MTE2, MTE3, UB, Code, Ints, Place, before_wrap, block_at, copy
@@ -85,8 +86,10 @@ def lower_segment(
     iterations = dealt(images * plan.blocks, share)
     if not _emit(emitter, sequence(blocks.stop - start, iterations)):
         return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
-    code = _slid(emitter, iterations) if plan.sliding and iterations else emitter.out[: emitter.at].copy()
-    return Lowered(code, places.peak_bytes)
+    code = _slid(emitter, iterations) if plan.sliding and iterations else emitter.out[: emitter.at]
+    if plan.ahead_kib:
+        code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
+    return Lowered(code.copy(), places.peak_bytes)
 
 
 def _slid(e: _Emitter, iterations: range) -> Code:

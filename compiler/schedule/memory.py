@@ -67,7 +67,7 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
         (Memory.UB, _ub_wishes(unit, plan, blocks), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
-        at, need = fit(wishes, have, 1, apart_rule(unit, blocks, plan.sliding, plan.window))
+        at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, wishes, need, have))
         if flip:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from compiler.schedule.blocks import Blocks
 from compiler.tile.space import tables
-from compiler.tile.spec import AnySpec, Piece, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, Piece, Unit
 from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
 from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, Engine, Machine
@@ -56,8 +56,8 @@ class Timetable(NamedTuple):
 
 
 def lane(spec: AnySpec) -> int:
-    """Who does the work.  What is not known to leave L0 alone belongs to the matrix unit, whose nodes never overlap."""
-    return VECTOR if isinstance(spec, PoolSpec | VectorSpec | SoftmaxSpec | ResampleSpec) else MATRIX
+    """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
+    return MATRIX if isinstance(spec, ConvSpec) else VECTOR
 
 
 def lanes(unit: Unit, blocks: Blocks) -> Ints:

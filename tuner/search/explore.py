@@ -46,7 +46,7 @@ def propose(
     """`count` genes (or fewer) that are not measured yet, from the covers (one per level)."""
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
-    every = list(moves.values())
+    every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
     singles = table.singles()
     for _ in range(count * 4):
         if len(out) >= count:

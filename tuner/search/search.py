@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key, Structures, gene_json, single_operators, widths
-from compiler.derive.moves import MOVES, random_genome, repaired
+from compiler.derive.moves import MOVES, change_ahead, random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import expected_cycles, scaled
 from compiler.tile.spec import Unit
@@ -80,6 +80,7 @@ class Search:
             ("change_window", use.window),
             ("toggle_halo", use.halo_cache),
             ("change_prefetch", use.prefetch),
+            ("change_ahead", use.prefetch),
             ("change_cores", several),
         )
         off = {name for name, on in moves if not on}
@@ -116,7 +117,7 @@ class Search:
         self._admit(self.islands[0], replies)
         # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
         first = self._wanted(first_genes(self.unit, self.table, self.config.use.halo_cache))
-        self._measure_segments(measure, unknown(self.table, [*genome, *first]))
+        self._measure_segments(measure, unknown(self.table, [*map(self._permitted, genome), *first]))
         return replies
 
     def _wanted(self, genes: list[Gene]) -> list[Gene]:
@@ -194,6 +195,8 @@ class Search:
         if self.generation == 0 or not island.members:
             for _ in range(count // 4):
                 self._take(tuple(map(self._permitted, random_genome(self.unit, island.rng))), wanted)
+        for genome in self._retimed(island):
+            self._take(genome, wanted)
         wanted += self._children(measure, island, count - len(wanted), set(wanted))
         fitting = []
         for whole in self._repaired(measure, wanted[:count]):
@@ -263,6 +266,18 @@ class Search:
                 found = self.table.cover(level, self.border[level], 0.02, island.rng, width=width)
                 yield found[0] if found else None
 
+    def _retimed(self, island: Island) -> Iterator[Genome | None]:
+        """The best program of a level, of each in turn, with other loads ahead of its borders: only whole programs show what that saves."""
+        if "change_ahead" not in self.moves or not island.members:
+            return
+        level = self._level_order()[self.generation % len(self.levels)]
+        best = min(island.members, key=lambda m: (int(m.cycles[level]), m.task)).genome
+        for steps in (1, 3):
+            changed = best
+            for _ in range(steps):
+                changed = change_ahead(self.unit, changed, island.rng) or changed
+            yield changed
+
     def _level_order(self) -> list[int]:
         return [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
 
@@ -329,7 +344,7 @@ class Search:
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.prefetch:
-            gene = gene._replace(prefetch=1)
+            gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else gene._replace(cores=(0,))
 
     def _repaired(self, measure: Measure, genomes: list[Genome]) -> list[Genome | None]:

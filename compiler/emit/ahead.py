@@ -1,0 +1,55 @@
+"""Weights that a segment asks for before its first tensor.
+
+Queues are in order: a segment's first tensor is there when its predecessor has stored it, and every load behind that one waits with it.
+Loads of constants depend on nobody, so some of them may come first, while the predecessor still computes: as many as find free buffers
+save time, and more delay the tensor.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.emit.records import DDR, L1, MTE2, UB, Code
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
+
+_ENGINE, _SRC, _S0 = isa.ENGINE, isa.SRC, isa.S0
+
+
+def order_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> NDArray[np.int64]:
+    """int64 [records]: the first loads of constants, `size_kib` of them at most, before everything else, which stays as it is.
+
+    Only loads into places that no earlier record touches, so that the records in this order still mean the same.
+    """
+    taken = np.zeros(len(code), np.bool_)
+    l1, ub = (np.zeros(machine.buffer_blocks(memory), np.bool_) for memory in (Memory.L1, Memory.UB))
+    _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, ub, taken)
+    return np.argsort(~taken, kind="stable")
+
+
+@njit(cache=True)
+def _take(code, constant_blocks, room, l1, ub, taken) -> None:  # type: ignore[no-untyped-def]
+    """Marks loads until one does not fit `room` blocks; l1, ub: what has been touched so far."""
+    ranges = np.empty((MAX_RANGES, 8), np.int64)
+    for i in range(code.shape[0]):
+        fresh, size = True, 0
+        for r in range(accesses(code, i, ranges)):
+            memory, write, first, length, runs, stride, groups, group_stride = ranges[r]
+            if memory != L1 and memory != UB:
+                continue
+            touched = l1 if memory == L1 else ub
+            for g in range(groups):
+                for k in range(runs):
+                    at = first + g * group_stride + k * stride
+                    fresh = fresh and not touched[at : at + length].any()
+                    touched[at : at + length] = True
+            if write:
+                size += groups * runs * length
+        if code[i, _ENGINE] == MTE2 and code[i, _SRC] == DDR and code[i, _S0] < constant_blocks and fresh:
+            if size > room:
+                return
+            room -= size
+            taken[i] = True

@@ -1,0 +1,39 @@
+"""The study of windows on a small model: it runs, and its table is consistent."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+
+from simulator.npu.machine import load_machine
+from tests.models import small_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_row_for_every_level_and_seed(tmp_path: Path) -> None:
+    model = tmp_path / "inception.onnx"
+    onnx.save(small_model("inception_block"), model)
+    command = [sys.executable, str(ROOT / "scripts/study_window.py"), "--out", str(tmp_path / "window"), "--machine", "edge"]
+    command += ["--networks", str(model), "--candidates", "4", "--seeds", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "window/window.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    levels = list(load_machine("edge").contention)
+    assert [(row["seed"], row["level"]) for row in rows] == [(seed, level) for seed in "01" for level in levels]
+    for row in rows:
+        cycles = {kind: int(row[f"{kind}_cycles"]) for kind in ("sequence", "formula", "searched", "without", "greedy")}
+        assert cycles["searched"] <= min(cycles["sequence"], cycles["formula"])
+        assert min(cycles.values()) > 0
+        assert int(row["formula_peak_l1_bytes"]) <= load_machine("edge").buffers_bytes.L1
+        assert len(row["formula_windows"].split()) == int(row["sliding_segments"]) <= int(row["segments"])
+        assert float(row["greedy_over_formula_bytes"]) >= 1
+    for part in ("of a search without windows", "geometric means", "never slower"):
+        assert part in done.stdout
