@@ -133,7 +133,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
     unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
     compiler, table = Compiler(unit), operators(unit)
     more = reused = 0
-    plans = [default_plan(unit), *(random_plan(unit, np.random.default_rng(seed)) for seed in range(16))]
+    plans = [default_plan(unit), *(random_plan(unit, np.random.default_rng(seed)) for seed in range(32))]
     for plan in plans:
         compiled = None if plan is None else compiler.compile(plan)
         if plan is None or compiled is None or isinstance(compiled, Infeasible):
@@ -146,8 +146,8 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         assert all(s.operators_per_load == 1 for s in found if s.operators == 1 and s.blocks == 1)
         reused += any((s.operators_per_load or 0) >= 1.5 for s in found)
         first = 0
-        for s in found:
-            blocks = cut(unit, first, first + s.operators, s.blocks or 1)
+        for s, segment in zip(found, plan.segments, strict=True):
+            blocks = cut(unit, first, first + s.operators, s.blocks or 1, segment.caching)
             whole = cut(unit, 0, len(unit.kernels), 1)
             done = needed = 0.0
             for k in range(s.operators):
