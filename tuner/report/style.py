@@ -24,6 +24,7 @@ def figure(x: str, y: str, height: int = 400) -> go.Figure:
             "colorway": list(PALETTE),
             "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
             "hoverlabel": {"font": {"family": FONT}},
+            "modebar": {"orientation": "v"},
             "xaxis": {**axis, "title": {"text": x}},
             "yaxis": {**axis, "title": {"text": y}},
         }
