@@ -273,7 +273,8 @@ class RayBackend(Generic[T, R]):
                 self._built(slot) if slot.building is not None else self._answered(slot)
                 continue
             allowed_s, waited_s = self._allowed_s(slot), time.monotonic() - slot.since
-            if slot.building is not None and waited_s > PATIENCE_S and not slot.said:
+            replaced = slot.building is not None and self.replaced > 0  # at the start kernels are compiled, which takes longer
+            if replaced and waited_s > PATIENCE_S and not slot.said and any(other.works for other in self._slots):
                 slot.said = True
                 self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
             if allowed_s is not None and waited_s > allowed_s:
