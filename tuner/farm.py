@@ -3,8 +3,10 @@
 The driver keeps two batches in flight per actor and never more, so that no actor waits for the driver and no queue
 grows.  An actor works on its batches in order; the one at the head is the one that runs, so it is the suspect when the
 actor dies or takes too long.  A suspect is split (`backend.pieces`) until an item is alone; what was queued behind it
-goes back unblamed.  An item that is alone with a worker when it dies gets one more worker, so that a machine that goes
-away under it does not make it a crash.  Results are keyed by item number: late or repeated answers change nothing.
+goes back unblamed.  Suspects have an actor to themselves: an answer that is on its way when the next batch kills the
+actor is lost, and must not be taken for a death of its own.  An item that is alone with a worker when it dies gets one
+more worker, so that a machine that goes away under it does not make it a crash.  Results are keyed by item number: late
+or repeated answers change nothing.
 
 Where a machine goes away, its workers wait for room elsewhere, and the others go on without them; they come back when there is room.
 """
@@ -56,6 +58,7 @@ class _Actor:
 class _Sent(NamedTuple):
     ref: Any
     ids: list[int]
+    suspect: bool
 
 
 @dataclass
@@ -230,10 +233,15 @@ class RayBackend(Generic[T, R]):
         ready = [slot for slot in self._slots if slot.works and len(slot.sent) < self._in_flight]
         for depth in range(self._in_flight):  # the idle first, so that a few items are spread over all actors
             for slot in ready:
-                if len(slot.sent) == depth and (ids := self._next_batch()):
+                if len(slot.sent) != depth or (slot.sent and slot.sent[-1].suspect):
+                    continue
+                suspect = bool(self._suspects)
+                if suspect and slot.sent:
+                    continue  # it drains, and then takes one
+                if ids := self._next_batch():
                     if not slot.sent:
                         slot.since = time.monotonic()
-                    slot.sent.append(_Sent(slot.actor.run.remote([self._items[i] for i in ids]), ids))
+                    slot.sent.append(_Sent(slot.actor.run.remote([self._items[i] for i in ids]), ids, suspect))
 
     def _next_batch(self) -> list[int]:
         while self._suspects:
@@ -265,7 +273,8 @@ class RayBackend(Generic[T, R]):
                 self._built(slot) if slot.building is not None else self._answered(slot)
                 continue
             allowed_s, waited_s = self._allowed_s(slot), time.monotonic() - slot.since
-            if slot.building is not None and waited_s > PATIENCE_S and not slot.said:
+            replaced = slot.building is not None and self.replaced > 0  # at the start kernels are compiled, which takes longer
+            if replaced and waited_s > PATIENCE_S and not slot.said and any(other.works for other in self._slots):
                 slot.said = True
                 self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
             if allowed_s is not None and waited_s > allowed_s:
