@@ -303,7 +303,7 @@ def main(
     shapes: Annotated[str, typer.Option(help="Comma-separated CORESxBYTES: cores, and bytes per cycle of the DDR that they share.")] = (
         "2x134,4x268"
     ),
-    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each search.")] = 64,
+    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each search.")] = 40,
     seeds: Annotated[int, typer.Option(min=1, help="Searches of each kind; medians are reported.")] = 3,
 ) -> None:
     """Print the tables; every network with every shape, one after the other."""
