@@ -79,7 +79,13 @@ def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
 
 def _host_array(value: Any) -> NDArray[Any]:
     array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.name in ("float16", "float64", "bfloat16") else array
+    if array.dtype.name not in ("float16", "float64", "bfloat16"):
+        return array
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    if (np.isinf(narrow) & ~np.isinf(array)).any():
+        raise UnsupportedError("a value beyond float32; the NPU computes in float32 or float16")
+    return narrow
 
 
 class NpuRep(BackendRep):  # type: ignore[misc]

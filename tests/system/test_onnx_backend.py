@@ -87,5 +87,8 @@ def test_weights_that_are_inputs_are_bound_and_bound_again() -> None:
 def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(UnsupportedError, match="Hardmax"):
         prepare(model_of(helper.make_node("Hardmax", ["x"], ["y"]), {"x": [2, 3]}, [2, 3]))
+    wide = model_of(helper.make_node("Relu", ["x"], ["y"]), {"x": [2]}, [2])
+    with pytest.raises(UnsupportedError, match="beyond float32"):
+        prepare(wide).run([np.array([1e300, 1.0])])
     assert NpuBackend.supports_device("CPU")
     assert not NpuBackend.supports_device("CUDA")
