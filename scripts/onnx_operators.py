@@ -55,7 +55,7 @@ class Test(NamedTuple):
 
 
 def suite(real: bool) -> Iterator[Test]:
-    """All tests of the onnx package with data; real: the light networks as well, which take minutes."""
+    """All tests of the onnx package; real: the light networks as well, which are listed and left out."""
     kinds = ("node", "simple", "pytorch-converted", "pytorch-operator") + (("real",) if real else ())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

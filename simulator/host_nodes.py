@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from simulator.npu.errors import BadInputError
-from simulator.onnx_container import DOMAIN, EP_DOMAIN, EP_OP
+from simulator.onnx_container import DOMAIN, EP_DOMAIN, EP_OP, names_read
 
 Array = NDArray[Any]
 Values = dict[str, Array]
@@ -65,15 +65,15 @@ class HostNodes:
         for node in graph.node:
             if node is partition:
                 continue
-            depends = bool(_reads([node]) & late)
+            depends = bool(names_read([node]) & late)
             (after if depends else before).append(node)
             late.update(node.output if depends else ())
         self._model = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
         self._model.functions.extend(f for f in model.functions if f.domain != DOMAIN)
-        read = _reads([*before, *after]) | {item.name for item in graph.output}
+        read = names_read([*before, *after]) | {item.name for item in graph.output}
         self._weights = [tensor for tensor in graph.initializer if tensor.name in read]
         made = {name for node in before for name in node.output} | {tensor.name for tensor in self._weights}
-        wanted = set(self.partition_inputs) | _reads(after) | {port.name for port in self.outputs}
+        wanted = set(self.partition_inputs) | names_read(after) | {port.name for port in self.outputs}
         self._before = _Run(self, before, sorted(made & wanted))
         self._after = _Run(self, after, [port.name for port in self.outputs if port.name in late - set(partition.output)])
 
@@ -121,7 +121,7 @@ class _Run:
         model.CopyFrom(self.host._model)
         model.graph.name = "host"
         model.graph.node.extend(self.nodes)
-        read = _reads(self.nodes)
+        read = names_read(self.nodes)
         model.graph.initializer.extend(tensor for tensor in self.host._weights if tensor.name in read | set(self.wanted))
         initial = {tensor.name for tensor in model.graph.initializer}
         self._names = sorted(name for name in read if name in values and name not in initial)
@@ -143,14 +143,3 @@ def _port(item: ValueInfoProto, where: str) -> HostPort:
     except KeyError:
         raise BadInputError(f"{where}: {item.name!r} has data type {kind.elem_type}; accepted: a tensor of a type that numpy has") from None
     return HostPort(item.name, dtype, tuple(int(d.dim_value) for d in kind.shape.dim) if known else None)
-
-
-def _reads(nodes: Sequence[NodeProto]) -> set[str]:
-    """Names that nodes, or graphs inside them, read."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                names |= _reads(graph.node) | {port.name for port in graph.output}
-    return names - {""}

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from simulator.npu.container import MAGIC
 from simulator.npu.errors import BadInputError
+
+if TYPE_CHECKING:  # reading a container takes no onnx
+    from onnx import NodeProto
 
 DOMAIN = "tilefarm"
 ATTRIBUTE = "container"
@@ -128,3 +132,14 @@ def _varint(message: memoryview, at: int, where: str) -> tuple[int, int]:
         if byte < 128:
             return value, at
     raise BadInputError(f"{where}: not an ONNX model, or cut short")
+
+
+def names_read(nodes: Iterable[NodeProto]) -> set[str]:
+    """Every name that nodes, or graphs inside them, read."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.input)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                names |= names_read(graph.node) | {port.name for port in graph.output}
+    return names - {""}

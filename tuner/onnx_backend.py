@@ -145,7 +145,7 @@ class NpuBackend(Backend):  # type: ignore[misc]
     def run_node(
         cls, node: onnx.NodeProto, inputs: Any, device: str = DEVICE, outputs_info: Sequence[Any] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """One node as a model; `outputs_info` as onnx says."""
+        """Not there: a node alone has no shapes.  Raises `UnsupportedError`."""
         raise UnsupportedError("run_node: give a model with shapes; onnx.helper.make_model makes one from a node")
 
     @classmethod

@@ -43,55 +43,47 @@ class TuneRequest:
     quiet: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class FarmRequest:
+    """What requests for many runs share.  seeds: runs per model with seeds 0 .. seeds - 1.  The fields are those of `TuneRequest`."""
+
+    out: Path
+    seeds: int = 1
+    candidates: int | None = None
+    config: str | None = None
+    overrides: tuple[str, ...] = ()
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    wait_s: float | None = None
+    resume: bool = False
+    dtype: DTypeName = "float16"
+    quiet: bool = False
+
+
 @dataclass(frozen=True)
-class StudyRequest:
+class StudyRequest(FarmRequest):
     """Optuna over the hyper-parameters of the search, on every model and seed.
 
-    trials: rounded up to whole batches.  seeds: runs per model and trial.  storage: a database URL; None: a journal in `out`.
-    The other fields as in `TuneRequest`.
+    trials: rounded up to whole batches.  storage: a database URL; None: a journal in `out`.
     """
 
     models: tuple[Path, ...]
     machine: str
-    out: Path
     trials: int = 50
-    seeds: int = 1
     seed: int = 0
     storage: str | None = None
-    candidates: int | None = None
-    config: str | None = None
-    overrides: tuple[str, ...] = ()
-    backend: Backend | None = None
-    address: str | None = None
-    workers: int | None = None
-    wait_s: float | None = None
-    resume: bool = False
-    dtype: DTypeName = "float16"
     random_weights: int | None = None
-    quiet: bool = False
 
 
 @dataclass(frozen=True)
-class SweepRequest:
+class SweepRequest(FarmRequest):
     """Every model on every machine with every seed, each a run of its own below `out`.
 
-    models: files (or names of built networks), each with the seed of its random weights or None.  seeds: 0 .. seeds - 1.
-    The other fields as in `TuneRequest`.
+    models: files (or names of built networks), each with the seed of its random weights or None.
     """
 
     models: tuple[tuple[Path, int | None], ...]
     machines: tuple[str, ...]
-    out: Path
-    seeds: int = 1
-    candidates: int | None = None
-    config: str | None = None
-    overrides: tuple[str, ...] = ()
-    backend: Backend | None = None
-    address: str | None = None
-    workers: int | None = None
-    wait_s: float | None = None
-    resume: bool = False
     style: Style = "function"
     tag: str = ""
-    dtype: DTypeName = "float16"
-    quiet: bool = False

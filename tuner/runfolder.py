@@ -46,8 +46,7 @@ class RunIdentity(Identity):
     @property
     def run(self) -> str:
         """Id of the run: readable, and the same for the same identity."""
-        name = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{self.model}-{self.machine}")[:60]
-        return f"{name}-s{self.seed}-{digest(asdict(self))[:8]}"
+        return f"{plain(f'{self.model}-{self.machine}')[:60]}-s{self.seed}-{digest(asdict(self))[:8]}"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -63,6 +62,11 @@ def read_json(path: Path) -> Any:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise BadInputError(f"{path}: not JSON: {error}") from None
+
+
+def plain(name: str) -> str:
+    """A name as the beginning of a file's: letters, digits, `_`, `.` and `-` only, and not hidden."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", name).lstrip(".") or "-"
 
 
 class RunFolder:

@@ -6,7 +6,6 @@ program that every run measures.  Against a baseline that the trial tunes itself
 
 from __future__ import annotations
 
-import hashlib
 import math
 import tempfile
 from collections.abc import Callable
@@ -14,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.backend import Backend, SerialBackend
+from tuner.backend import Backend
+from tuner.cells import cells_backend, model_digest
 from tuner.config import TuneConfig, load_config
 from tuner.log import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
@@ -30,7 +31,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     Raises `BadInputError`.
     """
     for model in request.models:
-        if not model.is_file():
+        if not is_made(model) and not model.is_file():
             raise BadInputError(f"{model}: no such file")
     machine = load_machine(request.machine)
     budget = () if request.candidates is None else (f"budget.candidates={request.candidates}", "budget.seconds=null")
@@ -39,12 +40,17 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
         f"dtype {request.dtype}",
         f"random_weights {request.random_weights}",
         f"machine {machine.digest}",
-        *(f"{model.name} {_file_digest(model)}" for model in request.models),
+        *(f"{model.name} {model_digest(model)}" for model in request.models),
     )
-    models = tuple(str(model.resolve()) for model in request.models)
+    models = tuple(str(model if is_made(model) else model.resolve()) for model in request.models)
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights)
-    return run_study(request.out, spec, cell, partial(_backend, request, config), request.resume, say)
+    at_once = config.study.batch * request.seeds  # the cells of one network and batch
+
+    def backend(make: Callable[[], CellWorker]) -> Backend[Cell, list[float]]:
+        return cells_backend(request, config, make, "study", at_once)
+
+    return run_study(request.out, spec, cell, backend, request.resume, say)
 
 
 def run_cell(
@@ -73,22 +79,3 @@ def run_cell(
         first = read_log(out).query("seq == 0")
     untuned = dict(zip(first["level"], first["cycles"], strict=True))
     return [math.log(row.cycles / int(untuned[level])) for level, row in summary.levels.items()]
-
-
-def _backend(request: StudyRequest, config: TuneConfig, make: Callable[[], CellWorker]) -> Backend[Cell, list[float]]:
-    if (request.backend or config.farm.backend) == "serial":
-        return SerialBackend(make)
-    from tuner.farm import RayBackend  # Ray takes seconds to import
-
-    workers = request.workers if request.workers is not None else config.farm.workers
-    wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
-    # a cell is a whole run: minutes, on one CPU
-    return RayBackend(make, workers, request.address, wait_s, "study", item_timeout_s=None, in_flight=1, max_batch=1)
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        with path.open("rb") as source:
-            return hashlib.file_digest(source, "sha256").hexdigest()[:32]
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None

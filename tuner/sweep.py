@@ -25,11 +25,11 @@ from compiler.frontend.zoo import is_made, title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.backend import Backend, SerialBackend
 from tuner.candidate import digest
+from tuner.cells import cells_backend, model_digest
 from tuner.config import TuneConfig, load_config
 from tuner.request import SweepRequest, TuneRequest
-from tuner.runfolder import Identity, RunFolder
+from tuner.runfolder import Identity, RunFolder, plain
 from tuner.runs import SUMMARY, open_run
 
 INDEX = "index.parquet"
@@ -136,16 +136,11 @@ def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
             loaded = load_machine(machine)
             where = str(Path(machine).resolve()) if Path(machine).is_file() else machine
             for seed in range(request.seeds):
-                name = f"{_plain(title(model))}-{_plain(loaded.name)}-s{seed}"
+                name = f"{plain(title(model))}-{plain(loaded.name)}-s{seed}"
                 if name in cells:
                     raise BadInputError(f"{model} on {machine}: {name} is the folder of {cells[name].model} already; names must differ")
                 cells[name] = Cell(name, path, random_weights, where, loaded.name, seed)
     return tuple(cells.values())
-
-
-def _plain(name: str) -> str:
-    """A name as part of a folder's name: nothing that leaves the folder."""
-    return "".join(letter if letter.isalnum() or letter in "_." else "-" for letter in name).lstrip(".") or "-"
 
 
 def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
@@ -155,7 +150,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     config = load_config(request.config, (*request.overrides, *budget))
     out = request.out.resolve()
     identity = SweepIdentity(
-        tuple(f"{path.name if path.suffix else path} {weights}" for path, weights in request.models),
+        tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
         request.seeds,
         request.dtype,
@@ -168,7 +163,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         waiting = [cell for cell in cells if not (out / cell.name / SUMMARY).is_file()]
         write_index(out, cells, errors)
         if waiting:
-            with _backend(request, config, partial(CellWorker, request, out, config), len(waiting)) as backend:
+            with cells_backend(request, config, partial(CellWorker, request, out, config), "sweep", len(waiting)) as backend:
                 backend.submit(waiting)
                 for done, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
                     outcome = backend.collect(1)[0]
@@ -203,16 +198,3 @@ def _rows(out: Path, cell: Cell, error: str | None) -> Iterator[dict[str, Any]]:
     of_run = {"state": "done", "run": summary["run"], "candidates": summary["candidates"], "wall_s": summary["wall_s"]}
     for level, row in summary["levels"].items():
         yield {**at, **of_run, "level": level, **{name: row[name] for name in _OF_LEVEL}}
-
-
-def _backend(request: SweepRequest, config: TuneConfig, make: Callable[[], CellWorker], cells: int) -> Backend[Cell, str]:
-    if (request.backend or config.farm.backend) == "serial":
-        return SerialBackend(make)
-    from tuner.farm import RayBackend  # Ray takes seconds to import
-
-    workers = request.workers if request.workers is not None else config.farm.workers
-    wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
-    # a cell is a whole run: minutes, on one CPU
-    return RayBackend(
-        make, workers and min(workers, cells), request.address, wait_s, "sweep", item_timeout_s=None, in_flight=1, max_batch=1
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import onnx
@@ -29,17 +28,6 @@ def attributes(node: NodeProto) -> dict[str, Any]:
 def label(node: NodeProto) -> str:
     """How messages call a node: its name, or what it produces."""
     return f"{node.op_type} {(node.name or (node.output[0] if node.output else '?'))!r}"
-
-
-def names_read(nodes: Iterable[NodeProto]) -> set[str]:
-    """Every name that nodes, or graphs inside them, read."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                names |= names_read(graph.node) | {port.name for port in graph.output}
-    return names - {""}
 
 
 def check_attributes(model: ModelProto, where: str) -> None:

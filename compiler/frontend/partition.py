@@ -21,11 +21,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from compiler.frontend.attributes import attributes, label, names_read
+from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.macs import known_shapes, node_macs
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
 from simulator.npu.errors import UnsupportedError
+from simulator.onnx_container import names_read
 
 Array = NDArray[Any]
 MAX_FOLDED = 1 << 24  # values of a constant that is computed here

@@ -15,12 +15,11 @@ from typing import Literal
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from compiler.frontend.attributes import names_read
 from compiler.frontend.partition import Partition
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
-from simulator.onnx_container import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
+from simulator.onnx_container import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, names_read
 
 Style = Literal["function", "epcontext"]
 Chunk = bytes | memoryview

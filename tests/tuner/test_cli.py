@@ -516,7 +516,7 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     code, out, err = cli("study", "a.onnx", "--machine", "edge", "--out", tmp_path)
     assert (code, err) == (0, "batch 1 of 1\n")
     assert "0.5000 of" in out
-    assert requests[1] == StudyRequest((Path("a.onnx"),), "edge", tmp_path)
+    assert requests[1] == StudyRequest((Path("a.onnx"),), "edge", out=tmp_path)
 
 
 # --- codes -----------------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,10 @@ def test_what_cannot_be_one_sweep(models: tuple[Path, Path], tmp_path: Path) -> 
     sweep(request(models[:1], out), lambda line: None)
     with pytest.raises(BadInputError, match=r"holds run sweep-.*models"):
         sweep(request(models, out, resume=True), lambda line: None)
+    changed = tmp_path / models[0].name
+    onnx.save(small_model("conv_chain", seed=1), changed)
+    with pytest.raises(BadInputError, match=r"holds run sweep-.*models"):  # the same name, other weights
+        sweep(request((changed,), out, resume=True), lambda line: None)
     with pytest.raises(BadInputError, match="--resume continues it"):
         sweep(request(models[:1], out), lambda line: None)
     with pytest.raises(BadInputError, match="names must differ"):

@@ -459,7 +459,7 @@ def test_float32_and_the_other_style(model: Path, tmp_path: Path) -> None:
 
 def study_request(model: Path, out: Path, trials: int, **values: object) -> StudyRequest:
     overrides = (*QUICK, "study.batch=2", "study.startup=2")
-    return StudyRequest((model,), "edge", out, trials, candidates=6, overrides=overrides, backend="serial", quiet=True, **values)  # type: ignore[arg-type]
+    return StudyRequest((model,), "edge", trials, out=out, candidates=6, overrides=overrides, backend="serial", quiet=True, **values)  # type: ignore[arg-type]
 
 
 def test_a_study_of_real_runs_resumes_and_its_best_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,36 @@
+"""Whole runs as units of work, for `study` and `sweep`: where they run, and what says that they are of the same model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from compiler.frontend.zoo import is_made
+from simulator.npu.errors import BadInputError
+from tuner.backend import Backend, R, SerialBackend, T, Worker
+from tuner.config import TuneConfig
+from tuner.request import FarmRequest
+
+
+def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], Worker[T, R]], run_id: str, cells: int) -> Backend[T, R]:
+    """Workers for `cells` runs: each takes minutes on one CPU, so one at a time, and none is too long."""
+    if (request.backend or config.farm.backend) == "serial":
+        return SerialBackend(make)
+    from tuner.farm import RayBackend  # Ray takes seconds to import
+
+    workers = request.workers if request.workers is not None else config.farm.workers
+    wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
+    workers = workers and min(workers, cells)
+    return RayBackend(make, workers, request.address, wait_s, run_id, item_timeout_s=None, in_flight=1, max_batch=1)
+
+
+def model_digest(model: Path) -> str:
+    """32 hex digits over the file, or the name of a built network.  Raises `BadInputError` where there is none."""
+    if is_made(model):
+        return str(model)
+    try:
+        with model.open("rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest()[:32]
+    except OSError as error:
+        raise BadInputError(f"{model}: cannot be read: {error.strerror or error}") from None
