@@ -229,9 +229,3 @@ def task_schema(feature_sets: Sequence[FeatureSet] = ()) -> pa.Schema:
     ]
     sets = canonical_json({name: list(features) for name, features in feature_sets})
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION), "feature_sets": sets})
-
-
-def feature_sets_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """The feature sets that a `tasks/` schema was made for, by name."""
-    raw = (schema.metadata or {}).get(b"feature_sets", b"{}")
-    return {name: tuple(features) for name, features in json.loads(raw).items()}

@@ -31,7 +31,7 @@ def order_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: in
 
 
 @njit(cache=True)
-def _take(code, constant_blocks, room, l1, ub, taken) -> None:  # type: ignore[no-untyped-def]
+def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ub: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
     """Marks loads until one does not fit `room` blocks; l1, ub: what has been touched so far."""
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in range(code.shape[0]):

@@ -27,7 +27,7 @@ Apart = Callable[[Sequence[Wish]], NDArray[np.bool_]]  # wishes -> bool [n, n], 
 
 
 @njit(cache=True)
-def _place(size, apart, at):  # type: ignore[no-untyped-def]
+def _place(size: NDArray[np.int64], apart: NDArray[np.bool_], at: NDArray[np.int64]) -> int:
     """Fill `at` with offsets of buffers of int64 [n] `size`, taken in their order; returns the blocks needed in all."""
     n = size.shape[0]
     by_offset = np.empty(n, np.int64)  # those placed so far, by offset
