@@ -21,7 +21,8 @@ export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
 ray get-auth-token --generate >/dev/null
 
 nodes=${SLURM_JOB_NUM_NODES:?runs inside a Slurm job}
-head=$(scontrol show hostnames "${SLURM_JOB_NODELIST:?}" | head -n 1)
+hosts=$(scontrol show hostnames "${SLURM_JOB_NODELIST:?}")
+head=${hosts%%$'\n'*} # not through `head -n 1`: it closes the pipe, and with pipefail a slower scontrol then ends the job
 port=$((20000 + SLURM_JOB_ID % 20000)) # two jobs on one node do not meet
 resume=()
 [ ! -e "$OUT/run.json" ] || resume=(--resume)

@@ -37,7 +37,7 @@ def commands(tmp_path: Path) -> Path:
             name,
             f'printf "%s\\n" "{name}" "$@" >> {shlex.quote(str(tmp_path))}/called; echo ==end== >> {shlex.quote(str(tmp_path))}/called',
         )
-    fake(tmp_path, "scontrol", "printf 'node%s\\n' 1 2")
+    fake(tmp_path, "scontrol", "echo node1; sleep 0.1; echo node2")  # whoever stops reading early breaks its pipe
     fake(tmp_path, "srun", 'shift; exec "$@"')
     return tmp_path
 
@@ -76,7 +76,8 @@ def test_slurm_starts_ray_on_all_nodes_and_one_driver(commands: Path) -> None:
     accepted(sweep)
     out.mkdir()
     (out / "run.json").write_text("{}")
-    run("slurm.sh", [], commands, **environment)
+    again = run("slurm.sh", [], commands, **environment)
+    assert again.returncode == 0, again.stderr
     assert "--resume" in calls(commands)[-1]
 
 
