@@ -39,12 +39,12 @@ class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
-    right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
-    right_pixels in all.
+    right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per
+    group, right_pixels in all.
 
-    Of a block: in_base, L1 block of (plane 0, row that output row 0 starts from); in_rows, rows from there that exist.  Where the input is a
-    ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: L1 block of the right tensor's plane 0
-    and pixel 0; right_plane: blocks per plane.
+    Of a block: in_base, L1 block of (plane 0, row that output row 0 starts from); in_rows, rows from there that exist.  Where the input
+    is a ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: L1 block of the right tensor's
+    plane 0 and pixel 0; right_plane: blocks per plane.
     """
 
     dtype: int

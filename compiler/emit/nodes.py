@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from compiler.emit.conv import PARITIES, WEIGHTS, emit_conv
-from compiler.emit.jobs import CONV, LAYER_NORM, POOL, REFLOW, RESAMPLE, SOFTMAX, VECTOR, Jobs
+from compiler.emit.jobs import CONV, LAYER_NORM, POOL, REFLOW, SOFTMAX, VECTOR, Jobs
 from compiler.emit.pixelwise import emit_layer_norm, emit_softmax
 from compiler.emit.places import Homes, place_of
 from compiler.emit.records import DDR, FAR, MTE2, MTE3, Code, Ints, Place, before_wrap, block_at, copy
@@ -22,8 +22,8 @@ from simulator.npu.isa import BLOCK
 class Work(NamedTuple):
     """What the nodes of a segment have in common.
 
-    readers: bool [loads, operators].  loads: int64 [loads, 5] of (storage, plane, home, planes, tag).  fresh: int64 [loads, blocks, 2], their
-    rows.  computed, own: see `schedule.blocks.Blocks`.  reach, bounds: see `schedule.run.Run`.
+    readers: bool [loads, operators].  loads: int64 [loads, 5] of (storage, plane, home, planes, tag); fresh: int64 [loads, blocks, 2],
+    their rows.  computed, own: see `schedule.blocks.Blocks`.  reach, bounds: see `schedule.run.Run`.
     """
 
     dtype: int
@@ -102,7 +102,7 @@ def _table(w: Work, k: int, i: int, width: int) -> Ints:
 @njit(cache=True)
 def _conv(out: Code, at: int, w: Work, k: int, j: Any, t: int, image: int, iteration: int, parity: Ints) -> int:
     start, stop = w.computed[k, t]
-    storage, _, home, _ = w.jobs.reads[w.jobs.read_start[k]]
+    home = w.jobs.reads[w.jobs.read_start[k], 2]
     height = w.reach[k, 1]
     first_row, _ = demanded(w.reach[k], w.bounds, start, stop)
     top = start * j.sh - w.reach[k, 5]

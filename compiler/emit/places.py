@@ -1,11 +1,11 @@
 """Where the rows of a block's tensors lie: in DDR, or in the slot or the ring of L1 that the segment gave them.
 
-| array | dtype, shape                | meaning                                                                                             |
-|-------|-----------------------------|-----------------------------------------------------------------------------------------------------|
-| ddr   | int64 [storages, 4]         | block of image 0, blocks from image to image, from plane to plane, from row to row                   |
-| stays | int64 [homes, 6]            | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, rows in all |
-| slots | int64 [homes, most slots]   | block of L1                                                                                          |
-| rows  | int64 [homes, blocks, 2]    | what lies there in a block                                                                           |
+| array | dtype, shape              | meaning                                                                                           |
+|-------|---------------------------|---------------------------------------------------------------------------------------------------|
+| ddr   | int64 [storages, 4]       | block of image 0; blocks from image to image, from plane to plane, from row to row                 |
+| stays | int64 [homes, 6]          | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows |
+| slots | int64 [homes, most slots] | block of L1                                                                                       |
+| rows  | int64 [homes, blocks, 2]  | what lies there in a block                                                                        |
 
 A home is a storage's place among those that the segment keeps in L1; -1: DDR.  An operand is (storage, plane, home).
 """

@@ -1,7 +1,7 @@
 """A segment becomes instructions: sequential records with real addresses, not yet synchronised.
 
-`lower_segment` is what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of what lies where
-(`places`) are made here, everything per block and per instruction happens in `nodes`.
+`lower_segment` is what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of what lies
+where (`places`) are made here, everything per block and per instruction happens in `nodes`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -46,7 +47,8 @@ class Stay(NamedTuple):
 class Run:
     """Kernels [start, stop); operators and storages that stay go by their place.
 
-    reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).  leaves: bool [operators], whose output the segment hands out.
+    reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
+    leaves: bool [operators], whose output the segment hands out.
     inside: whose output it reads.  homes: the place of an operator's output among `stays`, -1 where it is not inside.
     readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
     uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
@@ -132,7 +134,7 @@ def run_of(unit: Unit, start: int, stop: int) -> Run:
     )
 
 
-def _listed(rows: list[list[tuple[int, ...]]] | list[list[int]], width: int) -> tuple[Ints, Ints]:
+def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
     """(where each list begins, int64 [.., width] of all of them, [..] where the width is 1)."""
     flat = np.array([row for some in rows for row in some], np.int64)
     return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
