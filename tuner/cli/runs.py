@@ -1,0 +1,92 @@
+"""Run folders: ls, best, status, compare, report, log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.cli.options import Json, RunFolder
+
+app = typer.Typer()
+log_app = typer.Typer(help="Look after a run's Parquet log.", no_args_is_help=True)
+app.add_typer(log_app, name="log")
+
+
+@app.command("ls")
+def _ls(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it or below.")],
+    as_json: Json = False,
+) -> None:
+    """The runs below a folder: model, machine, state, gain per level."""
+    from tuner.commands.runs import list_runs
+
+    list_runs(folder, as_json)
+
+
+@app.command("best")
+def _best(run: RunFolder, as_json: Json = False) -> None:
+    """The champions of a finished run."""
+    from tuner.commands.runs import best
+
+    best(run, as_json)
+
+
+@app.command("status")
+def _status(run: RunFolder, as_json: Json = False) -> None:
+    """How far a run is, also while it goes on: programs, failures, best so far."""
+    from tuner.commands.runs import status
+
+    status(run, as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
+    force: Annotated[bool, typer.Option("--force", help="Also where model, machine or simulator differ.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Two runs after the same number of measured programs, level by level."""
+    from tuner.commands.runs import compare_runs
+
+    compare_runs(first, second, force, as_json)
+
+
+@app.command("report")
+def _report(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: RUN/report.html)")] = None,
+    as_json: Json = False,
+) -> None:
+    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model, failures, settings."""
+    from tuner.commands.report import report
+
+    report(run, out, as_json)
+
+
+@log_app.command("verify")
+def _log_verify(run: RunFolder, as_json: Json = False) -> int:
+    """Read every part of tasks/ and log/ and check what the format promises.  Exit 1 where something is wrong."""
+    from tuner.commands.logs import verify_log
+
+    return verify_log(run, as_json)
+
+
+@log_app.command("repair")
+def _log_repair(run: RunFolder, as_json: Json = False) -> None:
+    """Move what cannot be read to RUN/aside, so that the rest can.  Nothing is deleted; the run must not be under way."""
+    from tuner.commands.logs import repair_log
+
+    repair_log(run, as_json)
+
+
+@log_app.command("compact")
+def _log_compact(
+    run: RunFolder, out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder; RUN stays as it is.")], as_json: Json = False
+) -> None:
+    """Write tasks/ and log/ to a new folder in few, large parts."""
+    from tuner.commands.logs import compact_log
+
+    compact_log(run, out, as_json)
