@@ -53,7 +53,8 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
 
 
 def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) -> SegmentPlan | None:
-    """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels, any slots, any tilings."""
+    """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
+    slots, any tilings."""
     counts = block_counts(unit, start, stop)
     blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()

@@ -75,8 +75,8 @@ def lower_segment(
     """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
-    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or, where
-    the plan splits channels, all iterations of the i-th of m runs of output channels.
+    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or,
+    where the plan splits channels, all iterations of the i-th of m runs of output channels.
     """
     if plan.split == "channels":
         parts = channel_parts(unit, start, start + len(plan.operators), share[1])

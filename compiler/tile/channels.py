@@ -99,7 +99,8 @@ def _part(unit: Unit, spec: AnySpec, first: int, last: int) -> AnySpec | None:
     changed = replace(spec, y=y, reads=tuple(_run(read, first, last) for read in spec.reads))
     if isinstance(changed, SoftmaxSpec):
         gaps = tuple(plane - first for plane in changed.gaps if first <= plane < last)
-        return replace(changed, groups=(last - first) // spec.group_planes, masks_at=changed.masks_at + first, gaps=gaps)
+        groups = (last - first) * changed.groups // spec.y.planes
+        return replace(changed, groups=groups, masks_at=changed.masks_at + first, gaps=gaps)
     if isinstance(changed, VectorSpec):
         steps = changed.steps.copy()
         steps[:, 3:5] += first * (steps[:, 3:5] >= 0)

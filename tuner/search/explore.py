@@ -11,7 +11,9 @@ from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
-_OWN = ("change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split")
+_OWN = (
+    "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
+)  # fmt: skip
 
 
 def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
