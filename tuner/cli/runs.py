@@ -56,14 +56,14 @@ def _compare(
 
 @app.command("report")
 def _report(
-    run: RunFolder,
-    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: RUN/report.html)")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a study or a sweep.")],
+    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: DIR/report.html)")] = None,
     as_json: Json = False,
 ) -> None:
-    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model, failures, settings."""
+    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model; also of a study or a sweep."""
     from tuner.commands.report import report
 
-    report(run, out, as_json)
+    report(folder, out, as_json)
 
 
 @log_app.command("verify")
