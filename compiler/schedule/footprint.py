@@ -17,7 +17,7 @@ from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units, price
-from simulator.npu.machine import SHARE_UNIT, Engine, Memory
+from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
 
 Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
@@ -26,7 +26,8 @@ Ints = NDArray[np.int64]
 _MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
-# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B; of DDR see `row_granules`
+# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
+# `row_granules`.
 _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3}
 
 
