@@ -54,16 +54,31 @@ def part_numbers(folder: Path) -> list[int]:
 
 
 def dataset_schema(folder: Path) -> pa.Schema:
-    """The schema of a dataset, from its first part; `BadInputError` where there is none, or a newer program wrote it."""
+    """The schema of a dataset, from its first part; `BadInputError` where there is none, or one of another version."""
     first = folder / f"{0:08d}.parquet"
     try:
         schema = pq.read_schema(first)
     except (OSError, pa.ArrowInvalid) as error:
         raise BadInputError(f"{first}: not the first part of a dataset: {error}") from None
-    version = (schema.metadata or {}).get(b"schema_version", b"").decode("ascii", "replace")
-    if not version.isdecimal() or int(version) > SCHEMA_VERSION:
-        raise BadInputError(f"{folder}: schema {version or 'of no version'}; this program reads up to {SCHEMA_VERSION}")
+    check_version(schema, folder)
     return schema
+
+
+def schema_version(schema: pa.Schema, folder: Path) -> int:
+    """The version that a dataset's schema names; `BadInputError` where it names none."""
+    try:
+        return int((schema.metadata or {})[b"schema_version"])
+    except (KeyError, ValueError):
+        raise BadInputError(f"{folder}: schema of no version; this program reads {SCHEMA_VERSION}") from None
+
+
+def check_version(schema: pa.Schema, folder: Path) -> None:
+    """Refuse any version but today's."""
+    version = schema_version(schema, folder)
+    if version > SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads up to {SCHEMA_VERSION}")
+    if version < SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate RUN --out DIR`")
 
 
 class DatasetWriter:

@@ -90,3 +90,13 @@ def _log_compact(
     from tuner.commands.logs import compact_log
 
     compact_log(run, out, as_json)
+
+
+@log_app.command("migrate")
+def _log_migrate(
+    run: RunFolder, out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder; RUN stays as it is.")], as_json: Json = False
+) -> None:
+    """Write tasks/ and log/ of an older schema version to a new folder, with today's columns."""
+    from tuner.commands.logs import migrate_log
+
+    migrate_log(run, out, as_json)
