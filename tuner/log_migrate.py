@@ -74,9 +74,7 @@ def migrate(run: Path | str, out: Path | str, steps: Steps = STEPS) -> dict[str,
             done[name] = Migrated(version, rows)
         (out / ".tmp").rmdir()
         if faults := verify(out):
-            raise BadInputError(
-                f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept"
-            )
+            raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
     except BaseException:
         shutil.rmtree(out)
         raise
