@@ -16,6 +16,7 @@ from tuner.cli.options import (
     DTypeName,
     Json,
     MachineName,
+    MirrorUrl,
     Model,
     Quiet,
     RandomWeights,
@@ -56,6 +57,7 @@ def _tune(
     dtype: DType = DTypeName.float16,
     shape: Shape = None,
     random_weights: RandomWeights = None,
+    mirror: MirrorUrl = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +71,7 @@ def _tune(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
+        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror,
     )  # fmt: skip
     tune(request, as_json)
 
@@ -134,6 +136,7 @@ def _sweep(
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
     dtype: DType = DTypeName.float16,
     random_weights: RandomWeights = None,
+    mirror: MirrorUrl = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
@@ -146,6 +149,6 @@ def _sweep(
         models=tuple(named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
         candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        quiet=quiet,
+        quiet=quiet, mirror=mirror,
     )  # fmt: skip
     return sweep(request, as_json)
