@@ -14,6 +14,7 @@ from typing import IO, Any, Self
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import digest
+from tuner.place import Folder
 
 IDENTITY = "run.json"
 LOCK = ".lock"
@@ -54,7 +55,7 @@ def write_json(path: Path, value: Any) -> None:
     atomic_write(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Folder) -> Any:
     """Raises `BadInputError` with file and place."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

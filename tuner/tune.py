@@ -32,6 +32,7 @@ from tuner.config import TuneConfig, load_config
 from tuner.evaluate import Answer, Ask, EvaluatorSpec, Roofline
 from tuner.host import host_lines, host_nodes, mac_share
 from tuner.log import Origin, RunLog
+from tuner.mirror import Mirror
 from tuner.progress import Progress, Snapshot
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
@@ -46,6 +47,10 @@ from tuner.training import Trainer
 
 _IDLE_GENERATIONS = 10
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -90,6 +95,8 @@ def tune(request: TuneRequest) -> Summary:
         folder = stack.enter_context(RunFolder(request.out, identity, request.resume))
         write_source(folder.path, opened.source, opened.unit.graph.digest, request.style)
         atomic_write(folder.path / "config.yaml", [config.to_yaml().encode()])
+        if request.mirror is not None:
+            stack.enter_context(Mirror(folder.path, request.mirror, _say))
         origin = Origin(folder.run, opened.name, machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
         log = stack.enter_context(RunLog(folder.path, origin, (FeatureSet(FEATURE_SET, FEATURES),)))
         light = opened.unit.without_values()

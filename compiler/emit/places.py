@@ -49,7 +49,7 @@ def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, in
     return Homes(_in_ddr(unit), stays, at, rows)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _in_ddr(unit: Unit) -> Ints:
     return np.array([(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.row_blocks) for s in unit.storages], np.int64)
 

@@ -115,7 +115,7 @@ def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
     return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=1024)
 def needed(unit: Unit) -> tuple[Rows, ...]:
     """Rows of every kernel's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
     out = [EMPTY] * len(unit.kernels)

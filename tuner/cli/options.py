@@ -34,7 +34,19 @@ class BackendName(StrEnum):
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
-MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
+
+
+def machine_names(incomplete: str) -> list[str]:
+    """For the shell's completion."""
+    from simulator.npu.machine import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+MachineName = Annotated[
+    str,
+    typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
+]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[StyleName, typer.Option(help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights.")]
 Shape = Annotated[
@@ -44,6 +56,7 @@ RandomWeights = Annotated[
     int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunPlace = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the URL of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
 Load = Annotated[
@@ -65,6 +78,9 @@ Backend = Annotated[BackendName | None, typer.Option(help="ray: a farm of actors
 Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]
 Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
 Wait = Annotated[float | None, typer.Option(metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")]
+MirrorUrl = Annotated[
+    str | None, typer.Option("--mirror", metavar="URL", help="Copy --out there while it grows: s3://bucket/folder, file:///folder, ...")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 

@@ -16,6 +16,7 @@ from tuner.cli.options import (
     DTypeName,
     Json,
     MachineName,
+    MirrorUrl,
     Model,
     Quiet,
     RandomWeights,
@@ -27,6 +28,7 @@ from tuner.cli.options import (
     StyleName,
     Wait,
     Workers,
+    machine_names,
     named,
 )
 
@@ -56,6 +58,7 @@ def _tune(
     dtype: DType = DTypeName.float16,
     shape: Shape = None,
     random_weights: RandomWeights = None,
+    mirror: MirrorUrl = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +72,7 @@ def _tune(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
+        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror,
     )  # fmt: skip
     tune(request, as_json)
 
@@ -117,7 +120,9 @@ def _study(
 @app.command("sweep")
 def _sweep(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Models, as in tune.")],
-    machine: Annotated[list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.")],
+    machine: Annotated[
+        list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.", autocompletion=machine_names)
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
     candidates: Annotated[
@@ -134,6 +139,7 @@ def _sweep(
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
     dtype: DType = DTypeName.float16,
     random_weights: RandomWeights = None,
+    mirror: MirrorUrl = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
@@ -146,6 +152,6 @@ def _sweep(
         models=tuple(named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
         candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        quiet=quiet,
+        quiet=quiet, mirror=mirror,
     )  # fmt: skip
     return sweep(request, as_json)

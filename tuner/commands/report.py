@@ -8,12 +8,16 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.build import check_out
 from tuner.commands.text import print_json
+from tuner.place import Folder, Place
 from tuner.runfolder import IDENTITY, read_json
 
 
-def report(folder: Path, out: Path | None, as_json: bool) -> None:
+def report(folder: Folder, out: Path | None, as_json: bool) -> None:
     """`tilefarm report`: writes report.html into the folder unless `out` is given."""
-    out = folder / "report.html" if out is None else out
+    if out is None:
+        if isinstance(folder, Place):
+            raise BadInputError(f"{folder}: only read from there; say with --out where the page goes")
+        out = folder / "report.html"
     text = _page(folder)
     check_out(out)
     atomic_write(out, [text.encode()])
@@ -24,7 +28,7 @@ def report(folder: Path, out: Path | None, as_json: bool) -> None:
         print(f"{out}: {size:,} bytes, opens in any browser, offline")
 
 
-def _page(folder: Path) -> str:
+def _page(folder: Folder) -> str:
     path = folder / IDENTITY
     if not path.is_file():
         raise BadInputError(f"{folder}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
@@ -32,6 +36,8 @@ def _page(folder: Path) -> str:
     if "study_digest" in identity:
         from tuner.report.study_page import study_page
 
+        if isinstance(folder, Place):
+            raise BadInputError(f"{folder}: a study; its page is made where its folder is")
         return study_page(folder)
     if "machines" in identity:
         from tuner.report.sweep_page import sweep_page

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
+from tuner.place import Folder, arrow_path
 from tuner.report.html import Figures, document, section, table, tabs
 from tuner.report.style import color, figure
 from tuner.sweep import INDEX
@@ -18,9 +17,10 @@ _GAIN = (
 _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be from another with the same budget."
 
 
-def sweep_page(folder: Path) -> str:
+def sweep_page(folder: Folder) -> str:
     """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
-    index = pd.read_parquet(folder / INDEX)
+    path, filesystem = arrow_path(folder / INDEX)
+    index = pd.read_parquet(path, filesystem=filesystem)
     done = index[index["state"] == "done"]
     if not len(done):
         raise BadInputError(f"{folder}: none of {index['path'].nunique()} runs has ended; nothing to report")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,10 +12,11 @@ from simulator.breakdown import SegmentTime, breakdown
 from simulator.npu.container import Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from simulator.onnx_container import read_container
+from simulator.onnx_container import find_container, read_container
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline, timeline
 from tuner.log import read_log
+from tuner.place import Folder, Place
 from tuner.runfolder import read_json
 from tuner.runs import open_run
 
@@ -29,7 +29,7 @@ _LOG_COLUMNS = [
 class RunView:
     """A finished run.  levels: in the order of the summary, the least contended first."""
 
-    path: Path
+    path: Folder
     summary: dict[str, Any]
     config: str
     history: list[dict[str, Any]]
@@ -71,7 +71,7 @@ class RunView:
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
-def open_view(path: Path) -> RunView:
+def open_view(path: Folder) -> RunView:
     """Read a run folder.  Raises `BadInputError` where it is none, or its run has not ended."""
     run = open_run(path)
     if run.summary is None:
@@ -83,5 +83,11 @@ def open_view(path: Path) -> RunView:
         (path / "config.yaml").read_text(encoding="utf-8"),
         read_json(history) if history.is_file() else [],
         read_log(path)[_LOG_COLUMNS],
-        decode(read_container(path / "best.onnx")),
+        decode(_container(path / "best.onnx")),
     )
+
+
+def _container(path: Folder) -> bytes:
+    if isinstance(path, Place):
+        return find_container(memoryview(path.read_bytes()), str(path))
+    return read_container(path)
