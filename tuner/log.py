@@ -34,6 +34,7 @@ from tuner.candidate import (
     row_id,
     task_schema,
 )
+from tuner.place import Folder, arrow_path, place
 
 PUBLISH_AFTER_S = 5.0
 PUBLISH_ROWS = 65_536
@@ -48,22 +49,39 @@ def fsync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def part_numbers(folder: Path) -> list[int]:
-    """Numbers of the published parts, ascending."""
-    return sorted(int(path.stem) for path in folder.glob("[0-9]*.parquet") if path.stem.isdecimal())
+def part_numbers(folder: Folder) -> list[int]:
+    """Numbers of the published parts, ascending; none where there is no folder."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(int(path.stem) for path in found if path.suffix == ".parquet" and path.stem.isdecimal())
 
 
-def dataset_schema(folder: Path) -> pa.Schema:
-    """The schema of a dataset, from its first part; `BadInputError` where there is none, or a newer program wrote it."""
+def dataset_schema(folder: Folder) -> pa.Schema:
+    """The schema of a dataset, from its first part; `BadInputError` where there is none, or one of another version."""
     first = folder / f"{0:08d}.parquet"
+    path, filesystem = arrow_path(first)
     try:
-        schema = pq.read_schema(first)
+        schema = pq.read_schema(path, filesystem=filesystem)
     except (OSError, pa.ArrowInvalid) as error:
         raise BadInputError(f"{first}: not the first part of a dataset: {error}") from None
-    version = (schema.metadata or {}).get(b"schema_version", b"").decode("ascii", "replace")
-    if not version.isdecimal() or int(version) > SCHEMA_VERSION:
-        raise BadInputError(f"{folder}: schema {version or 'of no version'}; this program reads up to {SCHEMA_VERSION}")
+    check_version(schema, folder)
     return schema
+
+
+def schema_version(schema: pa.Schema, folder: Folder) -> int:
+    """The version that a dataset's schema names; `BadInputError` where it names none."""
+    try:
+        return int((schema.metadata or {})[b"schema_version"])
+    except (KeyError, ValueError):
+        raise BadInputError(f"{folder}: schema of no version; this program reads {SCHEMA_VERSION}") from None
+
+
+def check_version(schema: pa.Schema, folder: Folder) -> None:
+    """Refuse any version but today's."""
+    version = schema_version(schema, folder)
+    if version > SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads up to {SCHEMA_VERSION}")
+    if version < SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate RUN --out DIR`")
 
 
 class DatasetWriter:
@@ -301,19 +319,21 @@ class RunLog:
             raise self._failure
 
 
-def read_log(folder: Path | str) -> pd.DataFrame:
-    """All rows of `RUN/log` (give the run folder or the dataset), in the order in which they were published."""
-    return _read(Path(folder), "log")
+def read_log(folder: Folder | str) -> pd.DataFrame:
+    """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published."""
+    return _read(folder, "log")
 
 
-def read_tasks(folder: Path | str) -> pd.DataFrame:
-    """All rows of `RUN/tasks` (give the run folder or the dataset)."""
-    return _read(Path(folder), "tasks")
+def read_tasks(folder: Folder | str) -> pd.DataFrame:
+    """All rows of `RUN/tasks` (give the run folder or the dataset, or its URL)."""
+    return _read(folder, "tasks")
 
 
-def _read(path: Path, name: str) -> pd.DataFrame:
+def _read(where: Folder | str, name: str) -> pd.DataFrame:
+    path = place(where) if isinstance(where, str) else where
     folder = path / name if (path / name).is_dir() else path
     if not part_numbers(folder):
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
     dataset_schema(folder)
-    return pd.read_parquet(folder)
+    at, filesystem = arrow_path(folder)
+    return pd.read_parquet(at, filesystem=filesystem)

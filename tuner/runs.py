@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
 from tuner.log import read_log
+from tuner.place import Folder, Place
 from tuner.runfolder import IDENTITY, LOCK, read_json
 from tuner.served import best_so_far, copies
 
 SUMMARY = "summary.json"
-State = Literal["done", "running", "stopped"]
+State = Literal["done", "running", "stopped", "unfinished"]
 _COLUMNS = ["run", "seq", "kind", "level", "status", "cycles", "time"]
 _SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """identity: run.json.  summary: summary.json, None before the end.  `stopped`: it can be resumed."""
+    """identity: run.json.  summary: summary.json, None before the end.
 
-    path: Path
+    `stopped`: it can be resumed.  `unfinished`: running or stopped, which a URL does not tell.
+    """
+
+    path: Folder
     identity: dict[str, Any]
     summary: dict[str, Any] | None
     state: State
@@ -50,7 +53,7 @@ class Standing:
     last_row: pd.Timestamp | None
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Folder) -> Run:
     """Raises `BadInputError` where there is no run."""
     if not (path / IDENTITY).is_file():
         raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune --out` wrote")
@@ -61,19 +64,22 @@ def open_run(path: Path) -> Run:
     return Run(path, identity, summary, _state(path, summary is not None))
 
 
-def find_runs(folder: Path) -> Iterator[Run]:
+def find_runs(folder: Folder) -> Iterator[Run]:
     """Every run in a folder or below it, by path."""
     if not folder.is_dir():
         raise BadInputError(f"{folder}: not a folder")
-    for found in sorted(folder.rglob(IDENTITY)):
+    identities: Iterable[Folder] = folder.rglob(IDENTITY)
+    for found in sorted(identities, key=lambda path: path.parts):
         try:
             yield open_run(found.parent)
         except BadInputError:
             continue  # a study's identity, or somebody else's file of that name
 
 
-def _state(path: Path, ended: bool) -> State:
+def _state(path: Folder, ended: bool) -> State:
     """Whether a driver holds the lock; it is tried shared, so that two who look do not see each other."""
+    if isinstance(path, Place):
+        return "done" if ended else "unfinished"
     try:
         with (path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

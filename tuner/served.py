@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
+from tuner.place import Folder
 from tuner.runfolder import read_json
 
 FILE = "pieces.json"
 
 
-def copies(folder: Path) -> dict[str, int]:
+def copies(folder: Folder) -> dict[str, int]:
     """Id of a search in a run's log -> how many pieces it serves; {} for a model in one piece.  Raises `BadInputError`."""
+    return {run: len(pieces) for run, pieces in _searches(folder).items()}
+
+
+def search_folders(folder: Folder) -> list[str]:
+    """Names of the searches' folders in `models/` and `checkpoint/`; '' for a model in one piece, which needs none."""
+    return [pieces[0] for pieces in _searches(folder).values()] or [""]
+
+
+def _searches(folder: Folder) -> dict[str, list[str]]:
     path = folder / FILE
     if not path.is_file():
         return {}
     raw: Any = read_json(path)
     try:
-        return {str(row["run"]): len(row["pieces"]) for row in raw["searches"]}
+        return {str(row["run"]): [str(name) for name in row["pieces"]] for row in raw["searches"]}
     except (KeyError, TypeError):
         raise BadInputError(f"{path}: not a list of searches") from None
 

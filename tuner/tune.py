@@ -32,11 +32,12 @@ from tuner.config import TuneConfig, load_config
 from tuner.evaluate import Answer, Ask, EvaluatorSpec, Roofline
 from tuner.host import host_lines, host_nodes, mac_share
 from tuner.log import Origin, RunLog
+from tuner.mirror import Mirror
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.progress import Progress, Snapshot
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
-from tuner.runfolder import Place, RunFolder, RunIdentity, write_json
+from tuner.runfolder import RunFolder, RunIdentity, SearchFolder, write_json
 from tuner.runner import Budget, BudgetSpent, Runner
 from tuner.search.champions import Champions
 from tuner.search.population import Individual
@@ -47,6 +48,10 @@ from tuner.training import Trainer
 
 _IDLE_GENERATIONS = 10
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -91,6 +96,8 @@ def tune(request: TuneRequest) -> Summary:
         folder = stack.enter_context(RunFolder(request.out, identity, request.resume))
         write_source(folder.path, opened.source, opened.digest, request.style)
         atomic_write(folder.path / "config.yaml", [config.to_yaml().encode()])
+        if request.mirror is not None:
+            stack.enter_context(Mirror(folder.path, request.mirror, _say))
         if not request.quiet:
             operators, macs = sum(len(unit.kernels) for unit in opened.units), sum(unit.macs for unit in opened.units)
             print(
@@ -166,7 +173,7 @@ class _Run:
         levels: tuple[str, ...],
         config: TuneConfig,
         request: TuneRequest,
-        place: Place,
+        place: SearchFolder,
         log: RunLog,
         backend: Backend[Ask, Answer],
         budget: Budget,

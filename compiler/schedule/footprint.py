@@ -18,15 +18,24 @@ from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units,
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
 from simulator.npu.program import MemoryMap
 
-_MTE3 = int(Engine.MTE3)
-_DDR = int(Memory.DDR)
-# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
-# are written and rows that are still read lie side by side; coarse where a slot is the unit
-_SHIFT = np.array([6, 0, 6, 6, 5, 3], np.int64)
-
 Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
 Ints = NDArray[np.int64]
+
+_MTE3 = int(Engine.MTE3)
+_DDR = int(Memory.DDR)
+# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
+# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B
+_SHIFT = {Memory.DDR: 6, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3}
+
+
+def _shifts(machine: Machine) -> Ints:
+    def half(memory: Memory) -> int:
+        """The largest granule that cuts both halves of a memory, which take turns."""
+        blocks = machine.buffer_blocks(memory) // 2
+        return (blocks & -blocks).bit_length() - 1
+
+    return np.array([_SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +148,10 @@ class Footprints:
     def __init__(self, machine: Machine, memory: MemoryMap) -> None:
         self.tables: CostTables = cost_tables(machine)
         self.constant_blocks = memory.constant_blocks
+        self.shifts = _shifts(machine)
         sizes = [max(0, memory.size_blocks - memory.constant_blocks)]
         sizes += [machine.buffer_blocks(m) for m in Memory if m != Memory.DDR]
-        granules = [(size >> int(s)) + 2 for size, s in zip(sizes, _SHIFT, strict=True)]
+        granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
         self.granules, self.ddr_granules = sum(granules), granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
         port = port_units(machine, SHARE_UNIT)
@@ -153,7 +163,7 @@ class Footprints:
     def of(self, code: Code) -> Footprint:
         """What a schedule needs of records, apart from what stands before them."""
         start = np.empty(len(code) + 1, np.int32)
-        while (used := _spans(code, self.offsets, _SHIFT, self.constant_blocks, start, self._span)) < 0:
+        while (used := _spans(code, self.offsets, self.shifts, self.constant_blocks, start, self._span)) < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import reprlib
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -314,18 +315,22 @@ def read_yaml(path: FilePath) -> Any:
         raise BadInputError(f"{path}: {error}") from None
 
 
-def validation_line(error: ValidationError, most: int = 8) -> str:
-    """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are."""
+def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str], str] = lambda path: "") -> str:
+    """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are.
+
+    hint: what to add to the path of a key that does not exist.
+    """
     parts = []
     for item in error.errors()[:most]:
         # the kind of a matrix unit is how pydantic found its schema, not a key of the file
         where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic")) or "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
-        text = " ".join(f"{where}: {item['msg']}".split())
+        unknown = item["type"] == "extra_forbidden"
+        text = " ".join(f"{where}: {'no such key' if unknown else item['msg']}".split())
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
-        parts.append(text + shown)
+        parts.append(text + shown + (hint(where) if unknown else ""))
     rest = error.error_count() - len(parts)
     return "; ".join(parts) + (f"; and {rest} more" if rest else "")
 

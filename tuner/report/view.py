@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from simulator.breakdown import SegmentTime, breakdown
-from simulator.compiled import Compiled, read_compiled
+from simulator.compiled import Compiled, compiled_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
 from tuner.log import read_log
+from tuner.place import Folder, Place
 from tuner.runfolder import read_json
 from tuner.runs import open_run
-from tuner.served import copies
+from tuner.served import copies, search_folders
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
@@ -29,7 +30,7 @@ _LOG_COLUMNS = [
 class RunView:
     """A finished run.  levels: in the order of the summary, the least contended first."""
 
-    path: Path
+    path: Folder
     summary: dict[str, Any]
     config: str
     history: list[dict[str, Any]]
@@ -77,17 +78,20 @@ class RunView:
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
-def open_view(path: Path) -> RunView:
+def open_view(path: Folder) -> RunView:
     """Read a run folder.  Raises `BadInputError` where it is none, or its run has not ended."""
     run = open_run(path)
     if run.summary is None:
         raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")
-    histories = sorted((path / "models").glob("*/history.json")) or [path / "models" / "history.json"]
+    models = path / "models"
+    histories = [(models / name if name else models) / "history.json" for name in search_folders(path)]
+    best = path / "best.onnx"
+    view = memoryview(best.read_bytes()) if isinstance(best, Place) else read_file(best)
     return RunView(
         path,
         run.summary,
         (path / "config.yaml").read_text(encoding="utf-8"),
         [row for history in histories if history.is_file() for row in read_json(history)],
         read_log(path)[_LOG_COLUMNS],
-        read_compiled(path / "best.onnx"),
+        compiled_of(view, str(path / "best.onnx"), None if isinstance(path, Place) else path),
     )
