@@ -71,6 +71,7 @@ class VectorTiling(_Gene):
 
 
 Halo = Literal["recompute", "cache"]
+Split = Literal["rows", "channels"]
 Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
@@ -84,7 +85,8 @@ class SegmentPlan(_Gene):
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
     `recompute` for all.
-    cores: where its iterations (every block of every image) run, dealt in nearly equal runs to one after the other.
+    cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
+    each of them all iterations of a nearly equal run of its operators' output channels (`tile.channels`).
     """
 
     operators: tuple[str, ...]
@@ -97,6 +99,7 @@ class SegmentPlan(_Gene):
     spread: bool = True
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
+    split: Split = "rows"
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -116,6 +119,16 @@ class SegmentPlan(_Gene):
     def caching(self) -> int:
         """Bit k is set where operator k caches (see `schedule.blocks.cut`)."""
         return sum(1 << k for k, halo in enumerate(self.halo) if halo == "cache")
+
+    @property
+    def channels(self) -> int:
+        """Into how many runs of output channels it is cut."""
+        return len(self.cores) if self.split == "channels" else 1
+
+    @property
+    def dealt(self) -> int:
+        """To how many cores its iterations are dealt."""
+        return len(self.cores) // self.channels
 
     @property
     def key(self) -> str:

@@ -23,7 +23,6 @@ app = typer.Typer(
     name="tilefarm",
     help="Tune ONNX models for an NPU: one compiled pipeline per level of DDR contention, in one ONNX file.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _group in (search, compiled, runs, inspect):

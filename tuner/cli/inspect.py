@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
-from tuner.cli.options import Json, RandomWeights, Shape, named
+from tuner.cli.options import Address, Json, RandomWeights, Shape, named
 
 app = typer.Typer()
 plan_app = typer.Typer(help="Look at plans.", no_args_is_help=True)
@@ -78,8 +78,12 @@ def _schema(name: Annotated[str, typer.Argument(metavar="NAME", help="config, ma
 
 
 @app.command("doctor")
-def _doctor(as_json: Json = False) -> int:
-    """Is everything here that a run needs?  Versions, machines, a small compile that is checked.  Exit 1 where not."""
+def _doctor(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder: also how fast its log grows.")] = None,
+    address: Address = None,
+    as_json: Json = False,
+) -> int:
+    """Is everything here that a run needs?  Versions, disks, what Ray sees, a small compile that is checked.  Exit 1 where not."""
     from tuner.commands.doctor import doctor
 
-    return doctor(as_json)
+    return doctor(run, address, as_json)

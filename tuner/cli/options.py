@@ -35,7 +35,19 @@ class BackendName(StrEnum):
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
-MachineName = Annotated[str, typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.")]
+
+
+def machine_names(incomplete: str) -> list[str]:
+    """For the shell's completion."""
+    from simulator.npu.machine import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+MachineName = Annotated[
+    str,
+    typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
+]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[
     StyleName,

@@ -28,6 +28,7 @@ from tuner.cli.options import (
     StyleName,
     Wait,
     Workers,
+    machine_names,
     named,
 )
 
@@ -119,7 +120,9 @@ def _study(
 @app.command("sweep")
 def _sweep(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Models, as in tune.")],
-    machine: Annotated[list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.")],
+    machine: Annotated[
+        list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.", autocompletion=machine_names)
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
     candidates: Annotated[

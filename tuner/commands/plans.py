@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, SegmentPlan
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.derive.plan_diff import Change, PlanDiff, diff
 from compiler.schedule.blocks import cut
+from compiler.tile.channels import channel_parts, largest
 from compiler.tile.primitives import to_text
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
@@ -64,8 +65,11 @@ def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
 
 
 def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
-    """(operator, primitives) on the segment's largest block."""
-    blocks = cut(unit, start, start + len(segment.operators), segment.blocks, segment.caching, len(segment.cores))
+    """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
+    stop = start + len(segment.operators)
+    parts = channel_parts(unit, start, stop, segment.channels)
+    unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
+    blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt)
     out = []
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]
