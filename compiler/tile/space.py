@@ -99,6 +99,12 @@ def tables(machine: Machine) -> CostTables:
 
 
 @lru_cache(maxsize=64)
+def writes_l1(machine: Machine) -> bool:
+    """Whether results of the matrix unit can go to L1 without UB."""
+    return machine.path(Memory.L0C, Memory.L1) is not None
+
+
+@lru_cache(maxsize=64)
 def _cost(machine: Machine, dtype: int, direct: bool) -> _Cost:
     t = tables(machine)
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
@@ -338,7 +344,7 @@ def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bo
     """
     machine = unit.machine
     resident |= isinstance(spec, MatMulSpec)
-    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
+    direct = to_l1 and writes_l1(machine)
     ranked = _ranked(machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
     if not len(ranked):
         return None
