@@ -87,6 +87,7 @@ def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
     """A copy in which some inputs are constants."""
     copy = ModelProto()
     copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, 4)  # the first one in which initialisers need not be inputs
     for item in [item for item in copy.graph.input if item.name in values]:
         copy.graph.input.remove(item)
     copy.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in values.items())

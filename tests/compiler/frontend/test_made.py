@@ -22,6 +22,7 @@ from tuner.export import open_run
 # Zoph et al. 2018 table 2, Xie et al. 2019 table 3 (mean of five wirings), Dosovitskiy et al. 2021 table 1, Devlin et al. 2019 (the
 # encoder and the pooler are what is left of 110 without 24 of embeddings)
 PUBLISHED = {
+    "efficientnet_b0": (5.3, 386, 0.01),
     "inception_v3": (23.8, 5713, 0.01),
     "mobilenet_v1": (4.2, 569, 0.02),
     "mobilenet_v2": (3.5, 301, 0.01),
