@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+import textwrap
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,13 @@ Status = Literal["passed", "partly", "copied", "skipped", "failed"]
 STATUSES: tuple[Status, ...] = ("passed", "partly", "copied", "skipped", "failed")
 LEAST_PASSES, LEAST_PARTLY = 300, 150
 MOST_REASONS = 3  # of an operator, on the page
+_INTRODUCTION = """
+onnx's own backend tests, each compiled layer by layer for `edge` in float32 and run on the simulated NPU, operator by operator
+(a test of several operators stands with the most frequent one). *passed*: all of it on the NPU, with products or vector work;
+*partly*: the same with nodes of the host around it; *copies*: right, and nothing but copies; *skipped*: nothing of it can run on
+the NPU, or the test's model is refused; *failed*: another result than onnx's. Attributes and types decide, so many operators
+have some of each.
+"""
 # not run, and why
 _ALIGN = "onnxruntime, too, divides by the output's rounded size; the reference by the exact one"
 LEFT_OUT = {
@@ -142,10 +150,7 @@ def page(results: Sequence[Result]) -> str:
     lines = [
         "# Operators",
         "",
-        "onnx's own backend tests, each compiled layer by layer for `edge` in float32 and run on the simulated NPU, operator by operator (a",
-        "test of several operators stands with the most frequent one). *passed*: all of it on the NPU, with products or vector work; *partly*:",
-        "the same with nodes of the host around it; *copies*: right, and nothing but copies; *skipped*: nothing of it can run on the NPU, or",
-        "the test's model is refused; *failed*: another result than onnx's. Attributes and types decide, so many operators have some of each.",
+        *textwrap.wrap(_INTRODUCTION, 140),
         "",
         f"onnx {onnx.__version__}: {len(results):,} tests, {total['passed']} passed, {total['partly']} partly, {total['copied']} copies, "
         f"{total['skipped']:,} skipped, {total['failed']} failed.",

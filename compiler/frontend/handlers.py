@@ -132,8 +132,8 @@ def pool(state: Translator, node: NodeProto, values: Values) -> None:
     _finish_image(state, node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
 
 
-# Pixels of a window from which on its columns are pooled first: VECTOR starts an instruction for every position of a window, so for h + w of
-# them instead of h * w.  Below, that saves less than one more operator costs, some 1,500 cycles on `edge`.
+# Pixels of a window from which on its columns are pooled first: VECTOR starts an instruction for every position of a window, so for h + w
+# of them instead of h * w.  Below, that saves less than one more operator costs, some 1,500 cycles on `edge`.
 WIDE_WINDOW = 256
 MOST_POOLED = 2048  # pixels of which the columns are pooled at once: 64 KiB for each block of channels, twice in UB
 
