@@ -89,7 +89,7 @@ def test_options_override_those_of_the_small_variant() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("inception", "made:inception: no such network is made; expected one of bert_base, inception_v3"),
+        ("inception", "made:inception: no such network is made; expected one of bert_base, efficientnet_b0"),
         ("vit_b16,depth=2", "has no option 'depth'; expected some of size, layers"),
         ("vit_b16,layers=two", "layers 'two'; a number such as 12 is expected"),
     ],
