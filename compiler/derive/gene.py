@@ -30,7 +30,7 @@ _PREFETCH = (2, 1)
 ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
-_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
+UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
 class Gene(NamedTuple):
@@ -66,7 +66,7 @@ Key = tuple[str, Tail]
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of a kernel a gene can name."""
-    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(_SLOTS)
+    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(UB_SLOTS)
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ class _Fitting:
         spec, rows, choice = self.unit.kernels[gene.start + k], self.rows[k], gene.choices[k] if gene.choices else 0
         if isinstance(spec, ConvSpec):
             return conv_tiling(self.unit, spec, rows, self.layout.inside[k], resident, budget, choice)
-        return vector_tiling(self.unit, spec, rows, _SLOTS[choice % len(_SLOTS)])
+        return vector_tiling(self.unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
 def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
