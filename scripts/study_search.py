@@ -46,7 +46,6 @@ from tuner.log import read_log, read_tasks
 from tuner.search.search import cycles_of
 
 OURS = "ours"
-WAYS = 10_000
 GOAL = 0.20
 NO_END = 1 << 30
 
@@ -74,6 +73,7 @@ def ours(unit: Unit, level: str, seed: int, budget: int, settings: Sequence[str]
         searched(unit, settings, seed, budget if whole else NO_END, (level,), folder, NO_END if whole else budget)
         log, tasks = read_log(folder), read_tasks(folder)
     log = log[log["status"] == "ok"].sort_values("seq")
+    tasks = tasks[tasks["task"].isin(log["task"])]
     sizes = {task: _operators(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
     meter = Meter(lambda _: None, budget)
     lowest = np.inf
@@ -100,12 +100,14 @@ def _curve(task: str, seed: int, strategy: str, meter: Meter) -> Curve:
     return Curve(task, seed, strategy, np.array(meter.spent), np.array(meter.best))
 
 
-def tilings(model: str, machine: str, level: str, tasks: int, seeds: int, budget: int, settings: Sequence[str]) -> Iterator[Curve]:
+def tilings(
+    model: str, machine: str, level: str, tasks: int, ways: int, seeds: int, budget: int, settings: Sequence[str]
+) -> Iterator[Curve]:
     """Curves of single convolutions."""
     loaded = load_machine(machine)
     with TemporaryDirectory() as name:
         operators = [(Operator(shape, loaded, Path(name)), count) for shape, count in counted_shapes(model, loaded).items()]
-        operators = [(op, count) for op, count in operators if len(op.space.points) >= WAYS]
+        operators = [(op, count) for op, count in operators if len(op.space.points) >= ways]
         operators.sort(key=lambda item: (-item[0].unit.macs * item[1], str(item[0].shape)))
         for operator, _ in operators[:tasks]:
             unit = operator.unit.without_values()
@@ -163,6 +165,7 @@ def summary(part: str, curves: Sequence[Curve], budget: int) -> list[dict[str, A
     for curve in curves:
         known[curve.task] = min(known.get(curve.task, np.inf), curve.best[-1])
     target = {(curve.task, curve.seed): curve.best[-1] for curve in curves if curve.strategy == "random"}
+    stayed = sum(bool(curve.best[-1] >= curve.best[0]) for curve in curves if curve.strategy == "random")
     out = []
     for strategy in (OURS, *STRATEGIES):
         mine = [curve for curve in curves if curve.strategy == strategy]
@@ -180,6 +183,7 @@ def summary(part: str, curves: Sequence[Curve], budget: int) -> list[dict[str, A
                 "share_low": low,
                 "share_high": high,
                 "within_goal": float((share <= GOAL).mean()),
+                "random_stayed": stayed,
                 "never": int(np.isinf(share).sum()),
                 "over_best_known": geometric_mean(over),
                 "worst_over_best_known": float(over.max()),
@@ -214,6 +218,7 @@ def show(rows: Sequence[dict[str, Any]], level: str) -> None:
             for row in rows
         ],
     )
+    print(f"random found nothing better than the start in {first['random_stayed']} pairs")
     reached = "reached" if first["share_high"] <= GOAL else "missed"
     print(f"goal, ours within {GOAL:.0%} of the budget, the interval's upper end included: {reached}")
 
@@ -227,12 +232,13 @@ def main(
     part: Annotated[Literal["tilings", "plans", "both"], typer.Option()] = "both",
     model: Annotated[str, typer.Option(help="network whose convolutions are tiled")] = "light:resnet50",
     tasks: Annotated[int, typer.Option(help="the heaviest so many convolutions")] = 20,
+    ways: Annotated[int, typer.Option(help="legal ways that a convolution must have")] = 10_000,
     networks: Annotated[str, typer.Option(help="comma-separated networks that are planned")] = "squeezenet,made:mobilenet_v1,inception_v1",
     machine: Annotated[str, typer.Option()] = "edge",
     level: Annotated[str, typer.Option(help="of contention")] = "none",
     seeds: Annotated[int, typer.Option(help="seeds 0..")] = 5,
     budget: Annotated[int, typer.Option(help="measured candidates of each search of tilings")] = 256,
-    plan_budget: Annotated[int, typer.Option(help="measured candidates of each search of plans")] = 512,
+    plan_budget: Annotated[int, typer.Option(help="measured candidates of each search of plans")] = 256,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="of ours, as in tilefarm tune")] = None,
 ) -> None:
     """Best so far against measured candidates, for ours and four other searches."""
@@ -242,7 +248,7 @@ def main(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     curves, table = list[dict[str, Any]](), list[dict[str, Any]]()
     for name, amount, found in (
-        ("tilings", budget, tilings(model, machine, level, tasks, seeds, budget, settings or ())),
+        ("tilings", budget, tilings(model, machine, level, tasks, ways, seeds, budget, settings or ())),
         ("plans", plan_budget, plans(networks.split(","), machine, level, seeds, plan_budget, settings or ())),
     ):
         if part in (name, "both"):
