@@ -2,7 +2,7 @@
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
 means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
-products are what the core with most of the segment's iterations has, bytes are all cores'. What stages keep,
+products are what the core with most of the segment's iterations or channels has, bytes are all cores'. What stages keep,
 move and emit: `tile.stage_features`.
 """
 
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
+from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import tables
 from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
@@ -37,44 +38,60 @@ _OF_A_CORE = (
 FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE)
 _ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
+_A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
+_OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
 
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
+    stop = start + len(plan.operators)
+    parts = channel_parts(unit, start, stop, plan.channels)
+    if isinstance(parts, Infeasible):
+        raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
+    sums = np.array([_sums(part, plan, start) for part in parts], np.float64)
+    out = sums.sum(0)
+    first = parts.index(largest(parts, start, stop))
+    out[_OF_ONE] = sums[first, _OF_ONE]
+    out[_A_CORES] = sums[:, _A_CORES].max(0)
+    ddr, cores = unit.machine.ddr, len(plan.cores)
+    read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
+    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
+    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
+    out[_AT["busiest_cycles"]] = max(moved, out[_BUSY].max())
+    out[_AT["cores"]] = cores * len(plan.operators)
+    return out
+
+
+def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+    """What adds up over the cores that share a segment's channels, and what each of them has."""
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
     t = tables(unit.machine)
-    images, cores = unit.storages[0].n, len(plan.cores)
+    images, cores = unit.storages[0].n, plan.dealt
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
         rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
         add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
         out[_AT["row_share"]] += rows / spec.out_h
-        stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
+        stored = blocks.stored[k] * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
-        size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
+        size = blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
     for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
         staged = blocks.staged[storage]
         high = staged.high(count, images) * (1 if staged.cached else count)
         out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
-    ddr = unit.machine.ddr
-    read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
-    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
-    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
     iterations = out[_AT["iterations"]] = plan.blocks * images
     for name in _OF_A_CORE:
         out[_AT[name]] *= -(-iterations // cores) / iterations
-    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
-    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in _ENGINES))
     out[_AT["operators"]] = len(plan.operators)
     out[_AT["segments"]] = 1
     out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
     out[_AT["sliding"]] = plan.sliding * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
-    out[_AT["cores"]] = cores * len(plan.operators)
-    return np.array(out, np.float64)
+    return out
 
 
 def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
@@ -87,14 +104,19 @@ def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float
 def _operator(out: list[float], unit: Unit, t: CostTables, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
     """Adds operator k of the segment to the features; returns the rows that it computes."""
     spec = unit.kernels[blocks.start + k]
-    rows = [size for r in blocks.computed[k] if (size := r.size)]
+    rows = blocks.heights[k]
     if isinstance(spec, ConvSpec):
         assert isinstance(tiling, ConvTiling)
         _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
     else:
         assert isinstance(tiling, VectorTiling)
         _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
-    return sum(rows)
+    return _over(rows, 1)
+
+
+def _over(rows: dict[int, int], pixels: int, tile: int = 1) -> int:
+    """Tiles of so many pixels in all blocks; rows: how many blocks have so many rows, of `pixels` each."""
+    return sum(count * -(-r * pixels // tile) for r, count in rows.items())
 
 
 def _conv(
@@ -103,7 +125,7 @@ def _conv(
     t: CostTables,
     s: ConvSpec,
     tiling: ConvTiling,
-    rows: list[int],
+    rows: dict[int, int],
     blocks: Blocks,
     k: int,
     images: int,
@@ -111,22 +133,23 @@ def _conv(
 ) -> None:
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
-    pixels = sum(rows) * s.out_w
-    tiles_m = sum(-(-r * s.out_w // tiling.tile_m) for r in rows)
+    blocks_of_image = sum(rows.values())
+    pixels = _over(rows, s.out_w)
+    tiles_m = _over(rows, s.out_w, tiling.tile_m)
     chunks_n, chunks_k = -(-s.n1 // n1), -(-s.k1 // k1)
     tiles_n, tiles_k = -(-n1 // tiling.tile_n1), -(-k1 // tiling.tile_k1)
-    padded = sum(-(-r * s.out_w // 16) * 16 for r in rows)
+    padded = _over(rows, s.out_w, 16) * 16
     products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
     l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
     lanes, axes, step = unit.dtype.lanes, t.matrix[unit.dtype].tolist(), int(t.step_cycles[unit.dtype])
-    steps_m = sum(_steps(-(-r * s.out_w // 16) * 16, tiling.tile_m, axes[0]) for r in rows)
+    steps_m = sum(count * _steps(-(-r * s.out_w // 16) * 16, tiling.tile_m, axes[0]) for r, count in rows.items())
     steps_k = chunks_k * _steps(k1 * lanes, tiling.tile_k1 * lanes, axes[1])
     steps_n = chunks_n * _steps(n1 * 16, tiling.tile_n1 * 16, axes[2])
     cube = float(steps_m * steps_k * steps_n) * s.groups * step * images
     ideal = float(pixels) * (s.k1 * lanes) * (s.n1 * 16) / unit.machine.macs_per_cycle[unit.dtype.name]
     m_outer = tiling.order == "m"
     times_a = 1 if tiles_k == 1 and m_outer else tiles_n
-    times_b = len(rows) if tiles_k == 1 and not m_outer else tiles_m
+    times_b = blocks_of_image if tiles_k == 1 and not m_outer else tiles_m
     a = float(padded) * s.k1 * s.groups * 32 / t.rate[l1, l0a] * times_a * chunks_n
     b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
     stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
@@ -136,14 +159,14 @@ def _conv(
     inside = blocks.inside[k]
     fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
-    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else len(rows) * images) + s.bias_blocks * cores) * BLOCK_BYTES
+    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else blocks_of_image * images) + s.bias_blocks * cores) * BLOCK_BYTES
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if inside and unit.machine.path(l0c, l1) is None:
         out[_AT["mte3_on_chip_cycles"]] += float(pixels) * s.y.planes * BLOCK_BYTES / max(1, t.rate[Memory.UB, l1]) * images
     out[_AT["instructions"]] += products * 3 + stores * 2
     out[_AT["products"]] += products
-    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * len(rows) * images
+    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * blocks_of_image * images
     out[_AT["streamed_share"]] += not resident
 
 
@@ -161,13 +184,13 @@ def _vector(
     t: CostTables,
     s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec,
     tiling: VectorTiling,
-    rows: list[int],
+    rows: dict[int, int],
     blocks: Blocks,
     k: int,
     images: int,
 ) -> None:
-    size = float(sum(rows)) * s.out_w * s.y.planes * images
-    tiles = float(sum(-(-r // tiling.tile_rows) for r in rows)) * -(-s.y.planes // tiling.tile_planes) * images
+    size = float(_over(rows, 1)) * s.out_w * s.y.planes * images
+    tiles = float(_over(rows, 1, tiling.tile_rows)) * -(-s.y.planes // tiling.tile_planes) * images
     read = size * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):
