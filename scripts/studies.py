@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 import simulator
 from compiler.frontend import load_model, lower
@@ -40,35 +37,18 @@ def short(name: str) -> str:
     return Path(name.removeprefix(PREFIX).removeprefix(MADE)).name.removesuffix(".onnx")
 
 
-def searched(
-    unit: Unit,
-    overrides: Sequence[str],
-    seed: int,
-    candidates: int,
-    levels: tuple[str, ...] = (),
-    log_to: Path | None = None,
-    tasks: int | None = None,
-) -> tuple[Champions, Search]:
-    """A search of `candidates` measured programs in this process, as `tilefarm tune` does it; overrides: `a.b=c` texts.
-
-    levels: all of the machine's where none is given.  log_to: a folder for `log/` and `tasks/`, new or empty.  tasks: where to stop after
-    so many measured tasks, segments included.
-    """
-    levels, config = levels or tuple(unit.machine.contention), load_config(None, overrides)
+def searched(unit: Unit, overrides: Sequence[str], seed: int, candidates: int) -> tuple[Champions, Search]:
+    """A search of `candidates` measured programs in this process, as `tilefarm tune` does it; overrides: `a.b=c` texts."""
+    levels, config = tuple(unit.machine.contention), load_config(None, overrides)
     champions, search = Champions(len(levels)), Search(unit, levels, config, seed, config.level_weights)
-
-    def enough() -> None:
-        if tasks is not None and runner.seq >= tasks:
-            raise BudgetSpent
-
     with TemporaryDirectory() as name:
-        folder = log_to or Path(name)
-        (folder / ".tmp").mkdir(parents=True, exist_ok=True)
-        (folder / "models").mkdir(exist_ok=True)
+        folder = Path(name)
+        (folder / ".tmp").mkdir()
+        (folder / "models").mkdir()
         origin = Origin("study", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
         trainer = Trainer(folder / "models", folder, levels, config.model, seed)
         with RunLog(folder, origin, (FeatureSet(FEATURE_SET, FEATURES),)) as log, SerialBackend(EvaluatorSpec(unit, levels)) as backend:
-            runner = Runner(unit, unit.graph.name, levels, backend, log, champions, Budget(candidates), enough)
+            runner = Runner(unit, unit.graph.name, levels, backend, log, champions, Budget(candidates))
             idle = 0
             try:
                 while idle < _IDLE_GENERATIONS:
@@ -82,14 +62,6 @@ def searched(
             except BudgetSpent:
                 pass
     return champions, search
-
-
-def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], Any], samples: int = 2000) -> tuple[float, float]:
-    """95% of the statistic over samples drawn from `values` with replacement (bootstrap)."""
-    rng = np.random.default_rng(0)
-    found = [float(statistic(values[rng.integers(len(values), size=len(values))])) for _ in range(samples)]
-    low, high = np.quantile(found, (0.025, 0.975), method="nearest")
-    return float(low), float(high)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
