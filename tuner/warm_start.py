@@ -202,7 +202,9 @@ class _Reader:
             self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
         used = [[task, segment.cycles.tolist()] for task, segment in self.segments.items()]
         usable = count - left_out.total()
-        self.source = Source(run.identity["run"], count, usable, digest([used, [[gene_json(g) for g in p] for p in self.programs]]), left_out)
+        self.source = Source(
+            run.identity["run"], count, usable, digest([used, [[gene_json(g) for g in p] for p in self.programs]]), left_out
+        )
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
         reason = _reasons(log, self.levels)

@@ -129,15 +129,10 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
-    cores = working_cores(unit, gene)
-    if len(cores) == 1:
-        gene = gene._replace(split="rows")
-    if gene.split == "channels":
-        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
-        if isinstance(parts, Infeasible):
-            return None
-        unit = largest(parts, gene.start, gene.stop)
-    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), 1 if gene.split == "channels" else len(cores))
+    seen = seen_by_core(unit, gene)
+    if seen is None:
+        return None
+    unit, gene, layout = seen
     fitting = _Fitting(unit, gene, layout)
     sizes = {
         k: spec.weight_blocks
@@ -159,6 +154,19 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     # two slots of the smallest chunk may need more than all of the weights
     every = {k: k in sizes for k in range(gene.stop - gene.start)}
     return fitting.plan() if fitting.take(every, CHUNK_BUDGETS[-1]) else None
+
+
+def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
+    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels cannot be split so."""
+    cores = working_cores(unit, gene)
+    if len(cores) == 1:
+        gene = gene._replace(split="rows")
+    if gene.split == "channels":
+        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
+        if isinstance(parts, Infeasible):
+            return None
+        unit = largest(parts, gene.start, gene.stop)
+    return unit, gene, cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), 1 if gene.split == "channels" else len(cores))
 
 
 class _Fitting:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, realise, whole_or
+from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, realise, seen_by_core, whole_or
 from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling
-from compiler.schedule.blocks import cut
 from compiler.tile.space import CHUNK_BUDGETS, conv_place, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
 
@@ -27,7 +26,7 @@ def genome_of(unit: Unit, plan: Plan) -> Genome | None:
 
 
 def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
-    """A gene of operators from `start` on that `realise` makes this plan of, the one with the largest chunks and the first places; or None."""
+    """A gene of operators from `start` on that `realise` makes this plan of: of several the one with the largest chunks; or None."""
     stop = start + len(plan.operators)
     if plan.operators != tuple(spec.name for spec in unit.kernels[start:stop]) or max(plan.cores) >= unit.machine.cores:
         return None
@@ -41,9 +40,10 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
         sliding=plan.sliding,
         spread=plan.spread,
         ahead_kib=plan.ahead_kib,
+        split=plan.split,
     )
     bare = bare._replace(cached=whole_or(bare, plan.caching))
-    for chunk, places in _places(unit, plan, start):
+    for chunk, places in _places(unit, plan, bare):
         for resident in (True, False):
             gene = bare._replace(chunk=chunk, resident=resident, choices=places if any(places) else ())
             if realise(unit, gene) == plan:
@@ -51,14 +51,14 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     return None
 
 
-def _places(unit: Unit, plan: SegmentPlan, start: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Budgets of chunks for which every tiling of the plan has a place, with these places."""
-    layout = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
-    rows = [max(1, max(r.size for r in computed)) for computed in layout.computed]
+    seen = seen_by_core(unit, gene)
+    if seen is None:
+        return
+    mine, _, layout = seen
     for chunk, budget in enumerate(CHUNK_BUDGETS):
-        places = [
-            _place(unit, start + k, rows[k], layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)
-        ]
+        places = [_place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)]
         found = tuple(place for place in places if place is not None)
         if len(found) == len(places):
             yield chunk, found

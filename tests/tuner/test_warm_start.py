@@ -80,9 +80,7 @@ def test_the_same_network(short: Path, earlier: Path) -> None:
     assert len(found.tasks) > 40
     assert not sum(found.sources[0].left_out.values()) - found.sources[0].left_out["result"]
     evaluator = Evaluator(unit, LEVELS)
-    for task, gene, moved, cycles, features in zip(
-        found.tasks, found.genes, found.moved_bytes, found.cycles, found.features, strict=True
-    ):
+    for task, gene, moved, cycles, features in zip(found.tasks, found.genes, found.moved_bytes, found.cycles, found.features, strict=True):
         answer = evaluator.answer(Ask("segment", (gene,)))
         kind = "operator" if gene.stop - gene.start == 1 else "segment"
         assert text_digest(f"{kind}:{answer.payload}") == task
@@ -146,7 +144,9 @@ def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) 
         table = pq.read_table(part)
         texts = [text.replace('"blocks":', '"blocks": ') if task == clean.tasks[0] else text
                  for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
-        pq.write_table(table.set_column(table.column_names.index("payload"), table.schema.field("payload"), pa.array(texts, pa.string())), part)
+        pq.write_table(
+            table.set_column(table.column_names.index("payload"), table.schema.field("payload"), pa.array(texts, pa.string())), part
+        )
     found = read_warm_start([run], unit, LEVELS, ELITES)
     assert found.tasks == clean.tasks[1:]
     assert found.sources[0].left_out["poisoned"] == 1

@@ -66,7 +66,7 @@ def test_values_stay_in_range() -> None:
     ends = {gene.choices for step in steps(u, (Gene(0, 1, choices=(last,)), Gene(1, len(u.kernels))), "change_tiling".__eq__, MAX_SEGMENT)
             for gene in step.genes if gene.stop == 1}  # fmt: skip
     assert ends == {(), (last - 1,), (last - 2,)}
-    merged = [step for step in steps(u, (Gene(0, 1), Gene(1, len(u.kernels))), "merge_segments".__eq__, len(u.kernels) - 1)]
+    merged = list(steps(u, (Gene(0, 1), Gene(1, len(u.kernels))), "merge_segments".__eq__, len(u.kernels) - 1))
     assert not merged
 
 
