@@ -24,7 +24,7 @@ from compiler.frontend.load import prepare as checked
 from compiler.frontend.skeleton import FLOATS
 from compiler.pipeline import Compiler
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu.container import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine

@@ -10,7 +10,7 @@ import pytest
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, choice_count
 from compiler.derive.moves import MOVES, random_genome, verify
 from compiler.derive.neighbours import Step, steps
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.unit import Unit, make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 
