@@ -35,8 +35,8 @@ from compiler.frontend.zoo import resolve
 from compiler.ir.graph import Conv
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.spec import AnySpec, ConvSpec, signature
-from compiler.tile.unit import Unit, make_unit
+from compiler.tile.spec import AnySpec, ConvSpec, Unit, signature
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.build import open_source

@@ -38,7 +38,7 @@ from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, gene_jso
 from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.plan import Plan, SegmentPlan
 from compiler.tile.features import FEATURE_SET, FEATURES
-from compiler.tile.unit import Unit
+from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import FEATURE_PREFIX, canonical_json, digest, text_digest

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, realise, seen_by_core, whole_or
 from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling
 from compiler.tile.space import CHUNK_BUDGETS, conv_place, vector_tiling
-from compiler.tile.spec import ConvSpec
-from compiler.tile.unit import Unit
+from compiler.tile.spec import ConvSpec, Unit
 
 
 def genome_of(unit: Unit, plan: Plan) -> Genome | None:

@@ -12,7 +12,7 @@ from compiler.derive.gene import WINDOWS, Gene, Genome, bits, block_counts, choi
 from compiler.derive.moves import resized
 from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.space import CHUNK_BUDGETS
-from compiler.tile.unit import Unit
+from compiler.tile.spec import Unit
 
 NEAR = (-2, -1, 1, 2)
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compiler.tile.features import FEATURES, scaled
-from compiler.tile.unit import Unit
+from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder

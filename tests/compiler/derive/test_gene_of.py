@@ -12,7 +12,8 @@ from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import ConvTiling, Infeasible
 from compiler.tile.space import CHUNK_BUDGETS
-from compiler.tile.unit import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import SMALL_MODELS, small_graph
 

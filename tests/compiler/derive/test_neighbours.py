@@ -10,7 +10,8 @@ import pytest
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, choice_count
 from compiler.derive.moves import MOVES, random_genome, verify
 from compiler.derive.neighbours import Step, steps
-from compiler.tile.unit import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 
