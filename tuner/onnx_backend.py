@@ -30,7 +30,7 @@ from compiler.ir.graph import Graph
 from compiler.package import onnx_bytes
 from compiler.pipeline import Compiler
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu.container import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine
