@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+# Ray ends a driver whose head is gone after a minute, in which nothing happens; nobody restarts a head that soon
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -27,6 +30,8 @@ from simulator.npu.errors import BadInputError, TilefarmError
 
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
+WATCH_S = 1.0
+HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -38,13 +43,47 @@ def say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+class HeadWatch:
+    """Says that the head of a cluster has gone, while the driver's thread waits inside Ray and cannot.
+
+    Ray itself ends the process when its patience is over: that it does so, and what to do then, is all there is to say.
+    """
+
+    def __init__(self, address: str, say: Say = say_on_stderr) -> None:
+        host, _, port = address.rpartition(":")
+        self._at, self._address, self._say = (host.strip("[]"), int(port)), address, say
+        self._stop = threading.Event()
+        threading.Thread(target=self._watch, name="head-watch", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def _watch(self) -> None:
+        misses = 0
+        while not self._stop.wait(WATCH_S):
+            try:
+                socket.create_connection(self._at, timeout=CONNECT_S).close()
+            except OSError:
+                misses += 1
+                if misses == 2:
+                    patience = f"Ray ends this process after {os.environ[HEAD_GONE]} s"
+                    self._say(f"the Ray head at {self._address} is gone; {patience}, --resume continues the run")
+            else:
+                if misses >= 2:
+                    self._say(f"the Ray head at {self._address} is back")
+                misses = 0
+
+
 @dataclass(frozen=True)
 class Connection:
     """A driver's tie to Ray.  `owned`: this object made it, so closing it ends it (and a local cluster with it)."""
 
     owned: bool
+    watch: HeadWatch | None = None
 
     def close(self) -> None:
+        if self.watch is not None:
+            self.watch.close()
         if self.owned and ray.is_initialized():
             ray.shutdown()
 
@@ -57,6 +96,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     if ray.is_initialized():
         return Connection(owned=False)
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    option = "--address" if address else "RAY_ADDRESS"
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # Ray prints every worker's death on stdout, log_to_driver or not; a program may read JSON there, and the farm says it itself
     ray._private.worker.print_to_stdstream = _swallow
@@ -67,20 +107,20 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         _tighten_token()
         return Connection(owned=True)
     if wanted != "auto":
-        require_token(wanted)
-        probe(wanted)
+        require_token(wanted, option)
+        probe(wanted, option)
     try:
         ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInputError(f"--address {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
-    return Connection(owned=True)
+        raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
+    return Connection(owned=True, watch=HeadWatch(ray.get_runtime_context().gcs_address))
 
 
 def _swallow(*_: object, **__: object) -> None:
     pass
 
 
-def require_token(address: str) -> None:
+def require_token(address: str, option: str = "--address") -> None:
     """Refuse an open cluster on a network: whoever reaches its port runs code on every node."""
     host = address.rpartition(":")[0].strip("[]")
     try:
@@ -90,7 +130,7 @@ def require_token(address: str) -> None:
     if local or _is_mine(host) or os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN_CLUSTER) == "1":
         return
     raise BadInputError(
-        f"--address {address}: not on this computer, and without a token; set RAY_AUTH_MODE=token there and here "
+        f"{option} {address}: not on this computer, and without a token; set RAY_AUTH_MODE=token there and here "
         f"(`ray get-auth-token`), or {OPEN_CLUSTER}=1 where everybody on the network may run code on it"
     )
 
@@ -105,12 +145,12 @@ def _is_mine(host: str) -> bool:
         return False
 
 
-def probe(address: str) -> None:
-    """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process."""
+def probe(address: str, option: str = "--address") -> None:
+    """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process.  option: where it was given."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
-        raise BadInputError(f"--address {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
-    refused = f"--address {address}: no Ray head answers there; start one with `ray start --head`, or leave --address out"
+        raise BadInputError(f"{option} {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
+    refused = f"{option} {address}: no Ray head answers there; start one with `ray start --head`, or leave {option} out"
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
@@ -122,7 +162,7 @@ def probe(address: str) -> None:
         raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
     if done.returncode and "AuthToken" in done.stderr:
         # Ray's rule, kept: a token is never sent to an address that was merely given
-        raise BadInputError(f"--address {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
+        raise BadInputError(f"{option} {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
     if done.returncode:
         raise BadInputError(refused)
 

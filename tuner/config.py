@@ -199,10 +199,20 @@ def leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield path, value
 
 
+def _paths(section: type[BaseModel], prefix: str = "") -> dict[str, None]:
+    """Dotted paths of every key of the schema, sections included."""
+    paths: dict[str, None] = {}
+    for name, field in section.model_fields.items():
+        paths[f"{prefix}{name}"] = None
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section):
+            paths |= _paths(field.annotation, f"{prefix}{name}.")
+    return paths
+
+
 def nearest(path: str, known: Mapping[str, Any]) -> str:
-    """`; did you mean ...` for a path that does not exist."""
+    """` (did you mean ...?)` for a path that does not exist."""
     close = difflib.get_close_matches(path, known, 1, 0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _put(raw: dict[str, Any], path: str, value: Any) -> None:
@@ -232,7 +242,8 @@ def _validated(raw: dict[str, Any], where: str) -> TuneConfig:
     try:
         return TuneConfig.model_validate(raw)
     except ValidationError as error:
-        raise BadInputError(f"{where}: {validation_line(error)}") from None
+        known = _paths(TuneConfig)
+        raise BadInputError(f"{where}: {validation_line(error, hint=lambda path: nearest(path, known))}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -36,6 +36,7 @@ from tuner.candidate import (
     row_id,
     task_schema,
 )
+from tuner.place import Folder, arrow_path, place
 
 PUBLISH_AFTER_S = 5.0
 PUBLISH_ROWS = 65_536
@@ -50,22 +51,39 @@ def fsync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def part_numbers(folder: Path) -> list[int]:
-    """Numbers of the published parts, ascending."""
-    return sorted(int(path.stem) for path in folder.glob("[0-9]*.parquet") if path.stem.isdecimal())
+def part_numbers(folder: Folder) -> list[int]:
+    """Numbers of the published parts, ascending; none where there is no folder."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(int(path.stem) for path in found if path.suffix == ".parquet" and path.stem.isdecimal())
 
 
-def dataset_schema(folder: Path) -> pa.Schema:
-    """The schema of a dataset, from its first part; `BadInputError` where there is none, or a newer program wrote it."""
+def dataset_schema(folder: Folder) -> pa.Schema:
+    """The schema of a dataset, from its first part; `BadInputError` where there is none, or one of another version."""
     first = folder / f"{0:08d}.parquet"
+    path, filesystem = arrow_path(first)
     try:
-        schema = pq.read_schema(first)
+        schema = pq.read_schema(path, filesystem=filesystem)
     except (OSError, pa.ArrowInvalid) as error:
         raise BadInputError(f"{first}: not the first part of a dataset: {error}") from None
-    version = (schema.metadata or {}).get(b"schema_version", b"").decode("ascii", "replace")
-    if not version.isdecimal() or int(version) > SCHEMA_VERSION:
-        raise BadInputError(f"{folder}: schema {version or 'of no version'}; this program reads up to {SCHEMA_VERSION}")
+    check_version(schema, folder)
     return schema
+
+
+def schema_version(schema: pa.Schema, folder: Folder) -> int:
+    """The version that a dataset's schema names; `BadInputError` where it names none."""
+    try:
+        return int((schema.metadata or {})[b"schema_version"])
+    except (KeyError, ValueError):
+        raise BadInputError(f"{folder}: schema of no version; this program reads {SCHEMA_VERSION}") from None
+
+
+def check_version(schema: pa.Schema, folder: Folder) -> None:
+    """Refuse any version but today's."""
+    version = schema_version(schema, folder)
+    if version > SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads up to {SCHEMA_VERSION}")
+    if version < SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate RUN --out DIR`")
 
 
 class DatasetWriter:
@@ -219,10 +237,10 @@ class RunLog:
 
     Thread-safe; a daemon thread publishes rows that are due while the driver waits for workers, and what goes wrong
     there (a full disk) is raised by the driver's next call.  Rows that an earlier session of the run has published are
-    dropped when a resumed search measures them again.
+    dropped when a resumed search measures them again.  beside: ids of other searches, one after the other, that write to the same folder.
     """
 
-    def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = ()) -> None:
+    def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()) -> None:
         self.origin = origin
         self._lock = threading.RLock()
         tmp = run_folder / ".tmp"
@@ -231,8 +249,9 @@ class RunLog:
         self._features = {s.name: {FEATURE_PREFIX + name: i for i, name in enumerate(s.features)} for s in feature_sets}
         self._known_tasks: set[str] = set(pd.read_parquet(self._tasks.folder, columns=["task"])["task"])
         earlier = pd.read_parquet(self._rows.folder, columns=["run", "seq", "level_index"])
-        if others := sorted(set(earlier["run"]) - {origin.run}):
+        if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
+        earlier = earlier[earlier["run"].astype("str") == origin.run]
         self._earlier = len(earlier)
         self._measured = np.sort(_places(earlier["seq"].to_numpy(np.int64), earlier["level_index"].to_numpy(np.int64)))
         self._row_ids: set[str] = set()  # of rows that were added one by one
@@ -294,6 +313,11 @@ class RunLog:
         """Append several; returns how many were new."""
         return sum(self.add_row(row) for row in rows)
 
+    def tasks(self, before: int) -> set[str]:
+        """Of published rows of this run with a lower number."""
+        rows = pd.read_parquet(self._rows.folder, columns=["run", "seq", "task"])
+        return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
+
     def append(self, tasks: pa.Table, rows: pa.Table) -> int:
         """Rows of both datasets as columns of their schemas, no row twice and each with a task that is known or beside it; returns how
         many rows of the log were new."""
@@ -347,19 +371,21 @@ def _places(seqs: NDArray[np.int64], level_indices: NDArray[np.int64]) -> NDArra
     return np.asarray(seqs, np.int64) * 128 + level_indices
 
 
-def read_log(folder: Path | str) -> pd.DataFrame:
-    """All rows of `RUN/log` (give the run folder or the dataset), in the order in which they were published."""
-    return _read(Path(folder), "log")
+def read_log(folder: Folder | str) -> pd.DataFrame:
+    """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published."""
+    return _read(folder, "log")
 
 
-def read_tasks(folder: Path | str) -> pd.DataFrame:
-    """All rows of `RUN/tasks` (give the run folder or the dataset)."""
-    return _read(Path(folder), "tasks")
+def read_tasks(folder: Folder | str) -> pd.DataFrame:
+    """All rows of `RUN/tasks` (give the run folder or the dataset, or its URL)."""
+    return _read(folder, "tasks")
 
 
-def _read(path: Path, name: str) -> pd.DataFrame:
+def _read(where: Folder | str, name: str) -> pd.DataFrame:
+    path = place(where) if isinstance(where, str) else where
     folder = path / name if (path / name).is_dir() else path
     if not part_numbers(folder):
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
     dataset_schema(folder)
-    return pd.read_parquet(folder)
+    at, filesystem = arrow_path(folder)
+    return pd.read_parquet(at, filesystem=filesystem)

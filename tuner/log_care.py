@@ -6,7 +6,7 @@ Nothing here rewrites a part in place.  `repair` moves aside what readers trip o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import RESULTS, log_schema
-from tuner.log import DatasetWriter, dataset_schema, fsync_folder, part_numbers, write_empty_part
+from tuner.log import DatasetWriter, check_version, dataset_schema, fsync_folder, part_numbers, write_empty_part
 
 DATASETS = ("tasks", "log")
 ASIDE = "aside"
@@ -91,19 +91,25 @@ def compact(run: Path | str, out: Path | str) -> dict[str, int]:
     counts = {}
     for name in DATASETS:
         schema = _schema(run, name)
-        writer = DatasetWriter(out / name, schema, out / ".tmp")
-        waiting: list[pa.Table] = []
-        for _, _, part in _parts(run / name, schema):
-            if part is not None and part.num_rows:
-                waiting.append(part)
-            if sum(table.num_rows for table in waiting) >= COMPACT_ROWS:
-                writer.publish_table(pa.concat_tables(waiting))
-                waiting = []
-        if waiting:
-            writer.publish_table(pa.concat_tables(waiting))
-        counts[name] = writer.acknowledged
+        parts = (part for _, _, part in _parts(run / name, schema) if part is not None)
+        counts[name] = write_dataset(out / name, schema, parts, out / ".tmp")
     (out / ".tmp").rmdir()
     return counts
+
+
+def write_dataset(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Path) -> int:
+    """A new dataset of these rows in parts of up to 2^20 and a bit; returns how many there were."""
+    writer = DatasetWriter(folder, schema, tmp)
+    waiting: list[pa.Table] = []
+    for part in parts:
+        if part.num_rows:
+            waiting.append(part)
+        if sum(table.num_rows for table in waiting) >= COMPACT_ROWS:
+            writer.publish_table(pa.concat_tables(waiting))
+            waiting = []
+    if waiting:
+        writer.publish_table(pa.concat_tables(waiting))
+    return writer.acknowledged
 
 
 def _schema(run: Path, name: str) -> pa.Schema:
@@ -113,9 +119,11 @@ def _schema(run: Path, name: str) -> pa.Schema:
         raise BadInputError(f"{folder}: no {name} here; expected a run folder")
     for number in part_numbers(folder):
         try:
-            return pq.read_schema(folder / f"{number:08d}.parquet")
+            schema = pq.read_schema(folder / f"{number:08d}.parquet")
         except (OSError, pa.ArrowException):
             continue
+        check_version(schema, folder)
+        return schema
     if name == "log":
         return log_schema()
     return dataset_schema(folder)

@@ -46,7 +46,7 @@ class Progress:
         self._stream, self._clock = stream or sys.stderr, clock
         self._start_s = clock()
         self._last_s = -LINE_EVERY_S
-        self._shown_best: dict[str, int] = {}
+        self._shown: Snapshot | None = None
         console = Console(file=self._stream)
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
 
@@ -78,15 +78,16 @@ class Progress:
                 self._last_s = now
                 self._live.update(self.table(snapshot))
             return
-        patience_s = BEST_EVERY_S if dict(snapshot.best) != self._shown_best else LINE_EVERY_S
+        patience_s = LINE_EVERY_S if self._shown is not None and snapshot.best == self._shown.best else BEST_EVERY_S
         if now - self._last_s >= patience_s:
-            self._last_s, self._shown_best = now, dict(snapshot.best)
+            self._last_s, self._shown = now, snapshot
             self.say(self.line(snapshot))
 
     def finish(self, snapshot: Snapshot) -> None:
-        """The last word, whatever was shown a moment ago."""
-        self._last_s = -LINE_EVERY_S
-        self.update(snapshot)
+        """The last word, unless it was said already."""
+        if snapshot != self._shown:
+            self._last_s = -LINE_EVERY_S
+            self.update(snapshot)
 
     def _rate(self, snapshot: Snapshot) -> float:
         return (snapshot.measured - self._already) / max(1e-9, self._clock() - self._start_s)

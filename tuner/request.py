@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 Backend = Literal["ray", "serial"]
-Style = Literal["function", "epcontext"]
+Style = Literal["function", "epcontext", "epcontext-external"]
 DTypeName = Literal["float16", "float32"]
 
 
@@ -19,6 +19,7 @@ class TuneRequest:
     candidates: measured programs; seconds: wall time; at most one of the two.  machine: a preset's name or a YAML file.
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
+    mirror: URL of a folder that the run folder is copied to while it grows.
     """
 
     model: Path
@@ -41,6 +42,7 @@ class TuneRequest:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: int | None = None
     quiet: bool = False
+    mirror: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +82,11 @@ class StudyRequest(FarmRequest):
 class SweepRequest(FarmRequest):
     """Every model on every machine with every seed, each a run of its own below `out`.
 
-    models: files (or names of built networks), each with the seed of its random weights or None.
+    models: files (or names of built networks), each with the seed of its random weights or None.  mirror: URL of a copy of `out`.
     """
 
     models: tuple[tuple[Path, int | None], ...]
     machines: tuple[str, ...]
     style: Style = "function"
     tag: str = ""
+    mirror: str | None = None

@@ -14,6 +14,7 @@ from typing import IO, Any, Self
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import digest
+from tuner.place import Folder
 
 IDENTITY = "run.json"
 LOCK = ".lock"
@@ -54,7 +55,7 @@ def write_json(path: Path, value: Any) -> None:
     atomic_write(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Folder) -> Any:
     """Raises `BadInputError` with file and place."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -67,6 +68,16 @@ def read_json(path: Path) -> Any:
 def plain(name: str) -> str:
     """A name as the beginning of a file's: letters, digits, `_`, `.` and `-` only, and not hidden."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).lstrip(".") or "-"
+
+
+@dataclass(frozen=True)
+class SearchFolder:
+    """Where one search of a run keeps what is its own.  path: of the run, whose log it shares.  resumed: the run was there before."""
+
+    path: Path
+    models: Path
+    checkpoint: Path
+    resumed: bool
 
 
 class RunFolder:
@@ -135,6 +146,13 @@ class RunFolder:
         if not resume:
             raise BadInputError(f"--out {self.path}: holds run {there['run']}; --resume continues it, or give another --out")
         self.resumed = True
+
+    def place(self, piece: str | None = None) -> SearchFolder:
+        """Of the one search, or of that of a piece: folders of its name."""
+        models, checkpoint = (self.models, self.checkpoint) if piece is None else (self.models / piece, self.checkpoint / piece)
+        for folder in (models, checkpoint):
+            folder.mkdir(exist_ok=True)
+        return SearchFolder(self.path, models, checkpoint, self.resumed)
 
     @property
     def log(self) -> Path:

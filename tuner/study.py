@@ -9,7 +9,7 @@ not look at), and goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple, Protocol
 
 import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -128,15 +129,11 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
     return JournalStorage(JournalFileBackend(str(path)))
 
 
-def ask(trial: optuna.Trial, parameters: Mapping[str, Range]) -> dict[str, int | float]:
-    """One value per parameter, by dotted path."""
-    values: dict[str, int | float] = {}
-    for path, span in parameters.items():
-        if isinstance(span.low, int) and isinstance(span.high, int):
-            values[path] = trial.suggest_int(path, span.low, span.high, log=span.log)
-        else:
-            values[path] = trial.suggest_float(path, span.low, span.high, log=span.log)
-    return values
+def distribution(span: Range) -> IntDistribution | FloatDistribution:
+    """What a value is drawn from: whole numbers where both ends are."""
+    if isinstance(span.low, int) and isinstance(span.high, int):
+        return IntDistribution(span.low, span.high, log=span.log)
+    return FloatDistribution(span.low, span.high, log=span.log)
 
 
 def behind(mean: float, network: int, earlier: Sequence[Record], startup: int) -> bool:
@@ -259,8 +256,8 @@ def _ask_batch(study: optuna.Study, spec: StudySpec, b: int) -> list[Record]:
     study.sampler = TPESampler(seed=derive(spec.seed, b), multivariate=True, constant_liar=True, n_startup_trials=settings.startup)
     if b == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
         study.enqueue_trial(_defaults(spec.config))  # so that the best is never worse than what is there
-    trials = [study.ask() for _ in range(settings.batch)]
-    return [Record(trial.number, ask(trial, settings.parameters)) for trial in trials]
+    space: dict[str, BaseDistribution] = {path: distribution(span) for path, span in settings.parameters.items()}
+    return [Record(trial.number, trial.params) for trial in (study.ask(space) for _ in range(settings.batch))]
 
 
 def _defaults(config: TuneConfig) -> dict[str, Any]:

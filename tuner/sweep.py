@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ from simulator.npu.machine import load_machine
 from tuner.candidate import digest
 from tuner.cells import cells_backend, model_digest
 from tuner.config import TuneConfig, load_config
+from tuner.mirror import Mirror
+from tuner.place import url_below
 from tuner.request import SweepRequest, TuneRequest
 from tuner.runfolder import Identity, RunFolder, plain
 from tuner.runs import SUMMARY, open_run
@@ -114,7 +117,7 @@ class CellWorker:
         run = TuneRequest(
             model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
             resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
-            random_weights=cell.random_weights, quiet=True,
+            random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
         )  # fmt: skip
         try:
             tune(run)
@@ -123,6 +126,10 @@ class CellWorker:
         finally:
             settings.unlink(missing_ok=True)
         return ""
+
+
+def _mirror_of(request: SweepRequest, cell: Cell) -> str | None:
+    return None if request.mirror is None else url_below(request.mirror, cell.name)
 
 
 def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
@@ -158,10 +165,16 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         f"{config.budget.candidates} candidates" if config.budget.candidates is not None else f"{config.budget.seconds} s",
         request.tag,
     )
-    with RunFolder(out, identity, request.resume, folders=(".tmp",)):
+    with ExitStack() as stack:
+        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp",)))
         errors: dict[str, str] = {}
         waiting = [cell for cell in cells if not (out / cell.name / SUMMARY).is_file()]
         write_index(out, cells, errors)
+        if request.mirror is not None:
+            stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(INDEX,)))
+            for cell in cells:
+                if cell not in waiting:  # done before, and perhaps not copied to the end
+                    Mirror(out / cell.name, url_below(request.mirror, cell.name), say).close()
         if waiting:
             with cells_backend(request, config, partial(CellWorker, request, out, config), "sweep", len(waiting)) as backend:
                 backend.submit(waiting)

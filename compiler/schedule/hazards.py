@@ -16,8 +16,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-
-ENGINES = 6  # all but SCALAR
+from compiler.schedule.history import ENGINES
 
 
 class Rows(NamedTuple):
@@ -44,9 +43,8 @@ class Rows(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """State of a pass over one core, per queue or pair of queues.  Instructions go by epoch + number, so that older marks mean nothing."""
+    """State of a pass over one core, per queue or pair of queues; -1: nobody."""
 
-    table: Ints32  # [granules, 8]: last writer, then the last reader on every engine since
     clock: Ints  # [6, 6]
     latest: Ints  # [6] last instruction of every queue
     ring: Ints32  # [6, 6, limit] the last waits from a queue in another
@@ -55,13 +53,6 @@ class Queues(NamedTuple):
     free: Ints  # [6] cycle in which the queue is free
     key: Ints  # [6] largest key so far
     first: Ints  # [6] first instruction of every queue, or -1
-
-
-class Cells(NamedTuple):
-    """Scratch per cell of the part at hand."""
-
-    now: Ints32  # [cells, 8]: as `Queues.table`, by the records of the part
-    before: Ints32  # [cells, 16]: the last writer on every engine before the part, and from 8 on the last one who touched it
 
 
 class Remote(NamedTuple):
@@ -73,45 +64,7 @@ class Remote(NamedTuple):
     latency: int  # cycles that a flag takes to another core
 
 
-@njit(cache=True)
-def enter(bound: Ints32, touched: Bytes8, epoch: int, engine: Bytes8, table: Ints32, cell: Ints32, entry: Ints32) -> None:
-    """Cells as the part finds them.  epoch: of the program, or -1 where nothing ran before on this core."""
-    for c in range(touched.shape[0]):
-        if not touched[c]:
-            continue
-        for e in range(8):
-            cell[c, e] = -1
-        for e in range(16):
-            entry[c, e] = -1
-        if epoch < 0:
-            continue
-        for g in range(bound[c], bound[c + 1]):
-            w = table[g, 0]
-            if w >= epoch:
-                e = int(engine[w - epoch])
-                entry[c, e] = max(entry[c, e], w)
-            for e in range(ENGINES):
-                entry[c, 8 + e] = max(entry[c, 8 + e], table[g, 1 + e])
-        for e in range(ENGINES):
-            entry[c, 8 + e] = max(entry[c, 8 + e], entry[c, e])
-
-
-@njit(cache=True)
-def leave(bound: Ints32, touched: Bytes8, table: Ints32, cell: Ints32) -> None:
-    """What the part did to its cells, told to their granules."""
-    for c in range(touched.shape[0]):
-        if not touched[c]:
-            continue
-        for g in range(bound[c], bound[c + 1]):
-            if cell[c, 0] >= 0:
-                for e in range(8):
-                    table[g, e] = cell[c, e]
-            else:
-                for e in range(1, 1 + ENGINES):
-                    table[g, e] = max(table[g, e], cell[c, e])
-
-
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _connect(r: Rows, edge: int, source: int, target: int) -> None:
     r.edge_from[edge] = source
     r.edge_to[edge] = target
@@ -132,16 +85,17 @@ def scan(
     cycles: Ints,
     latency: int,
     first: int,
-    epoch: int,
     q: Queues,
-    cells: Cells,
+    cell: Ints32,
     remote: Remote,
     r: Rows,
 ) -> None:
-    """Hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer."""
+    """Hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
+
+    cell: int32 [cells, 16], what the part finds and leaves (see `history`).
+    """
     clock, latest, ring, ring_at, oldest = q.clock, q.latest, q.ring, q.ring_at, q.oldest
     free, last_key, queue_first = q.free, q.key, q.first
-    cell, entry = cells.now, cells.before
     engine, known, after, end, key, set_head = r.engine, r.known, r.after, r.end, r.key, r.set_head
     limit = ring.shape[2]
     need = np.empty(ENGINES, np.int64)
@@ -151,34 +105,23 @@ def scan(
         i = first + j
         me: Any = np.int64(part_engine[j])
         engine[i] = me
-        name = epoch + i
-        for e in range(ENGINES):
-            need[e] = -1
         n0 = n1 = n2 = n3 = n4 = n5 = np.int32(-1)
         for s in range(start[j], start[j + 1]):
             a = span[s, 0]
-            write = a & 1
-            seen = -1
-            for c in range(a >> 1, span[s, 1]):
-                w = cell[c, 0]
-                if w < 0:
-                    at = 8 if write else 0
-                    n0, n1, n2 = max(n0, entry[c, at]), max(n1, entry[c, at + 1]), max(n2, entry[c, at + 2])
-                    n3, n4, n5 = max(n3, entry[c, at + 3]), max(n4, entry[c, at + 4]), max(n5, entry[c, at + 5])
-                elif w != seen:
-                    seen = w
-                    e = int(engine[w - epoch])
-                    need[e] = max(need[e], w)
-                if write:
-                    n0, n1, n2 = max(n0, cell[c, 1]), max(n1, cell[c, 2]), max(n2, cell[c, 3])
-                    n3, n4, n5 = max(n3, cell[c, 4]), max(n4, cell[c, 5]), max(n5, cell[c, 6])
+            if a & 1:
+                for c in range(a >> 1, span[s, 1]):
+                    n0, n1, n2 = max(n0, cell[c, 0], cell[c, 8]), max(n1, cell[c, 1], cell[c, 9]), max(n2, cell[c, 2], cell[c, 10])
+                    n3, n4, n5 = max(n3, cell[c, 3], cell[c, 11]), max(n4, cell[c, 4], cell[c, 12]), max(n5, cell[c, 5], cell[c, 13])
                     # whoever comes later waits for this write, which waits for them
-                    cell[c, 1] = cell[c, 2] = cell[c, 3] = cell[c, 4] = cell[c, 5] = cell[c, 6] = -1
-                    cell[c, 0] = name
-                else:
-                    cell[c, 1 + me] = name
-        need[0], need[1], need[2] = max(need[0], n0), max(need[1], n1), max(need[2], n2)
-        need[3], need[4], need[5] = max(need[3], n3), max(need[4], n4), max(need[5], n5)
+                    for e in range(16):
+                        cell[c, e] = -1
+                    cell[c, me] = i
+            else:
+                for c in range(a >> 1, span[s, 1]):
+                    n0, n1, n2 = max(n0, cell[c, 0]), max(n1, cell[c, 1]), max(n2, cell[c, 2])
+                    n3, n4, n5 = max(n3, cell[c, 3]), max(n4, cell[c, 4]), max(n5, cell[c, 5])
+                    cell[c, 8 + me] = i
+        need[0], need[1], need[2], need[3], need[4], need[5] = n0, n1, n2, n3, n4, n5
         for e in range(ENGINES):  # `limit` of my SETs may still stand with e: no more until e has been waited for
             if oldest[me, e] > clock[me, e]:
                 need[e] = latest[e]
@@ -186,16 +129,15 @@ def scan(
         ready = np.int64(0)
         set_head[i] = -1
         while True:
-            best = -1
-            for e in range(ENGINES):
-                if need[e] > clock[me, e] and need[e] > best:
-                    best = need[e]
+            best, e = np.int64(-1), 0
+            for other in range(ENGINES):
+                if need[other] > clock[me, other] and need[other] > best:
+                    best, e = need[other], other
             if best < 0:
                 break
-            e = int(engine[best - epoch])
             at = ring_at[e, me]
-            early = oldest[e, me] > known[best - epoch, me]
-            ring[e, me, at] = name
+            early = oldest[e, me] > known[best, me]
+            ring[e, me, at] = i
             at += 1
             if at == limit:
                 at = 0
@@ -203,14 +145,12 @@ def scan(
             oldest[e, me] = ring[e, me, at]
             if early or oldest[e, me] > clock[e, me]:
                 best = latest[e]
-            source = best - epoch
-            _connect(r, edge, source, i)
+            _connect(r, edge, best, i)
             edge += 1
-            ready = max(ready, end[source])
+            ready = max(ready, end[best])
             clock[me, e] = best
             for other in range(ENGINES):
-                if known[source, other] > clock[me, other]:
-                    clock[me, other] = known[source, other]
+                clock[me, other] = max(clock[me, other], known[best, other])
         while from_afar < remote.edges and remote.target[from_afar] == i:
             source = remote.source[from_afar]
             _connect(r, edge, source, i)
@@ -220,13 +160,13 @@ def scan(
         r.edge_start[i + 1] = edge
         for e in range(ENGINES):
             known[i, e] = clock[me, e]
-        clock[me, me] = name
-        if latest[me] >= epoch:
-            after[latest[me] - epoch] = i
+        clock[me, me] = i
+        if latest[me] >= 0:
+            after[latest[me]] = i
         else:
             queue_first[me] = i
         after[i] = -1
-        latest[me] = name
+        latest[me] = i
         # the longest path, with every transfer alone on the bus; key: when the instruction is wanted at its engine
         if transfer[j]:
             begin = max(free[me], ready + latency)

@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Ints
-from compiler.schedule.hazards import ENGINES, Rows
+from compiler.schedule.hazards import Rows
+from compiler.schedule.history import ENGINES
 
 _FAR = np.iinfo(np.int64).max
 

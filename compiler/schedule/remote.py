@@ -24,7 +24,7 @@ _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
 
 
 class Shared(NamedTuple):
-    """What is known between the cores of a program.  Instructions go by epoch + number, as in `hazards`."""
+    """What is known between the cores of a program; -1: nobody."""
 
     stored: Ints32  # [granules of DDR, cores]: last store of every core
     seen: Ints  # [cores, cores]: the last store of the second that the first has waited for
@@ -46,12 +46,13 @@ def new_shared(granules: int, cores: int) -> Shared:
 
 
 @njit(cache=True)
-def forget(s: Shared, none: int) -> None:
-    """A new program: what was stored goes by names up to `none`."""
-    s.seen[:] = none
+def forget(s: Shared) -> None:
+    """A new program: nothing stored."""
+    s.stored[:] = -1
+    s.seen[:] = -1
     s.standing[:] = 0
-    s.last_load[:] = none
-    s.last_store[:] = none
+    s.last_load[:] = -1
+    s.last_store[:] = -1
 
 
 @njit(cache=True)
@@ -62,7 +63,6 @@ def waits(
     bound: Ints32,
     core: int,
     first: int,
-    epoch: int,
     limit: int,
     s: Shared,
     source: Ints32,
@@ -74,11 +74,11 @@ def waits(
     edges = 0
     for j in range(engine.shape[0]):
         e = engine[j]
-        name = epoch + first + j
+        name = first + j
         if e == _MTE3:
             for other in range(cores):
                 if s.standing[core, other] == limit:
-                    source[edges] = s.last_load[other] - epoch
+                    source[edges] = s.last_load[other]
                     target[edges] = first + j
                     edges += 1
                     s.standing[core, other] = 0
@@ -100,7 +100,7 @@ def waits(
                     store = s.last_store[other]
                 s.standing[other, core] += 1
                 s.seen[core, other] = store
-                source[edges] = store - epoch
+                source[edges] = store
                 target[edges] = first + j
                 edges += 1
             s.last_load[core] = name
@@ -112,5 +112,5 @@ def waits(
             if a & 1 == 0 or bound[a >> 1] >= granules:
                 continue
             for g in range(bound[a >> 1], bound[span[k, 1]]):
-                s.stored[g, core] = epoch + first + j
+                s.stored[g, core] = first + j
     return edges

@@ -26,57 +26,52 @@ import numpy as np
 
 from compiler.emit.records import Code
 from compiler.schedule.footprint import Footprint, Footprints
-from compiler.schedule.hazards import ENGINES, Cells, Queues, Remote, Rows, enter, leave, scan
+from compiler.schedule.hazards import Queues, Remote, Rows, scan
+from compiler.schedule.history import ENGINES, enter, leave, new_past
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
 from compiler.schedule.write import Schedule, write
+from compiler.tile.spec import Unit
 from simulator.npu import isa
-from simulator.npu.machine import Machine
-from simulator.npu.program import MemoryMap
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
-_LAST_EPOCH = 1 << 30
 _NOBODY = np.empty(0, np.int32)
 
 
 class Synchroniser:
-    """Holds the tables of one (machine, memory map) and scratch; it may be called for any number of programs, one after the other."""
+    """Holds the tables of one unit and scratch; it may be called for any number of programs, one after the other."""
 
-    def __init__(self, machine: Machine, memory: MemoryMap) -> None:
-        self.footprints = Footprints(machine, memory)
+    def __init__(self, unit: Unit) -> None:
+        machine = unit.machine
+        self.footprints = Footprints(unit)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
-        self._tables: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
+        self._pasts = [new_past(self.footprints.granules)]  # of every core, and one more to write the next one into
         self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
         self._shared = new_shared(0, 0)
-        self._epoch = 0
-        self._rows, self._cells = _rows(1 << 12, 1 << 12), Cells(np.empty((0, 8), np.int32), np.empty((0, 16), np.int32))
+        self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, 16), np.int32)
 
     def schedule(self, parts: Sequence[Footprint], cores: Sequence[int]) -> Schedule:
         """Flags and issue order of the parts' records, run one part after the other; cores: where each part runs."""
         n, used = sum(len(part.engine) for part in parts), max(cores, default=0) + 1
         self._make_room(parts, n, used)
-        rows, none = self._rows, self._epoch - 1
-        queues = [self._queues(core, none) for core in range(used)]
+        rows, pasts = self._rows, self._pasts
+        queues = [self._queues(core) for core in range(used)]
         if used > 1:
-            forget(self._shared, none)
-        left = [0] * used
-        for core in cores:
-            left[core] += 1
-        began = [False] * used
+            forget(self._shared)
+        left, pieces = [cores.count(core) for core in range(used)], [0] * used
         rows.edge_start[0] = first = 0
         for part, core in zip(parts, cores, strict=True):
-            q = queues[core]
-            enter(part.bound, part.touched, self._epoch if began[core] else -1, rows.engine, q.table, *self._cells)
+            enter(part.bound, part.touched, pasts[core], pieces[core], self._cell)
             remote = self._remote(part, core, first) if used > 1 else Remote(_NOBODY, _NOBODY, 0, 0)
             rows.core[first : first + len(part.engine)] = core
             arrays = part.engine, part.span, part.start, part.transfer, part.cycles
-            scan(*arrays, self.latency, first, self._epoch, q, self._cells, remote, rows)
-            began[core], left[core] = True, left[core] - 1
+            scan(*arrays, self.latency, first, queues[core], self._cell, remote, rows)
+            left[core] -= 1
             if left[core]:
-                leave(part.bound, part.touched, q.table, self._cells.now)
+                pieces[core] = leave(part.bound, part.touched, self._cell, first, pasts[core], pieces[core], pasts[-1])
+                pasts[core], pasts[-1] = pasts[-1], pasts[core]
             first += len(part.engine)
-        self._epoch += n
         lengths = tuple(order(q.first, rows) for q in queues)
         edges = int(rows.edge_start[n])
         return Schedule(
@@ -97,16 +92,15 @@ class Synchroniser:
             first += len(code)
         return out
 
-    def _queues(self, core: int, none: int) -> Queues:
+    def _queues(self, core: int) -> Queues:
         pairs = (ENGINES, ENGINES)
-        self._rings[core][:] = none
+        self._rings[core][:] = -1
         return Queues(
-            self._tables[core],
-            np.full(pairs, none, np.int64),
-            np.full(ENGINES, none, np.int64),
+            np.full(pairs, -1, np.int64),
+            np.full(ENGINES, -1, np.int64),
             self._rings[core],
             np.zeros(pairs, np.int64),
-            np.full(pairs, none, np.int64),
+            np.full(pairs, -1, np.int64),
             np.zeros(ENGINES, np.int64),
             np.zeros(ENGINES, np.int64),
             np.full(ENGINES, -1, np.int64),
@@ -116,27 +110,23 @@ class Synchroniser:
         room = len(part.engine) * (len(self._shared.seen) - 1)
         source, target = np.empty(room, np.int32), np.empty(room, np.int32)
         count = waits(
-            part.engine, part.span, part.start, part.bound, core, first, self._epoch, self.count_limit, self._shared, source, target,
+            part.engine, part.span, part.start, part.bound, core, first, self.count_limit, self._shared, source, target,
         )  # fmt: skip
         return Remote(source, target, count, self.between_cores)
 
     def _make_room(self, parts: Sequence[Footprint], n: int, cores: int) -> None:
         """Scratch for so many instructions and cores; it is never given back."""
-        while len(self._tables) < cores:
-            self._tables.append(np.full((self.footprints.granules, 8), -1, np.int32))
+        while len(self._rings) < cores:
+            self._pasts.append(new_past(self.footprints.granules))
             self._rings.append(np.empty((ENGINES, ENGINES, self.count_limit), np.int32))
         if cores > 1 and len(self._shared.seen) < cores:
             self._shared = new_shared(self.footprints.ddr_granules, cores)
         edges = n * (ENGINES - 1 + cores - 1)
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
             self._rows = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from)))
-        if self._epoch + n > _LAST_EPOCH:
-            for table in (*self._tables, self._shared.stored):
-                table[:] = -1
-            self._epoch = 0
         cells = max((len(part.touched) for part in parts), default=0)
-        if cells > len(self._cells.now):
-            self._cells = Cells(np.empty((2 * cells, 8), np.int32), np.empty((2 * cells, 16), np.int32))
+        if cells > len(self._cell):
+            self._cell = np.empty((2 * cells, 16), np.int32)
 
 
 def _rows(room: int, edges: int) -> Rows:

@@ -26,7 +26,7 @@ from tuner.summary import LevelSummary, Summary
 
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for setting in (
-    "model.min_rows=20", "model.rounds=60", "segments.measured=64", "segments.candidates=128", "search.generation=4", "search.islands=1",
+    "model.min_rows=20", "model.rounds=60", "segments.measured=128", "segments.candidates=256", "search.generation=4", "search.islands=1",
 ) for word in ("--set", setting))  # fmt: skip
 FIRST, MORE = 16, 24  # programs of the run, and after --resume
 
@@ -69,9 +69,10 @@ def run_command(words: list[str], model: Path, where: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(workspace / "RUN", tmp_path / "RUN")
-    monkeypatch.chdir(tmp_path)
     found = dict(commands(page))
+    if not any(words[1] == "tune" and "RUN" in words and "--resume" not in words for words in found.values()):
+        shutil.copytree(workspace / "RUN", tmp_path / "RUN")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks(page):
         if block.language == "python":

@@ -192,7 +192,7 @@ def test_run_reads_and_writes_npz(cli, compiled, tmp_path):
 
 def rewritten(compiled: Path, model: Path, out: Path, change: Callable[[Container], Container]) -> Path:
     """The compiled file with another container in it, sealed as it should be."""
-    package(open_source(Source(model, load_machine("edge"))).part, change(decode(read_container(compiled))), out)
+    package(open_source(Source(model, load_machine("edge"))), [change(decode(read_container(compiled)))], out)
     return out
 
 
@@ -403,7 +403,7 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     copied.write_bytes(model.read_bytes())
     opened = open_source(Source(copied, load_machine("edge")))
     write_source(run, opened.source, opened.unit.graph.digest)
-    package(opened.part, build_variants(opened.compiler, chosen), run / "best.onnx")
+    package(opened, [build_variants(opened.compiler, chosen)], run / "best.onnx")
     return run
 
 
@@ -467,7 +467,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     text = (
         f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.population=8 "
         "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
-        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --quiet --json"
+        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --quiet --json"
     )
     code, out, err = cli(*text.split())
     assert (code, err) == (0, "")
@@ -477,7 +477,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
             model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
             overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
             workers=2, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32", shapes={"x": (1, 3, 8, 8)},
-            random_weights=4, quiet=True,
+            random_weights=4, quiet=True, mirror="s3://b/run",
         )
     ]  # fmt: skip
     assert "0.500" in cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "other")[1]

@@ -42,7 +42,7 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
         ("search.population=1.5", r"search\.population: .*integer.*1\.5"),
         ("search.mutation_rate=1.5", r"search\.mutation_rate: .*less than or equal to 1 \(got 1\.5\)"),
         ("search.epsilon=.nan", r"search\.epsilon"),
-        ("search.populatoin=4", r"no such setting; did you mean search\.population\?"),
+        ("search.populatoin=4", r"no such setting \(did you mean search\.population\?\)"),
         ("search=4", "no such setting"),
         ("search.population", r"expected a\.b=value"),
         ("search.elites=1000", "1000 of a population"),
@@ -57,6 +57,18 @@ def test_errors_name_path_and_value(override: str, text: str) -> None:
     with pytest.raises(BadInputError, match=text) as caught:
         load_config(None, [override])
     assert "\n" not in str(caught.value)
+
+
+def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("search: {populatoin: 3, islands: two, epsilon: 7}\nmodel: {rounds: -1}\nfoo: 3\n")
+    with pytest.raises(BadInputError) as caught:
+        load_config(str(path))
+    told = str(caught.value)
+    assert "search.populatoin: no such key (got 3) (did you mean search.population?)" in told
+    for part in ("search.islands: ", "(got 'two')", "search.epsilon: ", "model.rounds: ", "foo: no such key (got 3)"):
+        assert part in told
+    assert "\n" not in told
 
 
 def test_a_bad_file_is_named(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
         Individual(random_genome(unit(), rng), rng.integers(1, 1 << 40, 3), f"{int(rng.integers(1 << 30)):032x}") for _ in range(count)
     ]
     genes = [gene for m in everyone for gene in m.genome] + [
-        Gene(0, 3, 2, 1, -1, 2, False, (1, 2, 63), (0, 1), -1, True, False, 64)
+        Gene(0, 3, 2, 1, -1, 2, False, (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
     ] * count
     arrays = from_bytes(to_bytes(pack_genes(genes)))
     again = unpack_genes(arrays)
@@ -81,10 +81,14 @@ def test_an_island_goes_on_where_it_was() -> None:
 
 def test_a_genome_has_the_same_name_in_every_process() -> None:
     """Python salts the hashes of texts, not of numbers; a name that changed would be a program measured twice after a resume."""
-    code = "from compiler.derive.gene import Gene; print(hash((Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3))))"
+    code = """
+from compiler.derive.gene import Gene
+from tuner.search.knowledge import genome_name
+print(genome_name((Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels"))))
+"""
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert int(done.stdout) == genome_name((Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3)))
+    assert int(done.stdout) == genome_name((Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")))
 
 
 # knowledge

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from simulator.compiled import Compiled
 from simulator.npu.container import Operator
+from tests.html_page import HOSTILE, Page, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.report.machine_figures import crossings, standing
-from tuner.report.page import page
+from tuner.report.run_page import run_page
 from tuner.report.view import RunView, open_view
-
-HOSTILE = '</script><img src=x onerror="alert(1)"><b>&'
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +31,9 @@ def view(run_folder: Path) -> RunView:
     return open_view(run_folder)
 
 
-class _Page(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.data: dict[str, object] = {}
-        self._inside: str | None = None
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._inside = dict(attrs).get("id") if tag == "script" and dict(attrs).get("type") == "application/json" else None
-
-    def handle_data(self, data: str) -> None:
-        if self._inside is not None:
-            self.data[self._inside] = json.loads(data)
-            self._inside = None
-
-
 def test_every_section_and_every_figure_is_there(view: RunView) -> None:
-    text = page(view)
-    read = _Page(text)
+    text = run_page(view)
+    read = Page(text)
     anchors = {attrs["id"] for tag, attrs in read.tags if tag == "section"}
     assert anchors == {attrs["href"][1:] for tag, attrs in read.tags if tag == "a" and attrs["href"]}
     figures = [attrs["id"] for tag, attrs in read.tags if tag == "div" and attrs.get("class") == "figure"]
@@ -66,21 +47,19 @@ def test_every_section_and_every_figure_is_there(view: RunView) -> None:
 
 
 def test_nothing_is_fetched(view: RunView) -> None:
-    read = _Page(page(view))
-    for tag, attrs in read.tags:
-        assert "src" not in attrs, tag
-        assert tag != "link"
-        assert not (attrs.get("href") or "#").startswith("http")
-    policy = next(attrs["content"] for tag, attrs in read.tags if attrs.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None
-    assert policy.startswith("default-src 'none'")
+    assert_offline(Page(run_page(view)))
 
 
 def test_hostile_names_stay_text(view: RunView) -> None:
-    operators = tuple(Operator(HOSTILE, operator.macs, operator.accumulators) for operator in view.container.operators)
+    operators = tuple(Operator(HOSTILE, operator.macs, operator.accumulators) for operator in view.compiled.pieces[0].container.operators)
     summary = {**view.summary, "model": HOSTILE, "run": HOSTILE, "tags": {HOSTILE: HOSTILE}}
-    bad = dataclasses.replace(view, summary=summary, container=dataclasses.replace(view.container, operators=operators), config=HOSTILE)
-    plain, hostile = _Page(page(view)), _Page(page(bad))
+    bad = dataclasses.replace(
+        view,
+        summary=summary,
+        compiled=Compiled.of(dataclasses.replace(view.compiled.pieces[0].container, operators=operators)),
+        config=HOSTILE,
+    )
+    plain, hostile = Page(run_page(view)), Page(run_page(bad))
     assert [tag for tag, _ in plain.tags] == [tag for tag, _ in hostile.tags]  # not one element more
     assert not any("onerror" in attrs for _, attrs in hostile.tags)
     assert set(plain.data) == set(hostile.data)

@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,32 +131,6 @@ def test_a_finished_run_resumed_with_its_own_budget_stays_what_it_is(model: Path
     assert quick(model, run, 12, resume=True).candidates == 12
     pd.testing.assert_frame_equal(sorted_log(run), log)
     assert plan_files(run) == plans
-
-
-def killed_and_resumed(model: Path, whole: Path, run: Path, seed: int, kills: int) -> None:
-    """Kill the driver `kills` times, each at a random time, then let it finish."""
-    rng = np.random.default_rng(seed)
-    for number in range(kills):
-        parts = len(list((run / "log").glob("*.parquet")))
-        driver = Driver(model, run, N, resume=number > 0 and (run / "run.json").exists())
-        driver.wait_for_parts(parts + int(rng.integers(0, 4)))
-        time.sleep(float(rng.uniform(0, 0.3)))
-        code, errors = driver.stop(signal.SIGKILL)
-        assert code in (-signal.SIGKILL, 0), errors
-        if (run / "log").exists():
-            pd.read_parquet(run / "log")
-    quick(model, run, N, resume=(run / "run.json").exists())
-    assert_equal_runs(run, whole)
-
-
-def test_a_killed_driver_goes_on_as_if_nothing_had_been(model: Path, whole: Path, tmp_path: Path) -> None:
-    killed_and_resumed(model, whole, tmp_path / "run", seed=0, kills=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 9))
-def test_killed_again_and_again(model: Path, whole: Path, tmp_path: Path, seed: int) -> None:
-    killed_and_resumed(model, whole, tmp_path / "run", seed, kills=3)
 
 
 def test_ctrl_c_leaves_a_run_that_resumes(model: Path, whole: Path, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save_model
@@ -19,56 +21,123 @@ from simulator.npu.machine import load_machine, preset_names
 from tuner.build import build_variants, default_plan, open_source, package
 from tuner.check import check_file
 from tuner.commands.text import print_json, print_table
+from tuner.log_care import DATASETS
+from tuner.ray_facts import ray_facts
+from tuner.runs import open_run
 from tuner.source import Source
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
+RATE_S = 3600.0
 
 
-def doctor(as_json: bool) -> int:
+class Finding(NamedTuple):
+    """What a check found: a line for a person, values for a program."""
+
+    detail: str
+    values: Mapping[str, Any] = MappingProxyType({})
+
+
+def doctor(run: Path | None, address: str | None, as_json: bool) -> int:
     """Every check on its own; 1 where one fails."""
-    checks: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("python", lambda: f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} CPUs"),
+    checks: list[tuple[str, Callable[[], Finding]]] = [
+        ("python", _python),
         ("libraries", _libraries),
         ("machines", _machines),
-        ("temporary folder", _disk),
+        ("temporary folder", lambda: _disk(Path(tempfile.gettempdir()))),
+        ("kernel cache", _kernel_cache),
+        ("ray", lambda: _ray(address)),
         ("compile, run, check", _whole_way),
-    )
+    ]
+    if run is not None:
+        checks += [("disk of RUN", lambda: _disk(run)), ("log of RUN", lambda: _log(run))]
     rows = []
     for name, check in checks:
         try:
             rows.append((name, "ok", check()))
         except (TilefarmError, OSError, ImportError) as error:
-            rows.append((name, "FAILED", " ".join(str(error).split())))
+            rows.append((name, "FAILED", Finding(" ".join(str(error).split()))))
     failed = any(state != "ok" for _, state, _ in rows)
     if as_json:
-        print_json({"ok": not failed, "checks": [dict(zip(("name", "state", "detail"), row, strict=True)) for row in rows]})
+        found = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]
+        print_json({"ok": not failed, "checks": found})
     else:
-        print_table(("<what", "<state", "<detail"), rows)
+        print_table(("<what", "<state", "<detail"), [(name, state, what.detail) for name, state, what in rows])
     return int(failed)
 
 
-def _libraries() -> str:
-    found, missing = [], []
+def _python() -> Finding:
+    cpus = len(os.sched_getaffinity(0))
+    text = f"{platform.python_version()} on {platform.machine()}, {cpus} CPUs"
+    return Finding(text, {"version": platform.python_version(), "executable": sys.executable, "cpus": cpus})
+
+
+def _libraries() -> Finding:
+    found, missing = {}, []
     for name in _LIBRARIES:
         try:
-            found.append(f"{name} {version(name)}")
+            found[name] = version(name)
         except PackageNotFoundError:
             missing.append(name)
     if missing:
         raise TilefarmError(f"not installed: {', '.join(missing)} (python {sys.executable})")
-    return ", ".join(found)
+    return Finding(", ".join(f"{name} {number}" for name, number in found.items()), found)
 
 
-def _machines() -> str:
-    return ", ".join(load_machine(name).name for name in preset_names())
+def _machines() -> Finding:
+    names = [load_machine(name).name for name in preset_names()]
+    return Finding(", ".join(names), {"names": names})
 
 
-def _disk() -> str:
-    folder = tempfile.gettempdir()
-    return f"{folder}, {shutil.disk_usage(folder).free / 1e9:,.1f} GB free"
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    return Finding(f"{folder}, {free / 1e9:,.1f} GB free", {"path": str(folder), "free_bytes": free})
 
 
-def _whole_way() -> str:
+def _kernel_cache() -> Finding:
+    """Kernels of these sources, and of others, which are removed after a month."""
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
+    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
+    text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
+    return Finding(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _ray(address: str | None) -> Finding:
+    facts = ray_facts(address)
+    if facts is None:
+        return Finding("none is running here; `tune` starts one on this computer for as long as it runs", {"address": None})
+    nodes = "; ".join(f"{node.name} {node.cpus} CPUs{_amounts(node.resources)}" for node in facts.nodes)
+    text = f"ray {facts.version} at {facts.address}, {facts.free_cpus} of {facts.cpus} CPUs free: {nodes}"
+    return Finding(text, {**facts._asdict(), "nodes": [node._asdict() for node in facts.nodes]})
+
+
+def _amounts(resources: dict[str, float]) -> str:
+    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
+
+
+def _log(run: Path) -> Finding:
+    """How fast a run's datasets grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
+    open_run(run)
+    parts = [path.stat() for name in DATASETS for path in (run / name).glob("*.parquet")]
+    size = sum(part.st_size for part in parts)
+    last = max(part.st_mtime for part in parts)
+    recent = [part for part in parts if last - part.st_mtime <= RATE_S]
+    span_s = last - min(part.st_mtime for part in recent)
+    values = {"bytes": size, "parts": len(parts), "bytes_per_day": None, "days_until_full": None}
+    text = f"{size / 1e6:,.1f} MB in {len(parts)} parts"
+    if span_s < 1.0:
+        return Finding(f"{text}; too young to have a rate", values)
+    per_day = sum(part.st_size for part in recent) / span_s * 86_400
+    days = shutil.disk_usage(run).free / per_day
+    text += f", {per_day / 1e6:,.1f} MB a day at the rate of its last {span_s / 60:,.0f} minutes; the disk takes {days:,.0f} days of that"
+    return Finding(text, {**values, "bytes_per_day": round(per_day), "days_until_full": round(days, 1)})
+
+
+def _whole_way() -> Finding:
     """A convolution, compiled for `tiny`, from a file again, executed, compared with onnxruntime."""
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), "w")
@@ -79,9 +148,10 @@ def _whole_way() -> str:
         save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
         opened = open_source(Source(model, load_machine("tiny")))
         plan = default_plan(opened.unit)
-        package(opened.part, build_variants(opened.compiler, dict.fromkeys(opened.unit.machine.contention, plan)), out)
+        package(opened, [build_variants(opened.compiler, dict.fromkeys(opened.machine.contention, plan))], out)
         checked = check_file(out)
     faults = [fault for level in checked for fault in level.faults]
     if faults:
         raise TilefarmError(faults[0])
-    return f"{len(checked)} levels, largest error {max(level.max_rel_error for level in checked):.1e}"
+    error = max(level.max_rel_error for level in checked)
+    return Finding(f"{len(checked)} levels, largest error {error:.1e}", {"levels": len(checked), "max_rel_error": error})

@@ -1,4 +1,4 @@
-"""`log verify|repair|compact` and `schema`: the files of a run as data."""
+"""`log verify|repair|compact|migrate` and `schema`: the files of a run as data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from tuner.candidate import SCHEMA_VERSION
 from tuner.commands.text import print_json
 from tuner.log_care import Fault, compact, repair, verify
+from tuner.log_migrate import migrate
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
@@ -39,6 +41,19 @@ def compact_log(run: Path, out: Path, as_json: bool) -> None:
         print_json({"out": str(out), "rows": rows})
     else:
         print(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+
+
+def migrate_log(run: Path, out: Path, as_json: bool) -> None:
+    """`tilefarm log migrate`."""
+    done = migrate(run, out)
+    if as_json:
+        print_json({"out": str(out), "schema_version": SCHEMA_VERSION, **{name: result._asdict() for name, result in done.items()}})
+        return
+    for name, result in done.items():
+        change = (
+            f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
+        )
+        print(f"{out / name}: {result.rows:,} rows, {change}")
 
 
 def print_schema(name: str) -> None:

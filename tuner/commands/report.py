@@ -1,24 +1,49 @@
-"""`report`: a run as one HTML page."""
+"""`report`: a run, a study or a sweep as one HTML page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.build import check_out
 from tuner.commands.text import print_json
-from tuner.report.page import page
-from tuner.report.view import open_view
+from tuner.place import Folder, Place
+from tuner.runfolder import IDENTITY, read_json
 
 
-def report(run: Path, out: Path | None, as_json: bool) -> None:
-    """`tilefarm report`: writes RUN/report.html unless `out` is given."""
-    out = run / "report.html" if out is None else out
-    view = open_view(run)
+def report(folder: Folder, out: Path | None, as_json: bool) -> None:
+    """`tilefarm report`: writes report.html into the folder unless `out` is given."""
+    if out is None:
+        if isinstance(folder, Place):
+            raise BadInputError(f"{folder}: only read from there; say with --out where the page goes")
+        out = folder / "report.html"
+    text = _page(folder)
     check_out(out)
-    atomic_write(out, [page(view).encode()])
+    atomic_write(out, [text.encode()])
     size = out.stat().st_size
     if as_json:
         print_json({"report": str(out), "bytes": size})
     else:
         print(f"{out}: {size:,} bytes, opens in any browser, offline")
+
+
+def _page(folder: Folder) -> str:
+    path = folder / IDENTITY
+    if not path.is_file():
+        raise BadInputError(f"{folder}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
+    identity = read_json(path)
+    if "study_digest" in identity:
+        from tuner.report.study_page import study_page
+
+        if isinstance(folder, Place):
+            raise BadInputError(f"{folder}: a study; its page is made where its folder is")
+        return study_page(folder)
+    if "machines" in identity:
+        from tuner.report.sweep_page import sweep_page
+
+        return sweep_page(folder)
+    from tuner.report.run_page import run_page
+    from tuner.report.view import open_view
+
+    return run_page(open_view(folder))

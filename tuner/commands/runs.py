@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels
 from tuner.commands.text import print_json, print_pairs, print_table
+from tuner.place import Folder
 from tuner.runs import Run, compare, find_runs, open_run, standing
 
 
-def list_runs(folder: Path, as_json: bool) -> None:
+def list_runs(folder: Folder, as_json: bool) -> None:
     """`tilefarm ls`."""
     runs = list(find_runs(folder))
     if as_json:
@@ -26,7 +26,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
     print_table(columns, [_row(folder, run) for run in runs])
 
 
-def _row(folder: Path, run: Run) -> tuple[object, ...]:
+def _row(folder: Folder, run: Run) -> tuple[object, ...]:
     gains = programs = None
     if run.summary is not None:
         gains = " ".join(f"{level}={row['speedup']:.2f}" for level, row in run.summary["levels"].items())
@@ -35,16 +35,17 @@ def _row(folder: Path, run: Run) -> tuple[object, ...]:
     return _place(folder, run), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
 
 
-def _place(folder: Path, run: Run) -> str:
-    return str(run.path.relative_to(folder)) if run.path != folder else str(run.path)
+def _place(folder: Folder, run: Run) -> str:
+    shown, above = str(run.path), str(folder).rstrip("/") + "/"
+    return shown.removeprefix(above)
 
 
-def _json(folder: Path, run: Run) -> dict[str, object]:
+def _json(folder: Folder, run: Run) -> dict[str, object]:
     levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
     return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels}
 
 
-def best(path: Path, as_json: bool) -> None:
+def best(path: Folder, as_json: bool) -> None:
     """`tilefarm best`."""
     run = open_run(path)
     if run.summary is None:
@@ -57,7 +58,7 @@ def best(path: Path, as_json: bool) -> None:
     print(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
 
 
-def status(path: Path, as_json: bool) -> None:
+def status(path: Folder, as_json: bool) -> None:
     """`tilefarm status`."""
     run = open_run(path)
     now = standing(run)
@@ -89,7 +90,7 @@ def status(path: Path, as_json: bool) -> None:
     )
 
 
-def compare_runs(first: Path, second: Path, force: bool, as_json: bool) -> None:
+def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> None:
     """`tilefarm compare`."""
     found = compare(open_run(first), open_run(second), force)
     ratios = {level: found.ratio(level) for level in found.cycles}

@@ -1,4 +1,4 @@
-"""`tune` and `study`: call the driver, print the summary that it left in the folder."""
+"""`tune`, `study` and `sweep`: call the driver, print the summary that it left in the folder."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def study(request: StudyRequest, as_json: bool) -> None:
     if best is None:
         print(f"{request.out}: {summary['trials_done']} trials, none ran on every network")
         return
-    print(
-        f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {best['ratio_to_baseline']:.4f} of layer by layer"
-    )
+    ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
+    print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
+    print(f"next: tilefarm report {request.out}; tilefarm tune MODEL.onnx --machine M --config {request.out / 'best.yaml'} --out RUN")
 
 
 def sweep(request: SweepRequest, as_json: bool) -> int:
@@ -92,6 +92,8 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     for _, row in failed.iterrows():
         print(f"{row['path']}: failed: {row['error']}")
     print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet('{request.out / INDEX}')")
+    if len(done):
+        print(f"next: tilefarm report {request.out}; tilefarm ls {request.out}")
     return int(len(failed) > 0)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key, Structures
+from compiler.derive.plan import Split
 from compiler.tile.features import FEATURES
 from tuner.search.packing import (
     Arrays,
@@ -28,6 +30,9 @@ from tuner.search.packing import (
 )
 from tuner.search.population import Individual
 from tuner.search.table import SegmentTable
+
+_SPLIT = Gene._fields.index("split")
+_SPLITS = {name: number for number, name in enumerate(get_args(Split))}
 
 
 @dataclass
@@ -141,5 +146,5 @@ class Knowledge:
 
 
 def genome_name(genome: Genome) -> int:
-    """A number that names a genome in every process: genes are numbers all through, whose hash no process salts."""
-    return hash(genome)
+    """A number that names a genome in every process: of numbers all through, whose hash no process salts, as it does those of texts."""
+    return hash(tuple((gene[:_SPLIT], _SPLITS[gene.split], gene[_SPLIT + 1 :]) for gene in genome))

@@ -3,6 +3,7 @@
 | array             | dtype          | meaning                                                                       |
 |-------------------|----------------|-------------------------------------------------------------------------------|
 | `genes`           | int64 [n, S]   | the fields of a gene that are numbers, in their order                         |
+| `FIELD`           | U [n]          | a field that is a word                                                        |
 | `FIELD`           | int32 [m]      | a field that is a tuple, of all genes, one after the other                    |
 | `FIELD.count`     | int32 [n]      | how many of them are each gene's                                              |
 | `length`          | int32 [p]      | genes of each genome                                                          |
@@ -29,15 +30,18 @@ Arrays = dict[str, NDArray[Any]]
 
 _DEFAULTS = Gene(0, 1)
 _TUPLES = [name for name, value in zip(Gene._fields, _DEFAULTS, strict=True) if isinstance(value, tuple)]
-_NUMBERS = [name for name in Gene._fields if name not in _TUPLES]
+_WORDS = [name for name, value in zip(Gene._fields, _DEFAULTS, strict=True) if isinstance(value, str)]
+_NUMBERS = [name for name in Gene._fields if name not in (*_TUPLES, *_WORDS)]
 _SWITCHES = [isinstance(getattr(_DEFAULTS, name), bool) for name in _NUMBERS]
-_ORDER = [(_TUPLES if name in _TUPLES else _NUMBERS).index(name) + (len(_NUMBERS) if name in _TUPLES else 0) for name in Gene._fields]
+_ORDER = [(*_NUMBERS, *_WORDS, *_TUPLES).index(name) for name in Gene._fields]
 
 
 def pack_genes(genes: Sequence[Gene]) -> Arrays:
     """Genes as arrays."""
     at = [Gene._fields.index(name) for name in _NUMBERS]
     out: Arrays = {"genes": np.array([[gene[i] for i in at] for gene in genes], np.int64).reshape(len(genes), len(at))}
+    for name in _WORDS:
+        out[name] = np.array([getattr(gene, name) for gene in genes], np.str_)
     for name in _TUPLES:
         values: list[tuple[int, ...]] = [getattr(gene, name) for gene in genes]
         out[name] = np.fromiter(chain.from_iterable(values), np.int32)
@@ -51,6 +55,7 @@ def unpack_genes(arrays: Mapping[str, NDArray[Any]], first: int = 0, last: int |
         column.astype(bool).tolist() if switch else column.tolist()
         for column, switch in zip(arrays["genes"][first:last].T, _SWITCHES, strict=True)
     ]
+    columns += [arrays[name][first:last].tolist() for name in _WORDS]
     for name in _TUPLES:
         counts = arrays[f"{name}.count"]
         begin = int(counts[:first].sum())

@@ -31,6 +31,7 @@ class Rules:
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
             ("change_cores", several),
+            ("change_split", several),
         )
         off = {name for name, on in switches if not on}
         if config.search.moves is not None:
@@ -45,7 +46,7 @@ class Rules:
             gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
-        return gene if self.config.use.cores else gene._replace(cores=(0,))
+        return gene if self.config.use.cores else gene._replace(cores=(0,), split="rows")
 
     def all_permitted(self, genome: Genome) -> Genome:
         return tuple(map(self.permitted, genome))

@@ -75,8 +75,8 @@ def change(tiny: dict, where: str, value: object) -> dict:
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        ("frequency", 5, r"frequency: Extra inputs are not permitted \(got 5\)"),
-        ("ddr.speed", 5, r"ddr\.speed: Extra inputs"),
+        ("frequency", 5, r"frequency: no such key \(got 5\)"),
+        ("ddr.speed", 5, r"ddr\.speed: no such key"),
         ("ddr.latency_cycles", None, r"ddr\.latency_cycles: Field required"),
         ("buffers_bytes.L1", -32, r"buffers_bytes\.L1: .*greater than or equal to 1 \(got -32\)"),
         ("buffers_bytes.L1", 100, r"buffers_bytes: .*L1: 100 is not a multiple of 32"),
@@ -87,7 +87,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("clock_hz", "fast", r"clock_hz: .*\(got 'fast'\)"),
         ("name", "No Good", r"name: .*pattern"),
         ("matrix.kind", "sphere", r"matrix: .*'sphere' found using 'kind'.*'cube', 'systolic'"),
-        ("matrix.rows", 8, r"matrix\.rows: Extra inputs are not permitted \(got 8\)"),
+        ("matrix.rows", 8, r"matrix\.rows: no such key \(got 8\)"),
         ("launch_cycles", -1, r"launch_cycles: .*\(got -1\)"),
         ("matrix.cycles_per_fractal", {"float64": 1}, r"matrix\.cycles_per_fractal"),
         ("paths.0.engine", "CUBE", r"paths\.0\.engine: .*'MTE1'"),

@@ -1,0 +1,54 @@
+"""The past of a core as pieces, against a table of single granules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.schedule.history import ENGINES, enter, leave, new_past
+
+GRANULES = 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_say_what_a_table_of_granules_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    writer, engine = np.full(GRANULES, -1), np.full(GRANULES, -1)
+    reader = np.full((GRANULES, ENGINES), -1)
+    past, other, pieces, first = new_past(GRANULES), new_past(GRANULES), 0, 0
+    for _ in range(12):
+        bound = np.sort(rng.choice(GRANULES + 1, int(rng.integers(2, 12)), replace=False)).astype(np.int32)
+        touched = rng.integers(0, 2, len(bound) - 1).astype(np.uint8)
+        cell = np.full((len(touched), 16), 99, np.int32)
+        enter(bound, touched, past, pieces, cell)
+        for c in np.flatnonzero(touched):
+            inside = slice(bound[c], bound[c + 1])
+            last_writers = [writer[inside][engine[inside] == e].max(initial=-1) for e in range(ENGINES)]
+            assert cell[c, :ENGINES].tolist() == last_writers
+            assert cell[c, 8 : 8 + ENGINES].tolist() == reader[inside].max(0).tolist()
+        for i in range(first, first + int(rng.integers(1, 20))):
+            c, e = int(rng.choice(np.flatnonzero(touched))) if touched.any() else -1, int(rng.integers(ENGINES))
+            if c < 0:
+                continue
+            inside = slice(bound[c], bound[c + 1])
+            if rng.integers(2):
+                cell[c], cell[c, e] = -1, i
+                writer[inside], engine[inside], reader[inside] = i, e, -1
+            else:
+                cell[c, 8 + e] = i
+                reader[inside, e] = i
+        pieces = leave(bound, touched, cell, first, past, pieces, other)
+        past, other, first = other, past, first + 20
+        assert pieces <= GRANULES
+        assert (np.diff(past.bound[: pieces + 1]) > 0).all()
+
+
+def test_a_part_that_touches_nothing_leaves_the_past_as_it_was() -> None:
+    past, other = new_past(8), new_past(8)
+    bound, cell = np.array([2, 5], np.int32), np.full((1, 16), -1, np.int32)
+    cell[0, 3] = 7
+    pieces = leave(bound, np.ones(1, np.uint8), cell, 0, past, 0, other)
+    pieces = leave(np.array([0, 1, 4, 8], np.int32), np.zeros(3, np.uint8), cell, 9, other, pieces, past)
+    found = np.empty((8, 16), np.int32)
+    enter(np.arange(9, dtype=np.int32), np.ones(8, np.uint8), past, pieces, found)
+    assert found[:, 3].tolist() == [-1, -1, 7, 7, 7, -1, -1, -1]

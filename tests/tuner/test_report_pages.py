@@ -1,0 +1,123 @@
+"""The pages of a study and of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from simulator.npu.errors import BadInputError
+from tests.html_page import HOSTILE, Page, assert_offline
+from tuner.backend import SerialBackend
+from tuner.cli import main
+from tuner.config import Range, TuneConfig, load_config
+from tuner.report.study_page import importances, study_page
+from tuner.report.sweep_page import sweep_page
+from tuner.runfolder import read_json
+from tuner.study import StudySpec, run_study
+
+CONFIG = load_config(None, ["study.batch=4", "study.startup=4", "study.prune=false"])
+
+
+def only_mutation_counts(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
+    return [(config.search.mutation_rate - 0.3) ** 2 - 0.5]
+
+
+def failing(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
+    if config.search.mutation_rate > 0.6:
+        raise RuntimeError(HOSTILE)
+    return only_mutation_counts(model, machine, config, seed)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("study") / "study"
+    run_study(out, StudySpec((HOSTILE,), "tiny", (0,), CONFIG, trials=24), failing, SerialBackend, say=quiet)
+    return out
+
+
+def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -> None:
+    text, summary = study_page(folder), read_json(folder / "summary.json")
+    read = Page(text)
+    assert_offline(read)
+    assert f"{summary['best']['ratio_to_baseline']:.4f}" in text
+    failed = [trial for trial in summary["trials"] if trial["value"] is None]
+    assert failed
+    assert text.count(f"RuntimeError: {escape(HOSTILE)}") == len(failed)
+    assert not any("onerror" in attrs for _, attrs in read.tags)
+    empty = [name for name, figure in read.data.items() if not figure["data"]]  # type: ignore[index]
+    assert read.data
+    assert not empty
+
+
+def test_what_decides_is_named_first() -> None:
+    spans = {"a": Range(low=0.0, high=1.0), "b": Range(low=1, high=64, log=True)}
+    trials: list[dict[str, Any]] = [
+        {"params": {"a": i * 0.37 % 1.0, "b": 1 + i * 29 % 64}, "value": (i * 0.37 % 1.0) ** 2} for i in range(40)
+    ]
+    found = importances(trials, spans)
+    assert list(found) == ["a", "b"]
+    assert found["a"] > 0.7
+    assert math.isclose(sum(found.values()), 1.0)
+    assert importances(trials[:3], spans) == {}
+    assert importances([{**trial, "value": 1.0} for trial in trials], spans) == {}
+
+
+def index(folder: Path, states: Sequence[str]) -> None:
+    rows = []
+    for seed, state in enumerate(states):
+        row: dict[str, Any] = {
+            "path": f"net-edge-s{seed}",
+            "model": HOSTILE,
+            "machine": "edge",
+            "seed": seed,
+            "state": state,
+            "error": HOSTILE,
+        }
+        if state != "done":
+            rows.append(row)
+            continue
+        for level, same_as in (("none", None), ("severe", "none")):
+            facts = {"cycles": 100 + seed, "latency_us": 1.5, "speedup": 1.25 + seed, "roofline_cycles": 50, "max_rel_error": 1e-3}
+            rows.append({**row, "error": None, "level": level, "same_as": same_as, "candidates": 8, "wall_s": 2.0, **facts})
+    folder.mkdir()
+    (folder / "run.json").write_text('{"run": "sweep-0", "models": [], "machines": []}')
+    pd.DataFrame(rows).to_parquet(folder / "index.parquet")
+
+
+def test_a_sweep_shows_gains_and_what_is_left(tmp_path: Path) -> None:
+    index(tmp_path / "sweep", ("done", "done", "done", "failed", "waiting"))
+    text = sweep_page(tmp_path / "sweep")
+    assert "2.250× (1.250 … 3.250)" in text
+    assert "severe (as none)" in text
+    read = Page(text)
+    assert_offline(read)
+    assert not any("onerror" in attrs for _, attrs in read.tags)
+
+
+def test_report_knows_which_folder_it_is_given(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder), "--out", str(tmp_path / "a.html")]) == 0
+    assert "Which settings mattered" in (tmp_path / "a.html").read_text()
+    index(tmp_path / "sweep", ("done",))
+    assert main(["report", str(tmp_path / "sweep")]) == 0
+    assert "Gain by seed" in (tmp_path / "sweep" / "report.html").read_text()
+    capsys.readouterr()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "expected a folder that `tilefarm tune`, `study` or `sweep` wrote" in capsys.readouterr().err
+
+
+def test_what_has_not_begun_has_no_page(tmp_path: Path) -> None:
+    index(tmp_path / "sweep", ("waiting",))
+    with pytest.raises(BadInputError, match="none of 1 runs has ended"):
+        sweep_page(tmp_path / "sweep")
+    with pytest.raises(BadInputError, match="no summary"):
+        study_page(tmp_path)

@@ -1,0 +1,136 @@
+"""The frame of every page: figures, tables, tabs, and a document with everything inside.
+
+No request leaves a page, and its policy says so to the browser.  Texts (names of models, operators, tags, messages) are escaped; figures
+are JSON with `<` escaped, so that no name can end the script that holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from tuner.report.style import FONT, INK, MUTED, RULE
+
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_CSS = f"""
+:root {{ color-scheme: light }}
+* {{ box-sizing: border-box }}
+body {{ margin: 0; font: 15px/1.55 {FONT}; color: {INK}; background: #f6f7f9 }}
+header {{ background: white; border-bottom: 1px solid {RULE}; padding: 28px 40px 0 }}
+h1 {{ margin: 0; font-size: 24px; letter-spacing: -.01em; overflow-wrap: anywhere }}
+header p {{ margin: 4px 0 0; color: {MUTED}; overflow-wrap: anywhere }}
+nav {{ margin-top: 18px; display: flex; flex-wrap: wrap; gap: 4px 22px; padding-bottom: 12px }}
+nav a {{ color: {INK}; text-decoration: none; font-size: 14px; border-bottom: 2px solid transparent }}
+nav a:hover {{ border-color: {INK} }}
+main {{ max-width: 1240px; margin: 0 auto; padding: 24px 40px 60px }}
+section {{ background: white; border: 1px solid {RULE}; border-radius: 8px; padding: 20px 24px; margin-bottom: 20px }}
+h2 {{ margin: 0 0 4px; font-size: 18px }}
+h3 {{ margin: 18px 0 2px; font-size: 15px }}
+section > p, .level > p {{ margin: 0 0 10px; color: {MUTED}; max-width: 80ch }}
+table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px }}
+.wide {{ overflow-x: auto }}
+th, td {{ padding: 6px 10px; border-bottom: 1px solid {RULE}; text-align: right; white-space: nowrap }}
+th {{ color: {MUTED}; font-weight: 500 }}
+th.text, td.text {{ text-align: left; white-space: normal; overflow-wrap: anywhere }}
+pre {{ background: #f6f7f9; border-radius: 6px; padding: 12px 16px; overflow: auto; font-size: 13px; max-height: 460px; margin: 8px 0 }}
+.tabs {{ display: flex; gap: 6px; margin: 6px 0 8px }}
+.tabs button {{ font: inherit; font-size: 14px; padding: 4px 14px; border: 1px solid {RULE}; border-radius: 999px }}
+.tabs button {{ background: white; cursor: pointer }}
+.tabs button[aria-selected=true] {{ background: {INK}; color: white; border-color: {INK} }}
+.level[hidden] {{ display: none }}
+footer {{ color: {MUTED}; text-align: center; padding: 0 0 40px; font-size: 13px }}
+"""
+_SCRIPT = """
+const shown = new Set();
+function draw(id) {
+  if (shown.has(id)) return;
+  const figure = JSON.parse(document.getElementById('data-' + id).textContent);
+  Plotly.newPlot(id, figure.data, figure.layout, {responsive: true, displaylogo: false, modeBarButtonsToRemove: ['select2d', 'lasso2d']});
+  shown.add(id);
+}
+function visible(root) {
+  root.querySelectorAll('.figure').forEach(node => { if (node.offsetParent !== null) draw(node.id); });
+}
+document.querySelectorAll('.tabs').forEach(tabs => tabs.addEventListener('click', event => {
+  const level = event.target.dataset.level;
+  if (level === undefined) return;
+  tabs.querySelectorAll('button').forEach(b => b.setAttribute('aria-selected', b.dataset.level === level));
+  const section = tabs.parentElement;
+  section.querySelectorAll('.level').forEach(part => { part.hidden = part.dataset.level !== level; });
+  visible(section);
+}));
+visible(document);
+"""
+
+
+class Figures:
+    """Figures of the page: a place for each, and its data as JSON that no text inside can break out of."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def place(self, figure: go.Figure) -> str:
+        name = f"figure-{self.count}"
+        self.count += 1
+        data = figure.to_json().replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+        height = int(figure.layout.height)
+        return (
+            f'<div class="figure" id="{name}" style="min-height:{height}px"></div>'
+            f'<script type="application/json" id="data-{name}">{data}</script>'
+        )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns whose name starts with `<` are text (left), the others numbers (right)."""
+    kinds = [' class="text"' if name.startswith("<") else "" for name in columns]
+    head = "".join(f"<th{kind}>{escape(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{escape(text_of(cell))}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def text_of(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
+
+
+class Section(NamedTuple):
+    anchor: str
+    entry: str
+    html: str
+
+
+def section(anchor: str, entry: str, title: str, lead: str, *parts: str) -> Section:
+    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text."""
+    html = f'<section id="{anchor}"><h2>{escape(title)}</h2><p>{escape(lead)}</p>{"".join(parts)}</section>'
+    return Section(anchor, entry, html)
+
+
+def tabs(parts: dict[str, str]) -> str:
+    """One tab per part, in order; only the first is drawn at once."""
+    names = list(parts)
+    buttons = "".join(
+        f'<button data-level="{escape(name, quote=True)}" aria-selected="{str(name == names[0]).lower()}">{escape(name)}</button>'
+        for name in names
+    )
+    bodies = "".join(
+        f'<div class="level" data-level="{escape(name, quote=True)}"{"" if name == names[0] else " hidden"}>{body}</div>'
+        for name, body in parts.items()
+    )
+    return f'<div class="tabs">{buttons}</div>{bodies}'
+
+
+def document(title: str, about: str, sections: Sequence[Section]) -> str:
+    """The whole page.  title, about: text."""
+    nav = "".join(f'<a href="#{anchor}">{escape(entry)}</a>' for anchor, entry, _ in sections)
+    body = "".join(part.html for part in sections)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{_CSS}</style>'
+        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{escape(title)}</h1><p>{escape(about)}</p><nav>{nav}</nav></header>"
+        f"<main>{body}</main><footer>tilefarm</footer><script>{_SCRIPT}</script></body></html>"
+    )

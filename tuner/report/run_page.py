@@ -1,0 +1,173 @@
+"""The page of a run: result, search, pipelines, cost model, workers, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from tuner.report import machine_figures as machine
+from tuner.report import search_figures as search
+from tuner.report.html import Figures, document, section, table, tabs
+from tuner.report.view import RunView
+
+
+def run_page(run: RunView) -> str:
+    """The whole page."""
+    figures, summary = Figures(), run.summary
+    sections = [
+        section("result", "Result", "Result", _RESULT, _result(summary["levels"])),
+        section("latency", "Latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run)),
+        section(
+            "search",
+            "Search",
+            "Best so far",
+            "Every line starts at the first program of the run, layer by layer before any tuning.",
+            "<h3>Against measured programs</h3>",
+            figures.place(search.best_so_far(run, by_time=False)),
+            "<h3>Against time</h3>",
+            figures.place(search.best_so_far(run, by_time=True)),
+        ),
+        section("plans", "Plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
+        section(
+            "model",
+            "Cost model",
+            "Cost model",
+            "Every point was predicted before it was measured. Until the first training a formula predicts.",
+            figures.place(search.predicted_against_measured(run)),
+            _frame(search.prediction_quality(run), 2),
+            "<h3>Trainings</h3>" + _history(run.history) if run.history else "",
+        ),
+        section("farm", "Workers", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run)),
+        section("settings", "Settings", "Settings and versions", "What a repetition needs.", _settings(run)),
+    ]
+    title = f"{summary['model']} on {summary['machine']}"
+    measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured"
+    about = f"{summary['run']} · {summary['dtype']} · seed {summary['seed']} · {measured}"
+    return document(title, about, sections)
+
+
+_RESULT = (
+    "The best program of each contention level, measured from the instruction streams in best.onnx. The baseline runs every fused operator "
+    "on its own, tuned by the same search; no schedule beats the roofline."
+)
+_LATENCY = (
+    "Every variant at every share of the bandwidth that others leave. Where two lines cross, the run-time controller should change over; "
+    "dotted lines are the levels that the variants were searched for."
+)
+_PLANS = (
+    "The pipeline of each distinct variant at its own level. Drag to zoom in, double-click to zoom out; colours tell neighbouring segments "
+    "apart."
+)
+_FARM = "Share of the time in which a worker was measuring; the rest is the driver's choosing, training and writing, and the start."
+
+
+def _result(levels: dict[str, Any]) -> str:
+    columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "gain", "roofline cycles", "of roofline", "DDR bytes", "ρ",
+               "max error", "<plan")  # fmt: skip
+    rows = []
+    for name, at in levels.items():
+        plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
+        rows.append((
+            name, f"{at['ddr_share']:g}", at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
+            f"{at['speedup']:.2f}×", at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
+            f"{at['balance']:.2f}", f"{at['max_rel_error']:.1e}", plan,
+        ))  # fmt: skip
+    each = [(name, *(at["variant_cycles"].get(other) for other in levels)) for name, at in levels.items()]
+    matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
+    return table(columns, rows) + "<h3>Every variant at every level, cycles</h3>" + matrix
+
+
+def _crossings(run: RunView) -> str:
+    met = machine.crossings(run)
+    if not met:
+        return "<p>No two variants cross on this range.</p>"
+    us = 1e6 / run.machine.clock_hz
+    rows = [(f"{c.share:.3f}", f"{c.cycles * us:,.1f}", c.lighter, c.heavier) for c in met]
+    return table(("at DDR share", "latency µs", "<faster above", "<faster below"), rows)
+
+
+def _distinct(run: RunView) -> list[str]:
+    return [level for level in run.levels if run.compiled.same_as(level) is None]
+
+
+def _plan(run: RunView, level: str, figures: Figures) -> str:
+    t = run.timeline(level)
+    found = run.segments(level, t)
+    rows = [
+        (
+            s.segment, run.operators(s.first, s.last), s.operators, s.blocks,
+            s.own_cycles, f"{s.own_cycles / t.cycles:.1%}", s.bound, f"{s.utilisation[s.bound]:.0%}" if s.bound else "",
+            s.ddr_read_bytes + s.ddr_write_bytes, s.macs, "" if s.operators_per_load is None else f"{s.operators_per_load:.1f}",
+            "" if s.halo is None else f"{s.halo:.2f}", "" if s.padding is None else f"{s.padding:.2f}",
+        )
+        for s in sorted(found, key=lambda s: -s.own_cycles)[:20]
+    ]  # fmt: skip
+    columns = (
+        "segment",
+        "<operators",
+        "ops",
+        "blocks",
+        "own cycles",
+        "of run",
+        "<bound by",
+        "busy",
+        "DDR bytes",
+        "MACs",
+        "ops/load",
+        "halo",
+        "padding",
+    )
+    return "".join((
+        f"<h3>Pipeline: {t.cycles:,} cycles, {len(t.code):,} instructions</h3>", figures.place(machine.pipeline(run, t)),
+        "<h3>What the engines did</h3>", figures.place(machine.standing(t)),
+        "<h3>Buffers</h3><p>Bytes that will still be read, of core 0.</p>", figures.place(machine.occupancy(t)),
+        "<h3>DDR</h3>", figures.place(machine.bandwidth(t)),
+        "<h3>Roofline by segment</h3><p>The area of a point is its share of the run.</p>", figures.place(machine.roofline(run, level, t)),
+        f"<h3>{'The twenty longest segments' if len(found) > 20 else 'Segments, longest first'}</h3>", table(columns, rows),
+    ))  # fmt: skip
+
+
+def _frame(frame: Any, text_columns: int) -> str:
+    names = [f"<{name}" if i < text_columns else str(name) for i, name in enumerate(frame.columns)]
+    return table(names, frame.itertuples(index=False, name=None)) if len(frame) else "<p>No predictions.</p>"
+
+
+def _history(history: list[dict[str, Any]]) -> str:
+    flat = [dict(_leaves(row)) for row in history]
+    metrics = [key for key in flat[0] if key not in ("file", "level", "promoted")]
+    rows = [(row["file"], row["level"], "yes" if row["promoted"] else "no", *(_number(row.get(key)) for key in metrics)) for row in flat]
+    return table(("<file", "<level", "<promoted", *(key.replace("_", " ") for key in metrics)), rows)
+
+
+def _leaves(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from ((f"{key} {name}", inner) for name, inner in _leaves(value))
+        else:
+            yield key, value
+
+
+def _number(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _failures(run: RunView) -> str:
+    frame = search.failures(run)
+    if not len(frame):
+        return "<h3>Failures</h3><p>None.</p>"
+    rows = frame.itertuples(index=False, name=None)
+    return "<h3>Failures</h3><p>Infeasible plans are an ordinary outcome; crash and timeout are not.</p>" + table(
+        ("<status", "<kind", "tasks", "<first message"), rows
+    )
+
+
+def _settings(run: RunView) -> str:
+    summary = run.summary
+    facts = [
+        ("run", summary["run"]), ("model digest", summary["model_digest"]), ("machine digest", summary["machine_digest"]),
+        ("settings digest", summary["config_digest"]), ("budget", f"{summary['budget']['used']:g} {summary['budget']['kind']}"),
+        ("wall seconds", f"{summary['wall_s']:g}"), ("tags", ", ".join(f"{k}={v}" for k, v in summary["tags"].items())),
+        *((f"version of {name}", value) for name, value in summary["versions"].items()),
+    ]  # fmt: skip
+    return table(("<what", "<value"), facts) + f"<h3>config.yaml</h3><pre>{escape(run.config)}</pre>"

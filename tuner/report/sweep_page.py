@@ -1,0 +1,81 @@
+"""The page of a sweep: what tuning gained, by model, machine, level and seed."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from simulator.npu.errors import BadInputError
+from tuner.place import Folder, arrow_path
+from tuner.report.html import Figures, document, section, table, tabs
+from tuner.report.style import color, figure
+from tuner.sweep import INDEX
+
+_GAIN = (
+    "Cycles layer by layer, every operator tuned, over the champion's: the median over the seeds, and in brackets the least and the most."
+)
+_SPREAD = "One point per seed. How far seeds lie apart is how far one run may be from another with the same budget."
+
+
+def sweep_page(folder: Folder) -> str:
+    """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
+    path, filesystem = arrow_path(folder / INDEX)
+    index = pd.read_parquet(path, filesystem=filesystem)
+    done = index[index["state"] == "done"]
+    if not len(done):
+        raise BadInputError(f"{folder}: none of {index['path'].nunique()} runs has ended; nothing to report")
+    figures = Figures()
+    machines = list(dict.fromkeys(done["machine"]))
+    spread = {machine: figures.place(_spread(done[done["machine"] == machine])) for machine in machines}
+    sections = [
+        section("gain", "Gain", "Gain by model and level", _GAIN, tabs({m: _gains(done[done["machine"] == m]) for m in machines})),
+        section("seeds", "Seeds", "Gain by seed", _SPREAD, tabs(spread)),
+        section("runs", "Runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
+        section("left", "Not done", "Failed, or not run yet", "`tilefarm sweep` with --resume runs what is left.", _left(index)),
+    ]
+    title = f"Sweep of {index['model'].nunique()} models on {', '.join(machines)}"
+    about = f"{folder.resolve().name} · {done['path'].nunique()} of {index['path'].nunique()} runs done · {index['seed'].nunique()} seeds"
+    return document(title, about, sections)
+
+
+def _gains(done: pd.DataFrame) -> str:
+    levels = list(dict.fromkeys(done["level"]))
+    rows = []
+    for model, part in done.groupby("model", sort=False):
+        cells = []
+        for level in levels:
+            gain = part.loc[part["level"] == level, "speedup"]
+            cells.append(f"{gain.median():.3f}× ({gain.min():.3f} … {gain.max():.3f})" if len(gain) > 1 else f"{gain.median():.3f}×")
+        rows.append((model, *cells))
+    return table(("<model", *levels), rows)
+
+
+def _spread(done: pd.DataFrame) -> go.Figure:
+    drawn = figure("", "gain over layer by layer", 440)
+    for i, (level, part) in enumerate(done.groupby("level", sort=False)):
+        drawn.add_box(
+            x=part["model"], y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.3,
+            marker={"size": 5, "color": color(i)}, text="seed " + part["seed"].astype("str"),
+        )  # fmt: skip
+    drawn.update_layout(boxmode="group")
+    return drawn
+
+
+def _runs(done: pd.DataFrame) -> str:
+    columns = ("<run", "<level", "cycles", "latency µs", "gain", "roofline cycles", "of roofline", "max error", "programs", "wall s")
+    rows = [
+        (
+            r["path"], f"{r['level']} (as {r['same_as']})" if isinstance(r["same_as"], str) else r["level"], int(r["cycles"]),
+            f"{r['latency_us']:,.1f}", f"{r['speedup']:.3f}×", int(r["roofline_cycles"]), f"{r['roofline_cycles'] / r['cycles']:.0%}",
+            f"{r['max_rel_error']:.1e}", int(r["candidates"]), f"{r['wall_s']:,.0f}",
+        )
+        for r in done.to_dict("records")
+    ]  # fmt: skip
+    return table(columns, rows)
+
+
+def _left(index: pd.DataFrame) -> str:
+    left = index[index["state"] != "done"]
+    if not len(left):
+        return "<p>None.</p>"
+    return table(("<run", "<state", "<why"), left[["path", "state", "error"]].itertuples(index=False, name=None))
