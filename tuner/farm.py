@@ -165,6 +165,11 @@ class RayBackend(Generic[T, R]):
         """Actors that died or were killed and were replaced."""
         return self._born - self.workers
 
+    @property
+    def names(self) -> list[str]:
+        """Of the workers that are there: `w0@host:pid`."""
+        return [slot.name for slot in self._slots if slot.works]
+
     def submit(self, items: Iterable[T]) -> None:
         for item in items:
             self._items[self._submitted] = item
