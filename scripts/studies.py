@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import simulator
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tuner.conduct import Conductor, SerialJobs
 from tuner.config import load_config

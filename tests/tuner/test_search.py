@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from compiler.derive.gene import Gene, Genome, Structures, block_counts, realise, spread, widths
 from compiler.derive.moves import MOVES, random_genome, verify
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.plans import with_cores
