@@ -29,6 +29,7 @@ from tuner.search.table import SegmentTable
 Cut = Sequence[tuple[int, int]]
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
+_DOUBT = 0.05  # by how much more programs take than they were expected to: 0 to 2% where all cores run one segment, more where the port is short
 
 
 def cut_of(genome: Genome) -> Cut:
@@ -133,8 +134,11 @@ class Placer:
     def proposals(
         self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
     ) -> list[Genome]:
-        """Placed genomes for a level, none of those in `known`: covers on all cores and on one, descents, list schedules.
+        """Placed genomes for a level, none of those in `known`: the cover on all cores, then descents, list schedules and the cover on one
+        core, those that are expected to be fastest first.
 
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
+        cover on all cores is, since that is what the others have to beat.
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
         covers = [self.table.cover(level, border, width=self.cores), self.table.cover(level, border)]
@@ -151,7 +155,11 @@ class Placer:
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
                 descents.append(descent.improved(start, self.config.descent // len(self.ports)))
-        out = [wide, narrow, *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
+        estimate = Descent(self.table, level, border, self.ports[level], self.delay, rng)
+        every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), narrow) if genome is not None)
+        expected = {genome: estimate.expected(genome) for genome in every}
+        limit = (1 + _DOUBT) * min(expected.values(), default=0.0)
+        out = [wide, *(genome for genome in sorted(expected, key=lambda g: (expected[g], g)) if expected[genome] <= limit)]
         return [genome for genome in dict.fromkeys(out) if genome is not None and genome not in known]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
