@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import validation_line
@@ -135,14 +136,47 @@ class SegmentPlan(_Gene):
         return self.model_dump_json(exclude={"cores"})
 
 
+class PiecePlan(_Gene):
+    """A piece of a model of which the host runs a part: its name in the compiled file, and how many of the plan's segments are its."""
+
+    name: str
+    segments: Annotated[int, Field(ge=1)]
+
+
 class Plan(_Gene):
-    """version, what it was made for, and the segments in order."""
+    """version, what it was made for, and the segments in order.
+
+    pieces: where the model runs in several; the segments are those of the first piece, then those of the second, ...
+    """
 
     version: Literal[1] = PLAN_VERSION
     model: str
     machine: str
     dtype: Literal["float16", "float32"]
     segments: tuple[SegmentPlan, ...]
+    pieces: tuple[PiecePlan, ...] = ()
+
+    @model_validator(mode="after")
+    def _segments_of_pieces(self) -> Self:
+        if self.pieces and sum(piece.segments for piece in self.pieces) != len(self.segments):
+            found = sum(piece.segments for piece in self.pieces)
+            raise ValueError(f"pieces: they have {found} segments, the plan has {len(self.segments)}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_pieces(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan of one piece is written, and has the digest, as if there were no such key."""
+        found: dict[str, Any] = whole(self)
+        if not self.pieces:
+            found.pop("pieces", None)
+        return found
+
+    def piece(self, number: int) -> Plan:
+        """What it says of one piece, as a plan of that alone."""
+        if not self.pieces:
+            return self
+        first = sum(piece.segments for piece in self.pieces[:number])
+        return self.model_copy(update={"segments": self.segments[first : first + self.pieces[number].segments], "pieces": ()})
 
     def to_json(self) -> str:
         """Readable, stable text: the file format."""
@@ -153,6 +187,15 @@ class Plan(_Gene):
         """32 hex digits over the canonical JSON."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def joined(plans: Mapping[str, Plan]) -> Plan:
+    """One plan of all pieces, by their names; of a single piece its own."""
+    first, *others = plans.values()
+    if not others:
+        return first
+    pieces = tuple(PiecePlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
+    return first.model_copy(update={"segments": tuple(s for plan in plans.values() for s in plan.segments), "pieces": pieces})
 
 
 def parse_plan(text: str | bytes, where: str = "plan") -> Plan:

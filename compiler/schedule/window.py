@@ -25,7 +25,7 @@ end or later, and nodes of one lane never overlap, so they may share L0 and scra
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -72,17 +72,16 @@ def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
     rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
-        makers, readers = touching(unit, blocks, storage)
-        fillers = makers | (readers if any(load.storage == storage for load in blocks.loads) else set())
-        rows += [(reader, filler, distance, SLOT) for reader in sorted(readers) for filler in sorted(fillers)]
+        staged = blocks.staged[storage]
+        loaded = any(load.storage == storage for load in blocks.loads)
+        fillers = _operators(staged.makers | (staged.readers if loaded else 0))
+        rows += [(reader, filler, distance, SLOT) for reader in _operators(staged.readers) for filler in fillers]
     return np.array(rows, np.int64)
 
 
-def touching(unit: Unit, blocks: Blocks, storage: int) -> tuple[set[int], set[int]]:
-    """(operators that make, operators that read) some of a staged storage, by place in the segment."""
-    specs = unit.kernels[blocks.start : blocks.stop]
-    makers = {k for k, spec in enumerate(specs) if blocks.inside[k] and spec.y.storage == storage}
-    return makers, {k for k, spec in enumerate(specs) if any(piece.storage == storage for piece in spec.reads)}
+def _operators(bits: int) -> list[int]:
+    """Their places in the segment."""
+    return [k for k in range(bits.bit_length()) if bits >> k & 1]
 
 
 def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
@@ -97,8 +96,9 @@ def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate = min(cap_units(unit.machine, Engine.MTE2), port_units(unit.machine, SHARE_UNIT)) // SHARE_UNIT
     blocks_per_row = [load.planes * unit.storages[load.storage].row_blocks for load in blocks.loads]
-    rows = [[blocks.staged[load.storage].fresh[t % blocks.count].size for t in iterations] for load in blocks.loads]
-    sizes = np.array(rows, np.int64).reshape(len(rows), len(iterations)) * np.array(blocks_per_row, np.int64)[:, None]
+    fresh = np.array([blocks.staged[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
+    rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
+    sizes = rows * np.array(blocks_per_row, np.int64)[:, None]
     return sizes * BLOCK_BYTES // max(1, rate)
 
 
@@ -124,12 +124,12 @@ def slide(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Int
 
 
 @njit(cache=True)
-def _weigh(length, edge, weight) -> None:  # type: ignore[no-untyped-def]
+def _weigh(length: Ints, edge: Ints, weight: Ints) -> None:
     """Fills weight, int64 [K, T]: the heaviest path to the sink."""
     operators, count = weight.shape
     for t in range(count - 1, -1, -1):
         for k in range(operators - 1, -1, -1):
-            rest = np.int64(0)
+            rest: Any = np.int64(0)
             for i in range(edge.shape[0]):
                 if edge[i, 0] == k and edge[i, 3] != SLOT and t + edge[i, 2] < count:
                     rest = max(rest, weight[edge[i, 1], t + edge[i, 2]])
@@ -137,9 +137,10 @@ def _weigh(length, edge, weight) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _ready(edge, end, done, k, t):  # type: ignore[no-untyped-def]
+def _ready(edge: Ints, end: Ints, done: Ints, k: int, t: int) -> tuple[Any, Any]:
     """(cycle in which a node may begin, cycle in which its loads may), or (-1, -1) while a node before it is not scheduled."""
-    ready, loads = np.int64(0), np.int64(0)
+    ready: Any = np.int64(0)
+    loads: Any = np.int64(0)
     for i in range(edge.shape[0]):
         before, from_t = edge[i, 0], t - edge[i, 2]
         if edge[i, 1] != k or from_t < 0:
@@ -153,7 +154,19 @@ def _ready(edge, end, done, k, t):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _list(own, load, reads, length, weight, edge, lane_of, window, nodes, begin, end_of) -> None:  # type: ignore[no-untyped-def]
+def _list(
+    own: Ints,
+    load: Ints,
+    reads: NDArray[np.bool_],
+    length: Ints,
+    weight: Ints,
+    edge: Ints,
+    lane_of: Ints,
+    window: int,
+    nodes: Ints,
+    begin: Ints,
+    end_of: Ints,
+) -> None:
     """Fills nodes, begin and end_of.  window: 0 is greedy."""
     operators, count = length.shape
     done = np.zeros(operators, np.int64)
@@ -162,10 +175,12 @@ def _list(own, load, reads, length, weight, edge, lane_of, window, nodes, begin,
     issued = np.zeros(load.shape, np.int64)
     retired = np.zeros(count, np.int64)  # cycle in which an iteration was finished
     free = np.zeros(2, np.int64)
-    loader = np.int64(0)
+    loader: Any = np.int64(0)
     for n in range(operators * count):
         oldest = done.min()
-        best, best_start, best_slots = -1, np.int64(0), np.int64(0)
+        best = -1
+        best_start: Any = np.int64(0)
+        best_slots: Any = np.int64(0)
         for k in range(operators):
             t = done[k]
             if t == count or (window and t >= oldest + window):
@@ -177,7 +192,7 @@ def _list(own, load, reads, length, weight, edge, lane_of, window, nodes, begin,
             if window and t >= window:
                 start = max(start, retired[t - window])
             # loads come in pieces while a node works: it ends after them, but need not begin after them
-            arrived = np.int64(0)
+            arrived: Any = np.int64(0)
             for i in range(load.shape[0]):
                 if reads[i, k] and loaded[i, t] >= 0:
                     arrived = max(arrived, loaded[i, t])
@@ -216,7 +231,7 @@ def record_cycles(code: Codes, machine: Machine) -> Ints:
 
 
 @njit(cache=True)
-def node_cycles(rows, cycles, engine):  # type: ignore[no-untyped-def]
+def node_cycles(rows: Ints, cycles: Ints, engine: Codes) -> Ints:
     """int64 [nodes, engines], without loads.  rows: int64 [nodes, 2], behind a node's loads and behind its last record."""
     out = np.zeros((rows.shape[0], _ENGINES), np.int64)
     for n in range(rows.shape[0]):
@@ -236,7 +251,7 @@ def interleaved(rows: Ints, cycles: Ints, table: Timetable) -> Ints:
 
 
 @njit(cache=True)
-def _spread(rows, cycles, begin, end, key) -> None:  # type: ignore[no-untyped-def]
+def _spread(rows: Ints, cycles: Ints, begin: Ints, end: Ints, key: Ints) -> None:
     first = 0
     for n in range(rows.shape[0]):
         key[first : rows[n, 0]] = begin[n]

@@ -15,7 +15,7 @@ from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from tuner.build import check_plan, open_source, read_plan
+from tuner.build import check_plan, open_source, plans_of_pieces, read_plan
 from tuner.commands.options import parse_shapes
 from tuner.commands.text import print_json
 from tuner.source import SOURCE, Source, read_source
@@ -26,9 +26,12 @@ def show_primitives(
 ) -> None:
     """`tilefarm plan show --primitives`: every operator of a plan as schedule primitives."""
     plan = read_plan(path)
-    unit = open_source(_source(path, plan, model, machine, shape_texts, random_weights)).unit
-    check_plan(unit, plan, str(path))
-    texts = [(index, name, text) for index, segment, start in _placed(plan) for name, text in _operators(unit, segment, start)]
+    opened = open_source(_source(path, plan, model, machine, shape_texts, random_weights))
+    texts, before = list[tuple[int, str, str]](), 0
+    for unit, part in zip(opened.units, plans_of_pieces(opened, plan, str(path)), strict=True):
+        check_plan(unit, part, str(path))
+        texts += [(before + i, name, text) for i, segment, start in _placed(part) for name, text in _operators(unit, segment, start)]
+        before += len(part.segments)
     if as_json:
         print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])
         return
@@ -70,7 +73,7 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     out = []
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]
-        rows = max(1, max(r.size for r in blocks.computed[k]))
+        rows = blocks.rows(k)
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
         staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(spec.reads) if piece.storage in blocks.staged]
         kept = frozenset(i for i, tensor in staged if tensor.produced or i >= fed)
