@@ -29,7 +29,7 @@ from tuner.search.table import SegmentTable
 Cut = Sequence[tuple[int, int]]
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
-_DOUBT = 0.05  # by how much more programs take than they were expected to: 0 to 2% where all cores run one segment, more where the port is short
+_DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
 
 
 def cut_of(genome: Genome) -> Cut:
