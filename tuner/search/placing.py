@@ -6,7 +6,7 @@ schedules and stages say on which cores each of them runs.  They propose program
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -132,10 +132,19 @@ class Placer:
         return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
 
     def proposals(
-        self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
+        self,
+        level: int,
+        border: float,
+        good: Sequence[Genome],
+        rng: np.random.Generator,
+        known: Callable[[Genome], bool] = lambda _: False,
+        covers_first: bool = True,
     ) -> list[Genome]:
-        """Placed genomes for a level, none of those in `known`: the cover on all cores, then descents, list schedules and the cover on one
-        core, those that are expected to be fastest first.
+        """Placed genomes for a level, none that is `known`: descents, list schedules and the cover on one core, the fastest first as far as
+        the estimate knows, and before or behind them the cover on all cores.
+
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
+        cover on all cores is, since that is what the others have to beat.
 
         A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
         cover on all cores is, since that is what the others have to beat.
@@ -159,8 +168,9 @@ class Placer:
         every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), narrow) if genome is not None)
         expected = {genome: estimate.expected(genome) for genome in every}
         limit = (1 + _DOUBT) * min(expected.values(), default=0.0)
-        out = [wide, *(genome for genome in sorted(expected, key=lambda g: (expected[g], g)) if expected[genome] <= limit)]
-        return [genome for genome in dict.fromkeys(out) if genome is not None and genome not in known]
+        better: list[Genome | None] = [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit]
+        out = [wide, *better] if covers_first else [*better, wide]
+        return [genome for genome in dict.fromkeys(out) if genome is not None and not known(genome)]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""
