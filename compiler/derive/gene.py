@@ -336,12 +336,16 @@ class Structures:
         self.unit = unit
         self._signatures = [_short(json.dumps(signature(unit, spec), sort_keys=True)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
+        self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
 
         `ahead_kib` is not in it: what it saves is between the segment and its predecessor.
         """
+        return self._keyed(gene)
+
+    def _key(self, gene: Gene) -> Key:
         gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0)
         if len(gene.cores) == 1:
             gene = gene._replace(split="rows")
