@@ -46,7 +46,7 @@ class Compiler:
 
     def __init__(self, unit: Unit, cache_bytes: int = 512 << 20) -> None:
         self.unit = unit
-        self.synchroniser = Synchroniser(unit.machine, unit.memory)
+        self.synchroniser = Synchroniser(unit)
         self._scratch = new_scratch()
         self._cache: OrderedDict[tuple[int, bool, str, Share], Lowered | Infeasible] = OrderedDict()
         self._footprints: WeakKeyDictionary[Lowered, Footprint] = WeakKeyDictionary()

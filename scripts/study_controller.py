@@ -21,10 +21,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from simulator.compiled import read_compiled
 from simulator.contention import GENERATORS, generate
 from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
-from simulator.npu.container import decode
-from simulator.onnx_container import read_container
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import choose_thresholds
@@ -76,20 +75,20 @@ class Network:
     """A compiled file under traces."""
 
     def __init__(self, name: str, path: Path) -> None:
-        self.name, self.container = name, decode(read_container(path))
-        machine, variants = self.container.machine, prepared_variants(self.container)
+        self.name, self.compiled = name, read_compiled(path)
+        machine, variants = self.compiled.machine, prepared_variants(self.compiled)
         self.response: Response = measure_response(variants, share_grid(machine))
         self.runtime = Runtime(variants, machine)
 
     def rule(self, setting: Setting) -> Rule[Any]:
         if isinstance(setting, ThresholdSetting):
-            slice_cycles = round(setting.slice_inferences * load_of(self.container, self.response, 1).inference_cycles)
+            slice_cycles = round(setting.slice_inferences * load_of(self.compiled, self.response, 1).inference_cycles)
             return choose_thresholds(self.response, setting.hysteresis, slice_cycles).rule
         s = setting
         return EstimatorRule(self.response, self.runtime.switch_cycles, s.weight, s.margin, s.dwell, s.loss_budget)
 
     def trial(self, kind: str, seed: int, inferences: int) -> Trial:
-        load = load_of(self.container, self.response, inferences)
+        load = load_of(self.compiled, self.response, inferences)
         trace, until = generate(kind, seed, load), load.inferences * load.inference_cycles
 
         def serve(rule: Rule[Any] | Oracle) -> Served:
@@ -222,7 +221,7 @@ def main() -> None:
     kinds = args.traces.split(",")
     for network in networks:
         thresholds = choose_thresholds(network.response)
-        print(f"{network.name}: variants {', '.join(network.runtime.names)}; levels of the file {', '.join(network.container.levels)}")
+        print(f"{network.name}: variants {', '.join(network.runtime.names)}; levels of the file {', '.join(network.compiled.levels)}")
         for merged in thresholds.merged:
             print(f"  threshold rule: {merged.variant} is not used, {merged.into} is: {merged.why}")
         for oscillation in thresholds.oscillations:

@@ -156,7 +156,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     machine, unit = source.machine, opened.unit
     plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
     measured = measure_plans(opened.compiler, plans)
-    package(opened.part, container_of(unit, measured), out)
+    package(opened, [container_of(unit, measured)], out)
     again = measure_plans(Compiler(unit), plans)
     macs = model_macs(opened.model)
     faults = [
@@ -201,18 +201,17 @@ def find_run(runs: Path, source: Any) -> Path | None:
 
 def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     """In the fresh process: a row per level of the file."""
-    from simulator.npu.container import decode, program
-    from simulator.onnx_container import read_container
-    from simulator.timing import prepare, simulate
+    from simulator.compiled import read_compiled
+    from simulator.timing import simulate
     from tuner.check import check_file
 
-    container = decode(read_container(path))  # verifies every program
+    compiled = read_compiled(path)  # verifies every program
     rows = []
     for checked in check_file(path, seed=seed):
-        variant, machine = container.variant(checked.level), container.machine
-        prepared = prepare(program(container, checked.level), machine)
-        alone = simulate(prepared, machine, variant.share_units, shared=False).cycles
-        divided = simulate(prepared, machine, variant.share_units, shared=False, rate_divisor=max(1, prepared.dma_queues)).cycles
+        machine, share = compiled.machine, compiled.share_units(checked.level)
+        (prepared,) = compiled.prepared(checked.level)
+        alone = simulate(prepared, machine, share, shared=False).cycles
+        divided = simulate(prepared, machine, share, shared=False, rate_divisor=max(1, prepared.dma_queues)).cycles
         cycles = checked.cycles[checked.level]
         high = divided + int(prepared.transfers.sum())
         faults = list(checked.faults)
@@ -228,7 +227,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
                 "path_cycles": [alone, high],
                 "max_rel_error": checked.max_rel_error,
                 "instructions": prepared.instructions,
-                "same_as": container.same_as(checked.level),
+                "same_as": compiled.same_as(checked.level),
                 "variant_cycles": dict(checked.table_cycles),
                 "faults": faults,
             }

@@ -1,13 +1,14 @@
-"""The nodes of a compiled ONNX file around its container: what the NPU does not support, run by onnxruntime as they stand.
+"""The nodes of a compiled ONNX file around its containers: what the NPU does not support, run by onnxruntime as they stand.
 
-Nodes that do not depend on the container run before it, the others after it, in this process and on one thread.  The body of the
-compiled function is dropped on reading: what it would compute comes from the container and from nowhere else.
+Nodes that depend on no piece run before the first one; those that need the first but not the second run between the two; and so on, in
+this process and on one thread.  The bodies of compiled functions are dropped on reading: what they would compute comes from the containers
+and from nowhere else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,62 +39,74 @@ class HostPort:
 
 
 class HostNodes:
-    """inputs, outputs: of the whole model.  Raises `BadInputError` for a file that is no model with one container."""
+    """inputs, outputs: of the whole model.  pieces: (inputs, outputs) of every container's node, in the file's order.
 
-    def __init__(self, data: bytes, where: str) -> None:
+    Raises `BadInputError` for a file that is no model with so many containers.
+    """
+
+    def __init__(self, data: bytes, where: str, pieces: int) -> None:
         try:
             model = onnx.load_model_from_string(data)
         except (DecodeError, ValueError) as error:
             raise BadInputError(f"{where}: not an ONNX file, or damaged ({' '.join(str(error).split())[:200]})") from None
         graph = model.graph
-        at = [i for i, node in enumerate(graph.node) if node.domain == DOMAIN or (node.domain == EP_DOMAIN and node.op_type == EP_OP)]
-        if len(at) != 1:
-            raise BadInputError(f"{where}: {len(at)} nodes with a container, expected one")
+        compiled = [node for node in graph.node if node.domain == DOMAIN or (node.domain == EP_DOMAIN and node.op_type == EP_OP)]
+        if len(compiled) != pieces:
+            raise BadInputError(f"{where}: {len(compiled)} compiled nodes, it holds {pieces} containers")
         self.where = where
-        partition = graph.node[at[0]]
         weights = {tensor.name for tensor in graph.initializer}
         self.inputs = tuple(_port(item, where) for item in graph.input if item.name not in weights)
         self.outputs = tuple(_port(item, where) for item in graph.output)
         for port in self.inputs:
             if port.shape is None or math.prod(port.shape) > MAX_VALUES:
                 raise BadInputError(f"{where}: input {port.name!r} has shape {port.shape}; accepted: at most {MAX_VALUES} values")
-        self.partition_inputs = [name for name in partition.input if name not in weights]
-        self.partition_outputs = list(partition.output)
-        late = set(partition.output)
-        before: list[NodeProto] = []
-        after: list[NodeProto] = []
-        for node in graph.node:
-            if node is partition:
-                continue
-            depends = bool(names_read([node]) & late)
-            (after if depends else before).append(node)
-            late.update(node.output if depends else ())
+        self.pieces = tuple(([name for name in node.input if name not in weights], list(node.output)) for node in compiled)
+        stages = _stages(graph.node, compiled)
         self._model = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
         self._model.functions.extend(f for f in model.functions if f.domain != DOMAIN)
-        read = names_read([*before, *after]) | {item.name for item in graph.output}
+        outputs = {item.name for item in graph.output}
+        read = names_read(node for nodes in stages for node in nodes) | outputs
         self._weights = [tensor for tensor in graph.initializer if tensor.name in read]
-        made = {name for node in before for name in node.output} | {tensor.name for tensor in self._weights}
-        wanted = set(self.partition_inputs) | names_read(after) | {port.name for port in self.outputs}
-        self._before = _Run(self, before, sorted(made & wanted))
-        self._after = _Run(self, after, [port.name for port in self.outputs if port.name in late - set(partition.output)])
+        self._stages = []
+        for s, nodes in enumerate(stages):
+            made = {name for node in nodes for name in node.output} | (outputs & weights if s == 0 else set())
+            later = names_read(node for others in stages[s + 1 :] for node in others)
+            wanted = outputs | later | {name for inputs, _ in self.pieces[s:] for name in inputs}
+            self._stages.append(_Run(self, nodes, sorted((made & wanted) - {""})))
 
-    def before(self, feeds: Mapping[str, Array]) -> Values:
-        """Feeds, and all that is known before the container runs: among it its inputs."""
-        return self._before(dict(feeds))
+    def run(self, stage: int, values: Mapping[str, Array]) -> Values:
+        """Values, and what the nodes before piece `stage` make of them; stage len(pieces): those behind the last one."""
+        return self._stages[stage](dict(values))
 
-    def after(self, values: Values) -> Values:
-        """values: what `before` answered, and the container's outputs.  All outputs of the model are in the answer."""
-        return self._after(values)
+    def nodes(self, stage: int) -> list[NodeProto]:
+        """The nodes of a stage that somebody needs."""
+        return self._stages[stage].nodes if self._stages[stage].wanted else []
 
     def index_limit(self, name: str) -> int:
         """Below which integers of an input make sense: the shortest table that a Gather looks them up in; 2 where there is none."""
         tables = {tensor.name: tensor for tensor in self._weights}
         found = []
-        for node in self._before.nodes + self._after.nodes:
+        for node in (node for stage in self._stages for node in stage.nodes):
             if node.op_type == "Gather" and name in node.input[1:] and node.input[0] in tables:
                 axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
                 found += tables[node.input[0]].dims[axis:][:1]
         return max(1, min(found, default=2))
+
+
+def _stages(nodes: Iterable[NodeProto], compiled: Sequence[NodeProto]) -> list[list[NodeProto]]:
+    """Nodes of the host by the number of compiled ones that must have run before."""
+    stages: list[list[NodeProto]] = [[] for _ in range(len(compiled) + 1)]
+    known: dict[str, int] = {}  # name -> the first stage in which it is there
+    pieces = 0
+    for node in nodes:
+        if any(node is other for other in compiled):
+            pieces += 1
+            known |= dict.fromkeys(node.output, pieces)
+        else:
+            stage = max((known.get(name, 0) for name in names_read([node])), default=0)
+            stages[stage].append(node)
+            known |= dict.fromkeys(node.output, stage)
+    return stages
 
 
 class _Run:

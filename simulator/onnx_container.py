@@ -1,9 +1,12 @@
-"""The container inside a compiled ONNX file, found without parsing the model around it.
+"""The containers inside a compiled ONNX file, one for each piece of the model, found without parsing the model around them.
 
-Two homes: attribute `container` (a uint8 tensor) of a node of domain `tilefarm`, and `ep_cache_context` (bytes) of a
-`com.microsoft::EPContext` whose `source` is `tilefarm`.  The file is walked as protobuf fields (encoding:
-protobuf.dev/programming-guides/encoding): the original weights, most of the file, are skipped and never copied.  Field numbers are those of
-onnx.proto, which never change.
+Two homes: attribute `container` (a uint8 tensor) of a node of domain `tilefarm`, and the context of nodes `com.microsoft::EPContext` whose
+`source` is `tilefarm` (docs/run-folder.md says which rules these follow).  A context is the containers of all pieces one after the other,
+each as long as its own front says; it is in `ep_cache_context` of the node with main_context = 1, or in the file that is named there
+(embed_mode = 0).
+
+The file is walked as protobuf fields (encoding: protobuf.dev/programming-guides/encoding): the original weights, most of the file, are
+skipped and never copied.  Field numbers are those of onnx.proto, which never change.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
-from simulator.npu.container import MAGIC
+from simulator.npu.container import MAGIC, container_lengths
 from simulator.npu.errors import BadInputError
 
 if TYPE_CHECKING:  # reading a container takes no onnx
@@ -24,13 +28,15 @@ ATTRIBUTE = "container"
 EP_DOMAIN, EP_OP, EP_ATTRIBUTE = "com.microsoft", "EPContext", "ep_cache_context"
 
 # message -> field numbers of onnx.proto
-_MODEL_GRAPH = 7
-_GRAPH_NODE = 1
-_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN = 4, 5, 7
-_ATTRIBUTE_NAME, _ATTRIBUTE_STRING, _ATTRIBUTE_TENSOR = 1, 4, 5
+_MODEL_PRODUCER, _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _MODEL_GRAPH, _MODEL_METADATA = 2, 4, 5, 6, 7, 14
+_GRAPH_NODE, _GRAPH_NAME, _GRAPH_DOC = 1, 2, 10
+_NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN = 3, 4, 5, 7
+_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_STRING, _ATTRIBUTE_TENSOR = 1, 3, 4, 5
 _TENSOR_RAW_DATA = 9
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MOST_TEXT = 1 << 20
 
 
 def read_container(path: str | os.PathLike[str]) -> bytes:
@@ -38,7 +44,8 @@ def read_container(path: str | os.PathLike[str]) -> bytes:
 
     Raises `BadInputError` for a file that cannot be read, is no ONNX model, or holds no container or several.
     """
-    return find_container(read_file(path), str(path))
+    found = find_containers(read_file(path), str(path), Path(path).parent)
+    return _only(found, str(path))
 
 
 def read_file(path: str | os.PathLike[str]) -> memoryview:
@@ -61,36 +68,140 @@ def nodes_of(view: memoryview, where: str) -> int:
 
 def find_container(view: memoryview, where: str) -> bytes:
     """`read_container` for the bytes of an ONNX file; `where` names them in errors."""
-    found = []
+    return _only(find_containers(view, where), where)
+
+
+def _only(found: list[tuple[str, bytes]], where: str) -> bytes:
+    if len(found) != 1:
+        raise BadInputError(f"{where}: holds {len(found)} containers, expected one")
+    return found[0][1]
+
+
+def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:
+    """(name of the node, bytes) of every container in the bytes of an ONNX file, in the order of the nodes.
+
+    folder: of the file, where contexts outside it lie.  Raises `BadInputError` for what is no ONNX model, or holds none, or one outside
+    that is not there.
+    """
+    found: list[tuple[str, bytes]] = []
+    contexts: list[_Context] = []
     for graph in _submessages(view, _MODEL_GRAPH, where):
         for node in _submessages(graph, _GRAPH_NODE, where):
-            found += [bytes(body) for body in _of_node(node, where)]
-    if len(found) != 1:
-        what = "no container: compile it first" if not found else f"{len(found)} containers, expected one"
-        raise BadInputError(f"{where}: holds {what}")
-    if found[0][: len(MAGIC)] != MAGIC:
-        raise BadInputError(f"{where}: its attribute is no container (starts with {found[0][: len(MAGIC)]!r})")
-    return found[0]
+            domain = _text(node, _NODE_DOMAIN, where)
+            name = _text(node, _NODE_NAME, where).decode(errors="replace")
+            if domain == DOMAIN.encode():
+                found += [(name, bytes(body)) for body in _of_function(node, where)]
+            elif domain == EP_DOMAIN.encode() and _text(node, _NODE_OP_TYPE, where) == EP_OP.encode():
+                context = _Context(node, name, where)
+                contexts += [context] if context.source == DOMAIN.encode() else []
+    if contexts:
+        found += _of_contexts(contexts, where, folder)
+    if not found:
+        raise BadInputError(f"{where}: holds no container: compile it first")
+    for _, body in found:
+        if body[: len(MAGIC)] != MAGIC:
+            raise BadInputError(f"{where}: its attribute is no container (starts with {body[: len(MAGIC)]!r})")
+    return found
 
 
-def _of_node(node: memoryview, where: str) -> Iterator[memoryview]:
-    domain = _text(node, _NODE_DOMAIN, where)
-    if domain == DOMAIN.encode():
-        for attribute in _submessages(node, _NODE_ATTRIBUTE, where):
-            if _text(attribute, _ATTRIBUTE_NAME, where) == ATTRIBUTE.encode():
-                for tensor in _submessages(attribute, _ATTRIBUTE_TENSOR, where):
-                    yield from _submessages(tensor, _TENSOR_RAW_DATA, where)
-    elif domain == EP_DOMAIN.encode() and _text(node, _NODE_OP_TYPE, where) == EP_OP.encode():
+def _of_function(node: memoryview, where: str) -> Iterator[memoryview]:
+    for attribute in _submessages(node, _NODE_ATTRIBUTE, where):
+        if _text(attribute, _ATTRIBUTE_NAME, where) == ATTRIBUTE.encode():
+            for tensor in _submessages(attribute, _ATTRIBUTE_TENSOR, where):
+                yield from _submessages(tensor, _TENSOR_RAW_DATA, where)
+
+
+class _Context:
+    """What an EPContext node says of its context; defaults are those of the operator's schema."""
+
+    def __init__(self, node: memoryview, name: str, where: str) -> None:
         attributes = {_text(a, _ATTRIBUTE_NAME, where): a for a in _submessages(node, _NODE_ATTRIBUTE, where)}
-        source = attributes.get(b"source")
-        if source is not None and _text(source, _ATTRIBUTE_STRING, where) == DOMAIN.encode() and EP_ATTRIBUTE.encode() in attributes:
-            yield from _submessages(attributes[EP_ATTRIBUTE.encode()], _ATTRIBUTE_STRING, where)
+        self.name = name
+        self.source = _string(attributes, b"source", where)
+        self.main = _integer(attributes, b"main_context", where)
+        self.embedded = _integer(attributes, b"embed_mode", where)
+        self.payload: memoryview | None = None
+        if EP_ATTRIBUTE.encode() in attributes:
+            for body in _submessages(attributes[EP_ATTRIBUTE.encode()], _ATTRIBUTE_STRING, where):
+                self.payload = body
 
 
-def _text(message: memoryview, number: int, where: str) -> bytes:
+def _of_contexts(contexts: list[_Context], where: str, folder: Path | None) -> list[tuple[str, bytes]]:
+    """The containers of nodes that belong to this program: the i-th node's is the i-th of the contexts, one after the other."""
+    parts: list[bytes] = []
+    for context in contexts:
+        if context.main:
+            if context.payload is None:
+                raise BadInputError(f"{where}: EPContext {context.name!r} has main_context = 1 and no {EP_ATTRIBUTE}")
+            data = context.payload if context.embedded else _outside(bytes(context.payload[:_MOST_TEXT]), where, folder)
+            parts += [bytes(data[start:stop]) for start, stop in container_lengths(data)]
+    if len(parts) != len(contexts):
+        raise BadInputError(f"{where}: {len(contexts)} EPContext nodes, their contexts hold {len(parts)} containers")
+    return [(context.name, part) for context, part in zip(contexts, parts, strict=True)]
+
+
+def _outside(name: bytes, where: str, folder: Path | None) -> memoryview:
+    """The file that a node names.  Raises `BadInputError` unless it lies in the model's folder or below it."""
+    text = name.decode(errors="replace")
+    if not is_inside(text):
+        raise BadInputError(f"{where}: {EP_ATTRIBUTE} {text!r}: expected a path relative to the model, inside its folder")
+    if folder is None:
+        raise BadInputError(f"{where}: its context is in the file {text!r} beside it; open the model by its path")
+    path = folder / text
+    if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+        raise BadInputError(f"{where}: its context {path} is not there")
+    return read_file(path)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path of either system's form stays in the folder that it is relative to."""
+    posix, windows = PurePosixPath(path), PureWindowsPath(path)
+    absolute = posix.is_absolute() or windows.is_absolute() or bool(windows.drive or windows.root)
+    return bool(path) and not absolute and ".." not in posix.parts and ".." not in windows.parts and "\0" not in path
+
+
+def _string(attributes: dict[bytes, memoryview], name: bytes, where: str) -> bytes:
+    return _text(attributes[name], _ATTRIBUTE_STRING, where) if name in attributes else b""
+
+
+def _integer(attributes: dict[bytes, memoryview], name: bytes, where: str) -> int:
+    """1 where nothing is said; 0 where the attribute is there and its value is not written, as protobuf does with zeros."""
+    if name not in attributes:
+        return 1
+    return next((value for number, value in _fields(attributes[name], where) if number == _ATTRIBUTE_INT and isinstance(value, int)), 0)
+
+
+def model_facts(view: memoryview, where: str) -> dict[str, object]:
+    """What a model says of itself: producer, domain, version, descriptions, graph's name, and its properties."""
+    properties = {}
+    for entry in _submessages(view, _MODEL_METADATA, where):
+        properties[_text(entry, _ENTRY_KEY, where, _MOST_TEXT).decode(errors="replace")] = _text(
+            entry, _ENTRY_VALUE, where, _MOST_TEXT
+        ).decode(errors="replace")
+    graphs = list(_submessages(view, _MODEL_GRAPH, where))
+
+    def of_graphs(number: int) -> str:
+        return next((text.decode(errors="replace") for graph in graphs if (text := _text(graph, number, where, _MOST_TEXT))), "")
+
+    def of_model(number: int) -> str:
+        return _text(view, number, where, _MOST_TEXT).decode(errors="replace")
+
+    version = next((value for number, value in _fields(view, where) if number == _MODEL_VERSION and isinstance(value, int)), 0)
+    return {
+        "producer_name": of_model(_MODEL_PRODUCER),
+        "graph_name": of_graphs(_GRAPH_NAME),
+        "domain": of_model(_MODEL_DOMAIN),
+        "description": of_model(_MODEL_DOC),
+        "graph_description": of_graphs(_GRAPH_DOC),
+        "version": version,
+        "custom_metadata_map": properties,
+    }
+
+
+def _text(message: memoryview, number: int, where: str, most: int = 1024) -> bytes:
     last = b""
     for body in _submessages(message, number, where):
-        if len(body) > 1024:  # names that we compare with are short; others need not be copied
+        if len(body) > most:  # names that we compare with are short; others need not be copied
             return b""
         last = bytes(body)
     return last
@@ -98,12 +209,20 @@ def _text(message: memoryview, number: int, where: str) -> bytes:
 
 def _submessages(message: memoryview, number: int, where: str) -> Iterator[memoryview]:
     """Bodies of the length-delimited fields with this number, in order; everything else is checked and skipped."""
+    for found, body in _fields(message, where):
+        if found == number and isinstance(body, memoryview):
+            yield body
+
+
+def _fields(message: memoryview, where: str) -> Iterator[tuple[int, int | memoryview]]:
+    """(number, value) of the fields that are integers or have a length, in order; those of fixed size are skipped."""
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at, where)
-        wire = tag & 7
+        wire, number = tag & 7, tag >> 3
+        value: int | memoryview | None = None
         if wire == _VARINT:
-            _, at = _varint(message, at, where)
+            value, at = _varint(message, at, where)
         elif wire == _FIXED64:
             at += 8
         elif wire == _FIXED32:
@@ -112,13 +231,14 @@ def _submessages(message: memoryview, number: int, where: str) -> Iterator[memor
             size, at = _varint(message, at, where)
             if size > end - at:
                 raise BadInputError(f"{where}: not an ONNX model, or cut short (a field of {size} bytes, {end - at} are left)")
-            if tag >> 3 == number:
-                yield message[at : at + size]
+            value = message[at : at + size]
             at += size
         else:
             raise BadInputError(f"{where}: not an ONNX model (wire type {wire})")
-        if at > end or tag >> 3 == 0:
+        if at > end or number == 0:
             raise BadInputError(f"{where}: not an ONNX model, or cut short")
+        if value is not None:
+            yield number, value
 
 
 def _varint(message: memoryview, at: int, where: str) -> tuple[int, int]:

@@ -15,15 +15,16 @@ beyond its ends they stay as they are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.container import Container, program
+from simulator.compiled import Compiled
 from simulator.npu.machine import SHARE_UNIT, Machine
-from simulator.timing import Prepared, prepare, simulate
+from simulator.sequence import simulate_all
+from simulator.timing import Prepared
 
 Floats = NDArray[np.float64]
 GRID_POINTS = 25
@@ -72,11 +73,11 @@ def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
     return tuple(sorted({*np.geomspace(SHARE_UNIT, lowest, points).round().astype(int).tolist(), *levels}, reverse=True))
 
 
-def measure_response(variants: dict[str, Prepared], grid: Sequence[int]) -> Response:
-    """Simulate every variant at every share of the grid (in 1/65536, any order)."""
+def measure_response(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> Response:
+    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536, any order)."""
     shares = tuple(sorted(set(grid), reverse=True))
-    runs = [[simulate(p, p.machine, share) for share in shares] for p in variants.values()]
-    size = [p.ddr_read_bytes + p.ddr_write_bytes for p in variants.values()]
+    runs = [[simulate_all(programs, programs[0].machine, share) for share in shares] for programs in variants.values()]
+    size = [sum(p.ddr_read_bytes + p.ddr_write_bytes for p in programs) for programs in variants.values()]
     return Response(
         tuple(variants),
         shares,
@@ -86,6 +87,6 @@ def measure_response(variants: dict[str, Prepared], grid: Sequence[int]) -> Resp
     )
 
 
-def prepared_variants(container: Container) -> dict[str, Prepared]:
-    """The distinct variants of a compiled model by the first level that names them, ready to be timed."""
-    return {level: prepare(program(container, level), container.machine) for level in container.levels if container.same_as(level) is None}
+def prepared_variants(compiled: Compiled) -> dict[str, tuple[Prepared, ...]]:
+    """The distinct variants of a compiled model by the first level that names them, ready to be timed: a program of every piece."""
+    return {level: compiled.prepared(level) for level in compiled.levels if compiled.same_as(level) is None}

@@ -7,7 +7,7 @@ the part of the trace that it meets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from simulator.controller import HasVariant, Oracle, Rule, Seen
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.sequence import in_all
 from simulator.timing import Prepared, Timing, simulate_trace
 
 Ints = NDArray[np.int64]
@@ -74,11 +75,12 @@ class Served:
 class Runtime:
     """The variants of one compiled model on one machine.
 
-    variants: by name, prepared for `machine`.  switch_cycles: cost of a switch; by default the machine's `issue_cycles`, because a switch
-    is one more instruction of the scalar unit, with another start address: nothing is loaded, addresses and weights are shared.
+    variants: by name, the programs that an inference runs one after the other, prepared for `machine`.  switch_cycles: cost of a
+    switch; by default the machine's `issue_cycles`, because a switch is one more instruction of the scalar unit, with another start
+    address: nothing is loaded, addresses and weights are shared.
     """
 
-    def __init__(self, variants: Mapping[str, Prepared], machine: Machine, switch_cycles: int | None = None) -> None:
+    def __init__(self, variants: Mapping[str, Sequence[Prepared]], machine: Machine, switch_cycles: int | None = None) -> None:
         if not variants:
             raise BadInputError("runtime: no variants; accepted: at least one")
         self.switch_cycles = machine.issue_cycles if switch_cycles is None else switch_cycles
@@ -86,24 +88,35 @@ class Runtime:
             raise BadInputError(f"switch of {self.switch_cycles} cycles; accepted: 0 or more")
         self.names = tuple(variants)
         self.machine = machine
-        self._prepared = tuple(variants.values())
-        self._steady: dict[tuple[int, int], Timing] = {}
+        self._prepared = tuple(tuple(programs) for programs in variants.values())
+        self._steady: dict[tuple[int, int, int], Timing] = {}
 
     def steady(self, variant: int, share_units: int) -> Timing:
         """An inference at a share that does not change."""
-        key = variant, share_units
-        if key not in self._steady:
-            self._steady[key] = simulate_trace(self._prepared[variant], self.machine, ContentionTrace.constant(share_units))
-        return self._steady[key]
+        return in_all([self._program_steady(variant, k, share_units) for k in range(len(self._prepared[variant]))])
 
     def inference(self, variant: int, trace: ContentionTrace, start: int) -> Timing:
         """An inference that starts at cycle `start` of a trace."""
-        timing = self.steady(variant, trace.share_at(start))
+        timings: list[Timing] = []
+        for k in range(len(self._prepared[variant])):
+            timings.append(self._program(variant, k, trace, start))
+            start += timings[-1].cycles
+        return in_all(timings)
+
+    def _program_steady(self, variant: int, k: int, share_units: int) -> Timing:
+        key = variant, k, share_units
+        if key not in self._steady:
+            self._steady[key] = simulate_trace(self._prepared[variant][k], self.machine, ContentionTrace.constant(share_units))
+        return self._steady[key]
+
+    def _program(self, variant: int, k: int, trace: ContentionTrace, start: int) -> Timing:
+        """The k-th program of a variant."""
+        timing = self._program_steady(variant, k, trace.share_at(start))
         shown = 0
         # until it ends before the first change that it was not shown
         while (met := trace.changes(start, start + timing.cycles)) > shown:
             shown = met
-            timing = simulate_trace(self._prepared[variant], self.machine, trace.after(start, shown))
+            timing = simulate_trace(self._prepared[variant][k], self.machine, trace.after(start, shown))
         return timing
 
     def serve(

@@ -3,29 +3,37 @@
     session = InferenceSession("best.onnx")
     (y,) = session.run(None, {"x": x}, level="severe")
 
-Values come from the instructions in the container, never from the ONNX body.
+Values come from the instructions in the containers, never from the ONNX body.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simulator.compiled import Compiled, CompiledPiece, compiled_of
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.container import MAGIC, Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.npu.program import DdrBuffer, Program
-from simulator.onnx_container import find_container, nodes_of, read_file
+from simulator.npu.program import DdrBuffer
+from simulator.onnx_container import model_facts, nodes_of, read_file
+from simulator.profile import Profile
 
 if TYPE_CHECKING:
     from simulator.host_nodes import HostNodes, HostPort
+
+Array = NDArray[Any]
+PROVIDER, HOST_PROVIDER = "TilefarmExecutionProvider", "CPUExecutionProvider"
+LEVEL_ENTRY = "tilefarm.level"  # of onnxruntime's RunOptions
 
 
 @dataclass(frozen=True)
@@ -37,28 +45,74 @@ class NodeArg:
     type: str = "tensor(float)"
 
 
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the model says of itself, by onnxruntime's names."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+@dataclass
+class SessionOptions:
+    """Those of onnxruntime's that a session here heeds; onnxruntime's own object will do as well."""
+
+    enable_profiling: bool = False
+    profile_file_prefix: str = "tilefarm_profile_"
+
+
+class RunOptions(Protocol):
+    """onnxruntime's own: the entry `tilefarm.level` names the level."""
+
+    def get_run_config_entry(self, key: str, /) -> str: ...
+
+
 class InferenceSession:
     """A compiled ONNX file (its path or bytes), or a bare container's bytes.
 
-    Nodes around the container, which the NPU does not support, run on onnxruntime before and after it (`simulator.host_nodes`).
+    Nodes around the containers, which the NPU does not support, run on onnxruntime (`simulator.host_nodes`).  sess_options: see
+    `SessionOptions`.  providers, provider_options: taken as onnxruntime takes them, and not heeded: there is one NPU, and one host.
     Raises `BadInputError` for a file that cannot be read, holds no container, or a damaged one (`ContainerError`).
     """
 
-    def __init__(self, path_or_bytes: str | os.PathLike[str] | bytes) -> None:
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+    ) -> None:
         bare = isinstance(path_or_bytes, bytes) and path_or_bytes.startswith(MAGIC)
         where = "model bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
         view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
-        self.container: Container = decode(bytes(view) if bare else find_container(view, where))
-        self._inputs = self.container.memory.of_kind("input")
-        self._outputs = self.container.memory.of_kind("output")
-        self.host = None if bare or nodes_of(view, where) == 1 else _host_nodes(view, where)
-        if self.host is not None:
-            _check_border(self.host, self._inputs, self._outputs, where)
+        folder = None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent
+        self.compiled: Compiled = Compiled.of(decode(bytes(view))) if bare else compiled_of(view, where, folder)
+        self.host = None if bare or nodes_of(view, where) == 1 else _host_nodes(view, where, self.compiled)
+        self._facts = {} if bare else model_facts(view, where)
+        (first, *_), (*_, last) = self.compiled.pieces, self.compiled.pieces
+        self._inputs, self._outputs = first.container.memory.of_kind("input"), last.container.memory.of_kind("output")
+        options = sess_options if sess_options is not None else SessionOptions()
+        self._profile: Profile | None = None
+        if options.enable_profiling:
+            facts = {"file": where, "machine": self.compiled.machine.name, "clock_hz": self.compiled.machine.clock_hz}
+            self._profile = Profile(str(options.profile_file_prefix), facts)
 
     @property
     def levels(self) -> tuple[str, ...]:
         """Contention levels that have a variant."""
-        return self.container.levels
+        return self.compiled.levels
+
+    @property
+    def container(self) -> Container:
+        """The container of a model in one piece.  Raises `BadInputError` where there are several."""
+        if len(self.compiled.pieces) > 1:
+            raise BadInputError(f"the model has {len(self.compiled.pieces)} containers: {', '.join(p.name for p in self.compiled.pieces)}")
+        return self.compiled.pieces[0].container
 
     def get_inputs(self) -> list[NodeArg]:
         return _ports(self._inputs) if self.host is None else _host_ports(self.host.inputs)
@@ -66,40 +120,92 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         return _ports(self._outputs) if self.host is None else _host_ports(self.host.outputs)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, ArrayLike], level: str = "none") -> list[NDArray[Any]]:
-        """One inference with the variant of `level`; outputs in the order asked for (None: all), each of its ONNX shape.
+    def get_modelmeta(self) -> ModelMetadata:
+        nothing = {"producer_name": "", "graph_name": "", "domain": "", "description": "", "graph_description": ""}
+        return ModelMetadata(**{**nothing, "version": 0, "custom_metadata_map": {}, **self._facts})  # type: ignore[arg-type]
 
+    def get_providers(self) -> list[str]:
+        """Who runs the nodes: the NPU, and the host where it has any."""
+        return [PROVIDER] if self.host is None else [PROVIDER, HOST_PROVIDER]
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, ArrayLike],
+        run_options: RunOptions | None = None,
+        *,
+        level: str | None = None,
+    ) -> list[Array]:
+        """One inference; outputs in the order asked for (None: all), each of its ONNX shape.
+
+        level: whose variants run; else what `run_options` has under `tilefarm.level`; else the file's first level.
         Raises `BadInputError` for a name, a shape, a type or a level that the model does not have.
         """
-        code = program(self.container, level)
+        level = self._level(run_options, level)
         known = [port.name for port in self.get_outputs()]
-        wanted = known if output_names is None else list(output_names)
+        wanted = list(output_names) if output_names else known
         for name in wanted:
             if name not in known:
                 raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
-        arrays = self.checked(feeds)
-        if self.host is None:
-            values = self._execute(code, arrays)
-            return [values[name] for name in wanted]
-        values = self.host.before(dict(zip((port.name for port in self.get_inputs()), arrays, strict=True)))
-        values = self.host.after(values | self._execute(code, [_checked_array(buffer, values) for buffer in self._inputs]))
+        values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
+        begin_ns = self._profile.now_ns if self._profile is not None else 0
+        for k, piece in enumerate(self.compiled.pieces):
+            values = self._host(k, values)
+            values |= self._execute(piece, level, values)
+        values = self._host(len(self.compiled.pieces), values)
+        if self._profile is not None:
+            self._profile.run(begin_ns, level)
         return [values[name] for name in wanted]
 
-    def _execute(self, code: Program, arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """What the container makes of its inputs, in their order."""
+    def end_profiling(self) -> str:
+        """The path of a Chrome trace of the runs so far (`simulator.profile`); '' where profiling is not enabled.  Then it is over."""
+        profile, self._profile = self._profile, None
+        return "" if profile is None else profile.write()
+
+    def _level(self, run_options: RunOptions | None, level: str | None) -> str:
+        if level is None and run_options is not None:
+            if not hasattr(run_options, "get_run_config_entry"):
+                raise BadInputError(f"run_options {run_options!r}: expected onnxruntime's RunOptions; a level is named by level=")
+            try:
+                level = run_options.get_run_config_entry(LEVEL_ENTRY)
+            except (KeyError, RuntimeError):  # it has no such entry
+                level = None
+        level = self.levels[0] if level is None else level
+        self.compiled.variants(level)
+        return level
+
+    def _host(self, stage: int, values: dict[str, Array]) -> dict[str, Array]:
+        if self.host is None:
+            return values
+        begin = time.perf_counter_ns()
+        found = self.host.run(stage, values)
+        nodes = self.host.nodes(stage)
+        if self._profile is not None and nodes:
+            self._profile.host([node.name or node.output[0] for node in nodes], time.perf_counter_ns() - begin)
+        return found
+
+    def _execute(self, piece: CompiledPiece, level: str, values: Mapping[str, Array]) -> dict[str, Array]:
+        """What a piece makes of its inputs."""
+        container = piece.container
+        memory = container.memory
         try:
             # NaNs in either data type: a value that nobody wrote shows
-            ddr = np.full(self.container.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
+            ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
         except MemoryError:
-            raise BadInputError(f"memory map: {self.container.memory.size_blocks} blocks of DDR cannot be allocated here") from None
-        constants = np.frombuffer(self.container.constants, np.uint8)
+            raise BadInputError(f"memory map: {memory.size_blocks} blocks of DDR cannot be allocated here") from None
+        constants = np.frombuffer(container.constants, np.uint8)
         ddr[: constants.size] = constants
-        for buffer, array in zip(self._inputs, arrays, strict=True):
-            load_input(ddr, buffer, array, self.container.dtype)
-        execute(code, self.container.machine, ddr, verify=False)  # `decode` did
-        return {buffer.name: read_output(ddr, buffer, self.container.dtype).reshape(buffer.onnx_shape) for buffer in self._outputs}
+        for buffer in memory.of_kind("input"):
+            load_input(ddr, buffer, _checked_array(buffer, values), container.dtype)
+        execute(program(container, level), container.machine, ddr, verify=False)  # `decode` did
+        if self._profile is not None:
+            variant = container.variant(level)
+            cycles = variant.cycles[level]
+            args = {"level": level, "variant": self.compiled.same_as(level) or level, "plan": variant.plan_digest, "cycles": cycles}
+            self._profile.program(piece.name, round(cycles * 1e9 / container.machine.clock_hz), args)
+        return {buffer.name: read_output(ddr, buffer, container.dtype).reshape(buffer.onnx_shape) for buffer in memory.of_kind("output")}
 
-    def checked(self, feeds: Mapping[str, ArrayLike]) -> list[NDArray[Any]]:
+    def checked(self, feeds: Mapping[str, ArrayLike]) -> list[Array]:
         """The feeds in the order of the inputs.  Raises `BadInputError` for a name, a shape or a type that the model does not have."""
         names = [port.name for port in self.get_inputs()]
         for name in feeds:
@@ -119,19 +225,19 @@ def _host_ports(ports: Sequence[HostPort]) -> list[NodeArg]:
     return [NodeArg(p.name, list(p.shape or ()), f"tensor({names.get(p.dtype.name, p.dtype.name)})") for p in ports]
 
 
-def _host_nodes(view: memoryview, where: str) -> HostNodes:
+def _host_nodes(view: memoryview, where: str, compiled: Compiled) -> HostNodes:
     from simulator.host_nodes import HostNodes  # onnx and onnxruntime: only a file with nodes for the host pays for them
 
-    return HostNodes(bytes(view), where)
+    host = HostNodes(bytes(view), where, len(compiled.pieces))
+    for piece, (inputs, outputs) in zip(compiled.pieces, host.pieces, strict=True):
+        memory = piece.container.memory
+        for what, mine, theirs in (("inputs", memory.of_kind("input"), inputs), ("outputs", memory.of_kind("output"), outputs)):
+            if sorted(buffer.name for buffer in mine) != sorted(theirs):
+                raise BadInputError(f"{where}: its container has {what} {[b.name for b in mine]}, its node {theirs}")
+    return host
 
 
-def _check_border(host: HostNodes, inputs: Sequence[DdrBuffer], outputs: Sequence[DdrBuffer], where: str) -> None:
-    for what, mine, theirs in (("inputs", inputs, host.partition_inputs), ("outputs", outputs, host.partition_outputs)):
-        if sorted(buffer.name for buffer in mine) != sorted(theirs):
-            raise BadInputError(f"{where}: its container has {what} {[b.name for b in mine]}, its node {theirs}")
-
-
-def _checked_port(port: HostPort, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:
+def _checked_port(port: HostPort, feeds: Mapping[str, ArrayLike]) -> Array:
     """As `_checked_array`, for an input of any type; floats of any width are taken for float."""
     shape = list(port.shape or ())
     if port.name not in feeds:
@@ -142,7 +248,7 @@ def _checked_port(port: HostPort, feeds: Mapping[str, ArrayLike]) -> NDArray[Any
     return array.astype(port.dtype, copy=False)
 
 
-def _checked_array(buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> NDArray[Any]:
+def _checked_array(buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> Array:
     if buffer.name not in feeds:
         raise BadInputError(f"input {buffer.name!r}: missing; expected float32 {list(buffer.onnx_shape)}")
     array = np.asarray(feeds[buffer.name])

@@ -21,6 +21,7 @@ What a transfer loses to the background load and to other DMAs is no gap: the en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -64,6 +65,7 @@ class Timeline:
     bus: Ints
     useful: Ints
     stream_start: Ints  # [cores + 1]: first row of every core
+    parts: tuple[Placed, ...] = ()  # of several programs that ran one after the other
 
     @property
     def cores(self) -> int:
@@ -125,6 +127,62 @@ def timeline(program: Program, machine: Machine, share_units: int) -> Timeline:
 
 
 @dataclass(frozen=True, eq=False)
+class Placed:
+    """One of several programs: what it did from cycle 0 on, the cycle at which it began, and the rows that its own rows have become."""
+
+    run: Timeline
+    begin: int
+    rows: Ints
+
+
+def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> Timeline:
+    """Programs one after the other as one run, each with empty engines at its start.
+
+    counts: (segments, operators) that each of them numbers from 0; here those of later programs follow those of earlier ones.  All have the
+    same machine and share.  A single one is itself.
+    """
+    first, *others = runs
+    if not others:
+        return first
+    begins = np.concatenate(([0], np.cumsum([run.cycles for run in runs]))).astype(np.int64)
+    lengths = np.array([np.diff(run.stream_start) for run in runs])  # [programs, cores]
+    stream_start = np.concatenate(([0], np.cumsum(lengths.sum(0)))).astype(np.int64)
+    ahead = np.cumsum(lengths, 0) - lengths  # rows of the same core in earlier programs
+    parts = []
+    for k, run in enumerate(runs):
+        moved = stream_start[:-1] + ahead[k] - run.stream_start[:-1]
+        parts.append(Placed(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(moved, lengths[k])))
+    order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
+    codes, segments, operators = [], 0, 0
+    for run, (more_segments, more_operators) in zip(runs, counts, strict=True):
+        code = run.code.copy()
+        code[:, isa.TAG] += segments << 16 | operators
+        codes.append(code)
+        segments, operators = segments + more_segments, operators + more_operators
+
+    def both(name: str, shifted: bool = False) -> Ints:
+        columns = [getattr(part.run, name) + (part.begin if shifted else 0) for part in parts]
+        joined: Ints = np.concatenate(columns)[order]
+        return joined
+
+    return Timeline(
+        first.machine,
+        first.share_units,
+        int(begins[-1]),
+        np.concatenate(codes)[order],
+        both("core"),
+        both("engine"),
+        both("dispatch", True),
+        both("start", True),
+        both("end", True),
+        both("bus"),
+        both("useful"),
+        stream_start,
+        tuple(parts),
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Stalls:
     """Stretches in which an engine with something left to do stood still; int64 [k] each, queue by queue in order of time.
 
@@ -147,7 +205,9 @@ class Stalls:
 
 
 def stalls(t: Timeline) -> Stalls:
-    """All stalls of all engines; those of SCALAR are the scalar unit's own before a full queue."""
+    """All stalls of all engines, within programs; those of SCALAR are the scalar unit's own before a full queue."""
+    if t.parts:
+        return _stalls_of_parts(t)
     setter, behind = set_of_wait(t), last_work_before(t)
     parts: list[list[Ints]] = []
     for core in range(t.cores):
@@ -159,6 +219,17 @@ def stalls(t: Timeline) -> Stalls:
         parts.append(_columns(core, Engine.SCALAR, start, end, Cause.QUEUE, row, core, t.engine[row], -1))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Stalls(*columns)
+
+
+def _stalls_of_parts(t: Timeline) -> Stalls:
+    found = []
+    for part in t.parts:
+        s, rows = stalls(part.run), np.concatenate((part.rows, [-1]))  # row -1 stays -1
+        found.append((s.core, s.engine, s.start + part.begin, s.end + part.begin, s.cause, rows[s.row], s.source_core, s.source_engine,
+                      rows[s.source_row]))  # fmt: skip
+    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    order = np.lexsort((columns[2], columns[1], columns[0]))
+    return Stalls(*(column[order] for column in columns))
 
 
 def _columns(*values: Ints | int) -> list[Ints]:

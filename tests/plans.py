@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.derive.gene import block_counts, plan_of
-from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Plan, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
 from compiler.schedule.blocks import Blocks, cut
+from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import legal_points, shape_of, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
 from simulator.npu.machine import Machine
@@ -52,13 +53,19 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
 
 
 def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) -> SegmentPlan | None:
-    """Any block count (more blocks than rows included), any cores (more than iterations included), any slots, any tilings."""
+    """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
+    slots, any tilings."""
     counts = block_counts(unit, start, stop)
     blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
     many = unit.machine.cores
     cores = (0,) if many == 1 else tuple(int(c) for c in rng.permutation(many)[: rng.integers(1, many + 1)])
-    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
+    parts = channel_parts(unit, start, stop, len(cores)) if rng.integers(3) else None
+    split: Split = "rows" if parts is None or isinstance(parts, Infeasible) else "channels"
+    if isinstance(parts, tuple):
+        unit = largest(parts, start, stop)
+    dealt = 1 if split == "channels" else len(cores)
+    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt)
     tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
     if any(tiling is None for tiling in tilings):
         return None
@@ -70,6 +77,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
         tilings=tuple(t for t in tilings if t is not None),
         halo=halo,  # type: ignore[arg-type]
         cores=cores,
+        split=split,
         sliding=bool(rng.integers(2)),
         spread=bool(rng.integers(2)),
         ahead_kib=int(rng.choice([0, 1, 8, 64])),

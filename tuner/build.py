@@ -1,25 +1,28 @@
 """From a model and plans to a compiled ONNX file.  No search here: the same inputs give the same bytes every time.
 
 source = Source(Path("model.onnx"), load_machine("edge"), DataType.float16)
-opened = open_source(source)                                # model checked and cleaned, unit made
-container = build_variants(opened.compiler, {"none": plan, "severe": other})
-package(opened.part, container, Path("out.onnx"), "function")
+opened = open_source(source)                                # model checked and cleaned, a unit made of every piece
+measured = measure(opened, {"none": plan, "severe": other})
+package(opened, containers_of(opened, measured), Path("out.onnx"), "function")
+
+A model that the NPU supports as a whole is one piece; what takes a unit or a compiler alone is about one piece.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
 
 from compiler.derive.gene import layer_by_layer
-from compiler.derive.plan import Infeasible, Plan, parse_plan
+from compiler.derive.plan import Infeasible, Plan, joined, parse_plan
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
+from compiler.frontend.worth import Offload
 from compiler.frontend.zoo import title
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
@@ -27,28 +30,55 @@ from compiler.schedule.blocks import cut
 from compiler.tile.machine import check_machine
 from compiler.tile.spec import ConvSpec, Unit, make_unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
-from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
-from simulator.timing import Timing, simulate_levels
+from simulator.sequence import in_all
+from simulator.timing import Timing, program_bound, simulate_levels
 from tuner.source import Source
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source, read: the model as it will be written with what of it the NPU runs, and the compiler of that."""
+    """A source, read: the model as it will be written, what of it the NPU runs, and a compiler of every piece of that."""
 
     source: Source
     part: Partition
-    compiler: Compiler
+    compilers: tuple[Compiler, ...]
 
     @property
     def model(self) -> ModelProto:
         return self.part.model
 
     @property
+    def units(self) -> tuple[Unit, ...]:
+        return tuple(compiler.unit for compiler in self.compilers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the pieces."""
+        return tuple(piece.name for piece in self.part.pieces)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler of a model in one piece.  Raises `UnsupportedError` for another."""
+        if len(self.compilers) > 1:
+            raise UnsupportedError(f"{self.name}: runs in {len(self.compilers)} pieces, and a model in one is expected here")
+        return self.compilers[0]
+
+    @property
     def unit(self) -> Unit:
+        """As `compiler`."""
         return self.compiler.unit
+
+    @property
+    def digest(self) -> str:
+        """Of weights and shapes of the whole model as given: the identity of what is compiled."""
+        return self.units[0].graph.digest
+
+    @property
+    def machine(self) -> Machine:
+        return self.source.machine
 
     @property
     def name(self) -> str:
@@ -57,15 +87,26 @@ class Opened:
 
 
 def open_source(source: Source) -> Opened:
-    """Load, check, lower what the NPU supports.  The unit's `graph.digest` covers weights and shapes of the whole model as given, so it is
-    the identity of what is compiled.
+    """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
 
-    Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU.
+    Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU; `InfeasibleError` where no piece fits.
     """
     check_machine(source.machine, source.dtype)
     model = load_model(source.model, source.shapes, random_weights=source.random_weights)
-    graph, part = lower_partition(model)
-    return Opened(source, part, Compiler(make_unit(graph, source.machine, source.dtype)))
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype))
+    units = [make_unit(graph, source.machine, source.dtype) for graph in graphs]
+    if len(units) > 1:
+        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, unit in enumerate(units) if (plan := _misfit(unit)) is not None}
+        if len(reasons) == len(units):
+            raise InfeasibleError(f"{source.machine.name}: none of {len(units)} pieces fits; {part.pieces[0].name}: {_misfit(units[0])}")
+        part, units = part.without(reasons) if reasons else part, [unit for k, unit in enumerate(units) if k not in reasons]
+    return Opened(source, part, tuple(Compiler(unit) for unit in units))
+
+
+def _misfit(unit: Unit) -> Infeasible | None:
+    """Why not even its operators one by one fit."""
+    plan = layer_by_layer(unit)
+    return plan if isinstance(plan, Infeasible) else None
 
 
 def default_plan(unit: Unit) -> Plan:
@@ -74,6 +115,11 @@ def default_plan(unit: Unit) -> Plan:
     if isinstance(plan, Infeasible):
         raise InfeasibleError(f"{unit.machine.name}: {plan}")
     return plan
+
+
+def default_plans(opened: Opened) -> Plan:
+    """Layer by layer, every piece.  Raises as `default_plan`."""
+    return joined(dict(zip(opened.names, map(default_plan, opened.units), strict=True)))
 
 
 def read_plan(path: Path) -> Plan:
@@ -103,6 +149,14 @@ def check_plan(unit: Unit, plan: Plan, where: str) -> None:
             raise BadInputError(f"{where}: operator {at} is {found}, expected {name!r}: operators come in the model's topological order")
     if len(named) > len(mine):
         raise BadInputError(f"{where}: operator {len(mine)} is {named[len(mine)]!r}, the model has {len(mine)}")
+
+
+def plans_of_pieces(opened: Opened, plan: Plan, where: str) -> tuple[Plan, ...]:
+    """What a plan says of every piece.  Raises `BadInputError` where it is for other pieces."""
+    made_for = tuple(piece.name for piece in plan.pieces) or opened.names[:1]
+    if made_for != opened.names:
+        raise BadInputError(f"{where}: a plan of {', '.join(made_for)}; {opened.name} runs in {', '.join(opened.names)}")
+    return tuple(plan.piece(k) for k in range(len(opened.names)))
 
 
 def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program:
@@ -150,14 +204,14 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
         raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
 
 
-def container_of(unit: Unit, measured: Mapping[str, Measured]) -> Container:
-    """Level -> measured plan, as the container that is shipped."""
+def container_of(unit: Unit, measured: Mapping[str, Measured], digests: Mapping[str, str] | None = None) -> Container:
+    """Level -> measured plan, as the container that is shipped.  digests: level -> of the plan that it is a part of."""
     variants = tuple(
         Variant(
             level,
             unit.machine.share_units(level),
             m.program.streams,
-            m.plan.digest,
+            m.plan.digest if digests is None else digests[level],
             {at: m.timings[at].cycles for at in measured},
             tuple(Segment(len(segment.operators), segment.blocks) for segment in m.plan.segments),
         )
@@ -186,11 +240,63 @@ def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Cont
     return container_of(unit, measure_plans(compiler, plans))
 
 
-def package(part: Partition, container: Container, out: Path, style: Style = "function") -> int:
-    """Write the compiled ONNX, whole or not at all; returns the container's size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
-    data = encode(container)
-    write_onnx(part, data, out, style)
-    return len(data)
+@dataclass(frozen=True, eq=False)
+class MeasuredModel:
+    """A plan of a model and the programs of its pieces, which run one after the other.  timings: level -> of all of them."""
+
+    plan: Plan
+    pieces: tuple[Measured, ...]
+    timings: Mapping[str, Timing]
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return tuple(piece.program for piece in self.pieces)
+
+    @property
+    def instructions(self) -> int:
+        return sum(program.instructions for program in self.programs)
+
+    @property
+    def digest(self) -> str:
+        """Of the programs: equal for equal streams."""
+        return " ".join(program.digest for program in self.programs)
+
+    def bound(self, machine: Machine, level: str) -> int:
+        """Cycles below which the programs cannot come at a level."""
+        return sum(program_bound(program, machine, machine.share_units(level)) for program in self.programs)
+
+
+def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredModel]:
+    """`measure_plans` of all pieces of a model; plans: of the whole model."""
+    check_levels(opened.machine, plans)
+    split = {level: plans_of_pieces(opened, plan, (names or {}).get(level, f"plan of level {level}")) for level, plan in plans.items()}
+    by_piece = [
+        measure_plans(compiler, {level: each[k] for level, each in split.items()}, names) for k, compiler in enumerate(opened.compilers)
+    ]
+    levels = list(by_piece[0])
+    return {
+        level: MeasuredModel(
+            plans[level],
+            tuple(measured[level] for measured in by_piece),
+            {at: in_all([measured[level].timings[at] for measured in by_piece]) for at in levels},
+        )
+        for level in levels
+    }
+
+
+def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
+    """The containers that are shipped, piece by piece; all name the digest of the whole plan."""
+    return tuple(
+        container_of(unit, {level: m.pieces[k] for level, m in measured.items()}, {level: m.plan.digest for level, m in measured.items()})
+        for k, unit in enumerate(opened.units)
+    )
+
+
+def package(opened: Opened, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
+    """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
+    data = [encode(container) for container in containers]
+    write_onnx(opened.part, data, out, style, opened.source.model.name)
+    return sum(map(len, data))
 
 
 def check_out(out: Path) -> None:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.npu.container import Container, program
+from simulator.compiled import Compiled
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType
 from simulator.sanitizer import check as sanitize
+from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
-from simulator.timing import prepare, program_bound, simulate
 from tuner.reference import Reference, reference
 
 Floats = NDArray[np.float32]
@@ -129,25 +129,27 @@ def load_feeds(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Checked:
-    """Execute, sanitize and time the variant of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
-    container = session.container
-    variant, stream, machine = container.variant(level), program(container, level), container.machine
+    """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
+    compiled = session.compiled
+    programs, machine, dtype = compiled.programs(level), compiled.machine, compiled.dtype
     names = [port.name for port in session.get_outputs()]
-    outputs = dict(zip(names, session.run(names, feeds, level), strict=True))
-    errors = {
-        name: relative_error(out, expected.outputs[name], container.dtype, expected.logits_scale.get(name)) for name, out in outputs.items()
-    }
-    prepared = prepare(stream, machine)
-    shares = {v.level: v.share_units for v in container.variants}
+    outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
+    errors = {name: relative_error(out, expected.outputs[name], dtype, expected.logits_scale.get(name)) for name, out in outputs.items()}
+    prepared = compiled.prepared(level)
+    several = len(programs) > 1
     return Checked(
         level,
         outputs,
         errors,
-        TOLERANCE[container.dtype],
-        tuple(str(finding) for finding in sanitize(stream, machine)),
-        dict(variant.cycles),
-        {at: simulate(prepared, machine, share).cycles for at, share in shares.items()},
-        program_bound(prepared, machine, variant.share_units),
+        TOLERANCE[dtype],
+        tuple(
+            f"{piece.name}: {finding}" if several else str(finding)
+            for piece, stream in zip(compiled.pieces, programs, strict=True)
+            for finding in sanitize(stream, machine)
+        ),
+        compiled.cycles(level),
+        {at: simulate_all(prepared, machine, compiled.share_units(at)).cycles for at in compiled.levels},
+        bound_of_all(prepared, machine, compiled.share_units(level)),
     )
 
 
@@ -160,16 +162,15 @@ def check_file(
     """
     session = InferenceSession(path)
     wanted = tuple(levels) if levels else session.levels
-    streams = {level: session.container.same_as(level) or level for level in wanted}
+    streams = {level: session.compiled.same_as(level) or level for level in wanted}
     given = dict(feeds) if feeds is not None else random_feeds(session, seed)
     session.checked(given)
     expected = reference(path, {name: np.asarray(value) for name, value in given.items()})
     done = {level: check_level(session, given, expected, level) for level in dict.fromkeys(streams.values())}
-    return [relevelled(done[stream], level, session.container) for level, stream in streams.items()]
+    return [relevelled(done[stream], level, session.compiled) for level, stream in streams.items()]
 
 
-def relevelled(checked: Checked, level: str, container: Container) -> Checked:
-    """What was checked of a stream, for another level that has the same one."""
-    variant, machine = container.variant(level), container.machine
-    bound = program_bound(program(container, level), machine, variant.share_units)
-    return replace(checked, level=level, table_cycles=dict(variant.cycles), bound_cycles=bound)
+def relevelled(checked: Checked, level: str, compiled: Compiled) -> Checked:
+    """What was checked of some streams, for another level that has the same ones."""
+    bound = bound_of_all(compiled.prepared(level), compiled.machine, compiled.share_units(level))
+    return replace(checked, level=level, table_cycles=compiled.cycles(level), bound_cycles=bound)

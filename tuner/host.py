@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from compiler.frontend.macs import model_macs
@@ -10,12 +11,13 @@ from tuner.macs import npu_macs
 from tuner.summary import HostNodeSummary
 
 MOST_LINES = 12
+_MISFIT = "does not fit"
 
 
 def mac_share(opened: Opened) -> float:
     """Of the model's multiply-accumulates, what the NPU does; 1 where there are none."""
     macs = model_macs(opened.model)
-    return npu_macs(opened.unit, opened.model) / macs if macs else 1.0
+    return sum(npu_macs(unit, opened.model) for unit in opened.units) / macs if macs else 1.0
 
 
 def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
@@ -36,10 +38,12 @@ def host_lines(host: Sequence[HostNodeSummary]) -> list[str]:
     if len(refused) > MOST_LINES:
         kinds = ", ".join(dict.fromkeys(node.op for node in refused[MOST_LINES:]))
         lines.append(f"host, {_share(refused[MOST_LINES:])} of MACs: {len(refused) - MOST_LINES} more that are not supported ({kinds})")
-    others = [node for node in host if not node.refused]
+    misfits = Counter(node.why for node in host if _MISFIT in node.why)
+    lines += [f"host, {_share([node for node in host if node.why == why])} of MACs: {count} {why}" for why, count in misfits.items()]
+    others = [node for node in host if not node.refused and _MISFIT not in node.why]
     if others:
         kinds = ", ".join(dict.fromkeys(node.op for node in others))
-        lines.append(f"host, {_share(others)} of MACs: {len(others)} that are supported, apart from the one partition ({kinds})")
+        lines.append(f"host, {_share(others)} of MACs: {len(others)} that are supported, but not worth a piece of their own ({kinds})")
     return lines
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -214,10 +214,10 @@ class RunLog:
 
     Thread-safe; a daemon thread publishes rows that are due while the driver waits for workers, and what goes wrong
     there (a full disk) is raised by the driver's next call.  Rows that an earlier session of the run has published are
-    dropped when a resumed search measures them again.
+    dropped when a resumed search measures them again.  beside: ids of other searches, one after the other, that write to the same folder.
     """
 
-    def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = ()) -> None:
+    def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()) -> None:
         self.origin = origin
         self._lock = threading.RLock()
         tmp = run_folder / ".tmp"
@@ -226,8 +226,9 @@ class RunLog:
         self._features = {s.name: {FEATURE_PREFIX + name: i for i, name in enumerate(s.features)} for s in feature_sets}
         self._known_tasks: set[str] = set(pd.read_parquet(self._tasks.folder, columns=["task"])["task"])
         earlier = pd.read_parquet(self._rows.folder, columns=["row_id", "run", "seq", "level"])
-        if others := sorted(set(earlier["run"]) - {origin.run}):
+        if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
+        earlier = earlier[earlier["run"].astype("str") == origin.run]
         self._row_ids: set[str] = set(earlier["row_id"])
         self._measured: frozenset[tuple[int, str]] = frozenset(zip(earlier["seq"].tolist(), earlier["level"].tolist(), strict=True))
         self._failure: Exception | None = None

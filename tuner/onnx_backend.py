@@ -114,7 +114,7 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         feeds = dict(zip(self.inputs, map(_host_array, inputs), strict=True))
         values = {name: feeds.pop(name) for name in self.inputs[self._first_bound :]}
         session = self._session(values)
-        found = [value.astype(kind) for value, kind in zip(session.run(self.outputs, feeds, session.levels[0]), self.kinds, strict=True)]
+        found = [value.astype(kind) for value, kind in zip(session.run(self.outputs, feeds), self.kinds, strict=True)]
         return namedtupledict("Outputs", self.outputs)(*found)
 
     @property

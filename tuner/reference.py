@@ -82,22 +82,25 @@ def body_of(model: Any) -> Any:
 
     Raises `BadInputError` for style epcontext, which has no body.
     """
-    at = [i for i, node in enumerate(model.graph.node) if node.domain == DOMAIN]
     if any(node.domain == EP_DOMAIN and node.op_type == EP_OP for node in model.graph.node):
         raise BadInputError("has no body to compare with (style epcontext); compile with --style function")
-    if not at:
+    if not any(node.domain == DOMAIN for node in model.graph.node):
         return model
-    bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == model.graph.node[at[0]].op_type]
-    if len(at) != 1 or len(bodies) != 1:
-        raise BadInputError(f"expected one node of domain {DOMAIN} and its function, found {len(at)} and {len(bodies)}")
-    node, body = model.graph.node[at[0]], bodies[0]
-    if list(node.input) != list(body.input) or list(node.output) != list(body.output):
-        raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
-    node.ClearField("attribute")  # the container: up to hundreds of megabytes
+    nodes: list[Any] = []
+    for node in model.graph.node:
+        if node.domain != DOMAIN:
+            nodes.append(node)
+            continue
+        bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == node.op_type]
+        if len(bodies) != 1:
+            raise BadInputError(f"expected one function {DOMAIN}.{node.op_type} for the node of that name, found {len(bodies)}")
+        if list(node.input) != list(bodies[0].input) or list(node.output) != list(bodies[0].output):
+            raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
+        nodes += bodies[0].node
+    plain = type(model.graph)(node=nodes)  # without the containers: up to hundreds of megabytes
     rest = [f for f in model.functions if f.domain != DOMAIN]
-    nodes = [*model.graph.node[: at[0]], *body.node, *model.graph.node[at[0] + 1 :]]
     del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    model.graph.node.extend(plain.node)
     del model.functions[:]
     model.functions.extend(rest)
     return model

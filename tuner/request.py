@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 Backend = Literal["ray", "serial"]
-Style = Literal["function", "epcontext"]
+Style = Literal["function", "epcontext", "epcontext-external"]
 DTypeName = Literal["float16", "float32"]
 
 

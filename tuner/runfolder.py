@@ -70,6 +70,16 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).lstrip(".") or "-"
 
 
+@dataclass(frozen=True)
+class SearchFolder:
+    """Where one search of a run keeps what is its own.  path: of the run, whose log it shares.  resumed: the run was there before."""
+
+    path: Path
+    models: Path
+    checkpoint: Path
+    resumed: bool
+
+
 class RunFolder:
     """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it."""
 
@@ -136,6 +146,13 @@ class RunFolder:
         if not resume:
             raise BadInputError(f"--out {self.path}: holds run {there['run']}; --resume continues it, or give another --out")
         self.resumed = True
+
+    def place(self, piece: str | None = None) -> SearchFolder:
+        """Of the one search, or of that of a piece: folders of its name."""
+        models, checkpoint = (self.models, self.checkpoint) if piece is None else (self.models / piece, self.checkpoint / piece)
+        for folder in (models, checkpoint):
+            folder.mkdir(exist_ok=True)
+        return SearchFolder(self.path, models, checkpoint, self.resumed)
 
     @property
     def log(self) -> Path:

@@ -13,10 +13,11 @@ from simulator.npu.errors import BadInputError
 from tuner.log import read_log
 from tuner.place import Folder, Place
 from tuner.runfolder import IDENTITY, LOCK, read_json
+from tuner.served import best_so_far, copies
 
 SUMMARY = "summary.json"
 State = Literal["done", "running", "stopped", "unfinished"]
-_COLUMNS = ["seq", "kind", "level", "status", "cycles", "time"]
+_COLUMNS = ["run", "seq", "kind", "level", "status", "cycles", "time"]
 _SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
 
 
@@ -93,13 +94,13 @@ def standing(run: Run) -> Standing:
     """Read the log.  Raises `BadInputError` where there is none."""
     log = read_log(run.path)[_COLUMNS]
     programs = _programs(log)
-    failed = log[log["status"] != "ok"].drop_duplicates("seq")["status"].astype("str").value_counts()
-    by_level = [(level, programs[programs["level"] == level]["cycles"]) for level in run.levels]
+    failed = log[log["status"] != "ok"].drop_duplicates(["run", "seq"])["status"].astype("str").value_counts()
+    by_level = [(level, best_so_far(programs[programs["level"] == level], copies(run.path))["cycles"]) for level in run.levels]
     return Standing(
-        programs["seq"].nunique(),
-        log["seq"].nunique(),
+        len(programs[["run", "seq"]].drop_duplicates()),
+        len(log[["run", "seq"]].drop_duplicates()),
         {str(name): int(count) for name, count in sorted(failed.items())},
-        {level: int(cycles.min()) for level, cycles in by_level if len(cycles)},
+        {level: int(cycles.iloc[-1]) for level, cycles in by_level if len(cycles)},
         {level: int(cycles.iloc[0]) for level, cycles in by_level if len(cycles)},
         log["time"].max() if len(log) else None,
     )
@@ -135,12 +136,18 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
     if not levels:
         raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")
     logs = [_programs(read_log(run.path)[_COLUMNS]) for run in (a, b)]
-    count = min(log["seq"].nunique() for log in logs)
-    if not count:
-        raise BadInputError(f"{a.path}, {b.path}: one of them has measured no program yet")
-    best = []
-    for log in logs:
-        last = sorted(log["seq"].unique())[count - 1]
-        rows = log[log["seq"] <= last]
-        best.append({level: int(rows[rows["level"] == level]["cycles"].min()) for level in levels})
-    return Comparison(count, {level: (best[0][level], best[1][level]) for level in levels})
+    served = [list((copies(run.path) or {run.identity["run"]: 1}).items()) for run in (a, b)]
+    if [count for _, count in served[0]] != [count for _, count in served[1]]:
+        raise BadInputError(f"{b.path}: its model runs in other pieces than that of {a.path}; cycles do not compare")
+    total, cycles = 0, {level: [0, 0] for level in levels}
+    for pair in zip(*served, strict=True):  # a model's best is the sum of its pieces' bests
+        mine = [log[log["run"].astype("str") == name] for log, (name, _) in zip(logs, pair, strict=True)]
+        count = min(log["seq"].nunique() for log in mine)
+        if not count:
+            raise BadInputError(f"{a.path}, {b.path}: one of them has measured no program yet")
+        total += count
+        for i, (log, (_, times)) in enumerate(zip(mine, pair, strict=True)):
+            rows = log[log["seq"] <= sorted(log["seq"].unique())[count - 1]]
+            for level in levels:
+                cycles[level][i] += times * int(rows[rows["level"] == level]["cycles"].min())
+    return Comparison(total, {level: (first, second) for level, (first, second) in cycles.items()})

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, validation_line
+from tuner.request import Style
 from tuner.runfolder import read_json, write_json
 
 SOURCE = "source.json"
@@ -42,7 +43,7 @@ class _Saved(BaseModel):
     dtype: Literal["float16", "float32"]
     shapes: dict[str, tuple[int, ...]]
     random_weights: int | None
-    style: Literal["function", "epcontext"]
+    style: Style
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ class SavedSource:
 
     source: Source
     model_digest: str
-    style: Literal["function", "epcontext"]
+    style: Style
 
 
-def write_source(run: Path, source: Source, model_digest: str, style: Literal["function", "epcontext"] = "function") -> None:
+def write_source(run: Path, source: Source, model_digest: str, style: Style = "function") -> None:
     """Keep in `run` what its plans were made for."""
     saved = _Saved(
         model=str(source.model if is_made(source.model) else source.model.resolve()),

@@ -22,6 +22,7 @@ from tuner.cells import cells_backend, model_digest
 from tuner.config import TuneConfig, load_config
 from tuner.log import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
+from tuner.served import copies
 from tuner.study import Cell, CellWorker, StudySpec, run_study
 
 
@@ -76,6 +77,7 @@ def run_cell(
                 quiet=True,
             )
         )
-        first = read_log(out).query("seq == 0")
-    untuned = dict(zip(first["level"], first["cycles"], strict=True))
+        first, served = read_log(out).query("seq == 0"), copies(out)
+    cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: served.get(run, 1))
+    untuned = cycles.groupby(first["level"].astype("str"), sort=False).sum().to_dict()
     return [math.log(row.cycles / int(untuned[level])) for level, row in summary.levels.items()]

@@ -34,6 +34,21 @@ class HostNodeSummary(_Part):
     mac_share: float
 
 
+class PieceSummary(_Part):
+    """What the NPU runs in one go, between nodes of the host.
+
+    search: id in the log of the search that served it; pieces that compute the same share one.  cycles: per level, of its part of the
+    champion.
+    """
+
+    piece: str
+    search: str
+    operators: int
+    first_operator: str
+    last_operator: str
+    cycles: dict[str, int]
+
+
 class LevelSummary(_Part):
     """The champion of one contention level.
 
@@ -85,4 +100,5 @@ class Summary(_Part):
     cost_model: dict[str, float]
     npu_mac_share: float = Field(1.0, description="of the model's multiply-accumulates, what the NPU does")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
+    pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
     levels: dict[str, LevelSummary]

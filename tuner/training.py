@@ -39,7 +39,7 @@ class Trainer:
         """
         log.flush()
         rows, tasks = read_log(self.run), read_tasks(self.run)
-        rows = rows[rows["seq"] < before]
+        rows = rows[(rows["seq"] < before) & (rows["run"].astype("str") == log.origin.run)]
         self.trained_at = search.measured_segments
         lines = []
         for at, level in enumerate(self.levels):

@@ -6,7 +6,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,16 +16,15 @@ import onnx
 
 import simulator
 from compiler.derive.gene import realise_all
-from compiler.derive.plan import Infeasible, Plan
+from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, Engine, load_machine
 from simulator.session import InferenceSession
-from simulator.timing import program_bound
 from tuner.backend import Backend, SerialBackend
-from tuner.build import Measured, Opened, container_of, measure_plans, open_source, package
+from tuner.build import MeasuredModel, Opened, containers_of, measure, open_source, package
 from tuner.candidate import FeatureSet, digest
 from tuner.check import random_feeds, relative_error
 from tuner.checkpoint import load_checkpoint, save_checkpoint
@@ -33,16 +33,17 @@ from tuner.evaluate import Answer, Ask, EvaluatorSpec, Roofline
 from tuner.host import host_lines, host_nodes, mac_share
 from tuner.log import Origin, RunLog
 from tuner.mirror import Mirror
+from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.progress import Progress, Snapshot
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
-from tuner.runfolder import RunFolder, RunIdentity, write_json
+from tuner.runfolder import RunFolder, RunIdentity, SearchFolder, write_json
 from tuner.runner import Budget, BudgetSpent, Runner
 from tuner.search.champions import Champions
 from tuner.search.population import Individual
 from tuner.search.search import Search
 from tuner.source import Source, write_source
-from tuner.summary import BudgetUse, LevelSummary, Summary
+from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
 from tuner.training import Trainer
 
 _IDLE_GENERATIONS = 10
@@ -82,7 +83,7 @@ def tune(request: TuneRequest) -> Summary:
     levels = tuple(machine.contention)
     identity = RunIdentity(
         opened.name,
-        opened.unit.graph.digest,
+        opened.digest,
         machine.name,
         machine.digest,
         digest([config.digest, request.dtype]),
@@ -93,30 +94,59 @@ def tune(request: TuneRequest) -> Summary:
     )
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(request.out, identity, request.resume))
-        write_source(folder.path, opened.source, opened.unit.graph.digest, request.style)
+        write_source(folder.path, opened.source, opened.digest, request.style)
         atomic_write(folder.path / "config.yaml", [config.to_yaml().encode()])
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, request.mirror, _say))
-        origin = Origin(folder.run, opened.name, machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
-        log = stack.enter_context(RunLog(folder.path, origin, (FeatureSet(FEATURE_SET, FEATURES),)))
-        light = opened.unit.without_values()
         if not request.quiet:
-            unit = opened.unit
+            operators, macs = sum(len(unit.kernels) for unit in opened.units), sum(unit.macs for unit in opened.units)
             print(
-                f"{opened.name}: {len(unit.kernels)} operators, {unit.macs / 1e9:.2f} GMAC, {request.dtype} on {machine.name}; "
+                f"{opened.name}: {operators} operators, {macs / 1e9:.2f} GMAC, {request.dtype} on {machine.name}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)",
                 file=sys.stderr,
                 flush=True,
             )
             for line in host_lines(host_nodes(opened)):
                 print(line, file=sys.stderr)
-        backend = stack.enter_context(_backend(light, levels, config, request, folder.run))
-        budget = Budget(config.budget.candidates, None if config.budget.seconds is None else begun + config.budget.seconds)
-        run = _Run(light, opened.name, levels, config, request, folder, log, backend, budget)
+        found = searches(opened, folder.run)
+        write_searches(folder.path, opened, found)
+        runs = [
+            _searched(opened, search, budget, beside, folder, config, request)
+            for search, budget, beside in zip(
+                found, _budgets(opened, found, config, begun), ({s.run for s in found} - {search.run} for search in found), strict=True
+            )
+        ]
+        return _finish(opened, found, runs, folder, config, request, begun)
+
+
+def _budgets(opened: Opened, found: Sequence[Searched], config: TuneConfig, begun: float) -> list[Budget]:
+    """What every search may spend: of a time its part, one after the other."""
+    candidates, seconds = config.budget.candidates, config.budget.seconds
+    weights = weights_of(opened, found) if len(found) > 1 else [1]
+    if candidates is not None:
+        return [Budget(count) for count in dealt(candidates, weights)]
+    assert seconds is not None
+    return [Budget(deadline=begun + seconds * sum(weights[: i + 1]) / sum(weights)) for i in range(len(found))]
+
+
+def _searched(
+    opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder, config: TuneConfig, request: TuneRequest
+) -> _Run:
+    """One search, until its budget is spent; its log is closed, its champions are known."""
+    light, levels = opened.units[search.pieces[0]].without_values(), tuple(opened.machine.contention)
+    piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
+    if piece is not None and not request.quiet:
+        for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
+        print(f"{piece}: {light.kernels[0].name}..{light.kernels[-1].name}, {len(light.kernels)} operators{for_all}", file=sys.stderr)
+    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
+    with ExitStack() as stack:
+        log = stack.enter_context(RunLog(folder.path, origin, (FeatureSet(FEATURE_SET, FEATURES),), beside))
+        backend = stack.enter_context(_backend(light, levels, config, request, search.run))
+        run = _Run(light, opened.name, levels, config, request, folder.place(piece), log, backend, budget)
         run.resume()
         with run.progress():
             run.search_until_spent()
-        return _finish(opened, run, folder, config, request, begun)
+    return run
 
 
 @contextmanager
@@ -143,23 +173,24 @@ class _Run:
         levels: tuple[str, ...],
         config: TuneConfig,
         request: TuneRequest,
-        folder: RunFolder,
+        place: SearchFolder,
         log: RunLog,
         backend: Backend[Ask, Answer],
         budget: Budget,
     ) -> None:
-        self.levels, self.config, self.folder, self.log, self.quiet = levels, config, folder, log, request.quiet
+        self.levels, self.config, self.place, self.log, self.quiet = levels, config, place, log, request.quiet
         self.champions = Champions(len(levels))
         self.search = Search(unit, levels, config, request.seed, config.level_weights)
-        self.trainer = Trainer(folder.models, folder.path, levels, config.model, request.seed)
+        self.trainer = Trainer(place.models, place.path, levels, config.model, request.seed)
         self.runner = Runner(unit, name, levels, backend, log, self.champions, budget, self._show)
         self._shown: Progress | None = None
         self._saved_s = time.monotonic()
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        budget = self.config.budget
-        with Progress(budget.candidates, budget.seconds, self.champions.programs, self.quiet) as shown:
+        budget = self.runner.budget
+        seconds = None if budget.deadline is None else budget.deadline - time.monotonic()
+        with Progress(budget.candidates, seconds, self.champions.programs, self.quiet) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())
@@ -178,7 +209,7 @@ class _Run:
 
     def resume(self) -> None:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
-        state = load_checkpoint(self.folder.checkpoint, self.log) if self.folder.resumed else None
+        state = load_checkpoint(self.place.checkpoint, self.log) if self.place.resumed else None
         if state is None:
             return
         self.search.restore(state["search"])
@@ -226,7 +257,7 @@ class _Run:
             "failures": dict(self.runner.failures),
             "tasks": list(self.runner.tasks),
         }
-        save_checkpoint(self.folder.checkpoint, state, self.log)
+        save_checkpoint(self.place.checkpoint, state, self.log)
 
 
 def _plan(unit: Unit, individual: Individual) -> Plan:
@@ -236,34 +267,47 @@ def _plan(unit: Unit, individual: Individual) -> Plan:
     return plan
 
 
-def _finish(opened: Opened, run: _Run, folder: RunFolder, config: TuneConfig, request: TuneRequest, begun: float) -> Summary:
-    """Champions become plans, programs, one container and one file; every number of the summary is taken from those."""
-    unit, levels, champions = opened.unit, run.levels, run.champions
-    if champions.baseline is None:
-        raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.runner.failures)}")
-    best = {level: champion for level, champion in zip(levels, champions.best, strict=True) if champion is not None}
-    plans = {level: _plan(unit, champion) for level, champion in best.items()}
-    baseline = _plan(unit, champions.baseline)
+def _finish(
+    opened: Opened,
+    found: Sequence[Searched],
+    runs: Sequence[_Run],
+    folder: RunFolder,
+    config: TuneConfig,
+    request: TuneRequest,
+    begun: float,
+) -> Summary:
+    """Champions become plans, programs, containers and one file; every number of the summary is taken from those."""
+    levels = runs[0].levels
+    for run in runs:
+        if run.champions.baseline is None:
+            raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.runner.failures)}")
+    best = {level: [run.champions.best[i] for run in runs] for i, level in enumerate(levels)}
+    plans = {level: _joined(opened, found, champions) for level, champions in best.items()}
+    baseline = _joined(opened, found, [run.champions.baseline for run in runs])
     for name, plan in {**plans, "baseline": baseline}.items():
         atomic_write(folder.plans / f"{name}.json", [plan.to_json().encode()])
-    measured = measure_plans(opened.compiler, plans)
+    measured = measure(opened, plans)
     for i, level in enumerate(levels):
-        found, expected = measured[level].timings[level].cycles, int(best[level].cycles[i])
-        if found != expected:
-            raise RuntimeError(f"level {level}: the champion took {expected} cycles when it was measured, {found} when it was compiled")
-    base = measure_plans(opened.compiler, dict.fromkeys(levels, baseline))
-    container = container_of(unit, measured)
-    package(opened.part, container, folder.best, request.style)
-    errors = _errors(opened, folder, levels, container.same_as, request.style)
+        for search, champion in zip(found, best[level], strict=True):
+            assert champion is not None
+            cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(champion.cycles[i])
+            if cycles != expected:
+                raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
+    base = measure(opened, dict.fromkeys(levels, baseline))
+    package(opened, containers_of(opened, measured), folder.best, request.style)
+    first_with = {m.digest: level for level, m in reversed(measured.items())}
+    same_as = {level: None if first_with[m.digest] == level else first_with[m.digest] for level, m in measured.items()}
+    errors = _errors(opened, folder, same_as, request.style)
     wall_s = time.monotonic() - begun
-    searched = champions.programs
+    searched = sum(run.champions.programs for run in runs)
+    failures = sum((run.runner.failures for run in runs), Counter[str]())
     summary = Summary(
         status="done",
         run=folder.run,
         model=opened.name,
-        model_digest=unit.graph.digest,
-        machine=unit.machine.name,
-        machine_digest=unit.machine.digest,
+        model_digest=opened.digest,
+        machine=opened.machine.name,
+        machine_digest=opened.machine.digest,
         dtype=request.dtype,
         seed=request.seed,
         tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
@@ -273,34 +317,67 @@ def _finish(opened: Opened, run: _Run, folder: RunFolder, config: TuneConfig, re
         wall_s=round(wall_s, 3),
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
-        tasks=run.runner.seq,
-        failures=dict(run.runner.failures),
-        instructions={level: measured[level].program.instructions for level in levels},
-        variants=len({m.program.digest for m in measured.values()}),
-        cost_model=_model_metrics(run),
+        tasks=sum(run.runner.seq for run in runs),
+        failures=dict(failures),
+        instructions={level: m.instructions for level, m in measured.items()},
+        variants=len({m.digest for m in measured.values()}),
+        cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
         npu_mac_share=mac_share(opened),
         host=host_nodes(opened),
-        levels={level: _level(unit, level, measured, base, errors[level]) for level in levels},
+        pieces=_pieces(opened, found, measured),
+        levels={level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels},
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
 
 
-def _level(unit: Unit, level: str, measured: dict[str, Measured], base: dict[str, Measured], error: float) -> LevelSummary:
+def _joined(opened: Opened, found: Sequence[Searched], champions: Sequence[Individual | None]) -> Plan:
+    """The plan of a model: of every piece what its search found."""
+    plans: dict[int, Plan] = {}
+    for search, champion in zip(found, champions, strict=True):
+        assert champion is not None
+        plans |= {k: _plan(opened.units[k], champion) for k in search.pieces}
+    return joined({name: plans[k] for k, name in enumerate(opened.names)})
+
+
+def _pieces(opened: Opened, found: Sequence[Searched], measured: Mapping[str, MeasuredModel]) -> tuple[PieceSummary, ...]:
+    if len(opened.names) == 1:
+        return ()
+    by_piece = {k: search.run for search in found for k in search.pieces}
+    return tuple(
+        PieceSummary(
+            piece=name,
+            search=by_piece[k],
+            operators=len(unit.kernels),
+            first_operator=unit.kernels[0].name,
+            last_operator=unit.kernels[-1].name,
+            cycles={level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
+        )
+        for k, (name, unit) in enumerate(zip(opened.names, opened.units, strict=True))
+    )
+
+
+def _level(
+    opened: Opened,
+    level: str,
+    measured: Mapping[str, MeasuredModel],
+    base: Mapping[str, MeasuredModel],
+    same_as: str | None,
+    error: float,
+) -> LevelSummary:
     mine = measured[level]
     timing = mine.timings[level]
-    machine = unit.machine
+    machine = opened.machine
     busy = timing.busy_cycles.sum(0) / (timing.cycles * machine.cores)
-    same = next((other for other in measured if measured[other].program.digest == mine.program.digest), level)
     baseline = base[level].timings[level].cycles
     return LevelSummary(
         ddr_share=machine.contention[level],
         cycles=timing.cycles,
         latency_us=round(timing.cycles / machine.clock_hz * 1e6, 3),
         plan=mine.plan.digest,
-        same_as=None if same == level else same,
-        roofline_cycles=Roofline(unit).cycles(0, len(unit.kernels), level),
-        program_bound_cycles=program_bound(mine.program, machine, machine.share_units(level)),
+        same_as=same_as,
+        roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.kernels), level) for unit in opened.units),
+        program_bound_cycles=mine.bound(machine, level),
         ddr_bytes=timing.ddr_read_bytes + timing.ddr_write_bytes,
         engine_utilisation={engine.name.lower(): round(float(busy[engine]), 4) for engine in Engine},
         balance=round(timing.balance, 4),
@@ -311,13 +388,11 @@ def _level(unit: Unit, level: str, measured: dict[str, Measured], base: dict[str
     )
 
 
-def _errors(
-    opened: Opened, folder: RunFolder, levels: tuple[str, ...], same_as: Callable[[str], str | None], style: Style
-) -> dict[str, float]:
+def _errors(opened: Opened, folder: RunFolder, same_as: Mapping[str, str | None], style: Style) -> dict[str, float]:
     """Values of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
     session = InferenceSession(folder.best)
     feeds = random_feeds(session, 0)
-    if style == "epcontext":  # that file has no body
+    if style != "function":  # that file has no body
         with tempfile.TemporaryDirectory(dir=folder.path / ".tmp") as room:
             body = Path(room) / "body.onnx"
             onnx.save(opened.model, body)
@@ -326,13 +401,12 @@ def _errors(
         expected = reference(folder.best, feeds)
     names = [port.name for port in session.get_outputs()]
     errors: dict[str, float] = {}
-    for level in levels:
-        twin = same_as(level)
-        if twin is not None and twin in errors:
+    for level, twin in same_as.items():
+        if twin is not None:
             errors[level] = errors[twin]
             continue
-        outputs = session.run(names, feeds, level)
-        dtype = session.container.dtype
+        outputs = session.run(names, feeds, level=level)
+        dtype = session.compiled.dtype
         found = [
             relative_error(out, expected.outputs[name], dtype, expected.logits_scale.get(name))
             for name, out in zip(names, outputs, strict=True)
@@ -348,12 +422,13 @@ def _budget(config: TuneConfig, searched: int, wall_s: float) -> BudgetUse:
     return BudgetUse(kind="candidates", requested=config.budget.candidates, used=searched)
 
 
-def _model_metrics(run: _Run) -> dict[str, float]:
+def _model_metrics(opened: Opened, search: Searched, run: _Run) -> dict[str, float]:
     out = {}
+    piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
     for level, model in zip(run.levels, run.search.models, strict=True):
         if model is not None:
-            out[f"{level}.pair_accuracy"] = round(model.metrics.pair_accuracy, 4)
-            out[f"{level}.rms_octaves"] = round(model.metrics.log2_error, 4)
+            out[f"{piece}{level}.pair_accuracy"] = round(model.metrics.pair_accuracy, 4)
+            out[f"{piece}{level}.rms_octaves"] = round(model.metrics.log2_error, 4)
     return out
 
 

@@ -14,11 +14,12 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from compiler.derive.formula import formula_window
-from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
+from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Split, Tiling, Window
 from compiler.ir.region import has_halo
 from compiler.schedule.blocks import Blocks, cut, needed
 from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import apart_rule, staged_wishes, weight_wishes
+from compiler.tile.channels import can_split, channel_parts, largest
 from compiler.tile.features import expected_cycles, raw_features
 from compiler.tile.space import CHUNK_BUDGETS, KEPT, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit, signature
@@ -41,7 +42,7 @@ class Gene(NamedTuple):
     again may stay.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib: as in a plan.
+    sliding, spread, ahead_kib, split: as in a plan.
     """
 
     start: int
@@ -57,6 +58,7 @@ class Gene(NamedTuple):
     sliding: bool = False
     spread: bool = True
     ahead_kib: int = 0
+    split: Split = "rows"
 
 
 Genome = tuple[Gene, ...]
@@ -70,8 +72,18 @@ def choice_count(unit: Unit, kernel: int) -> int:
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
-    """The cores of a gene that get an iteration."""
-    return gene.cores[: gene.blocks * unit.storages[0].n]
+    """The cores of a gene that get an iteration, or some of its channels."""
+    return gene.cores if gene.split == "channels" else gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:
+    """How a gene's work can be split over so many cores."""
+    ways: list[Split] = []
+    if gene.blocks * unit.storages[0].n >= width:
+        ways.append("rows")
+    if width > 1 and can_split(unit, gene.start, gene.stop, width):
+        ways.append("channels")
+    return ways
 
 
 def widths(unit: Unit) -> list[int]:
@@ -117,7 +129,15 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
-    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), len(working_cores(unit, gene)))
+    cores = working_cores(unit, gene)
+    if len(cores) == 1:
+        gene = gene._replace(split="rows")
+    if gene.split == "channels":
+        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
+        if isinstance(parts, Infeasible):
+            return None
+        unit = largest(parts, gene.start, gene.stop)
+    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), 1 if gene.split == "channels" else len(cores))
     fitting = _Fitting(unit, gene, layout)
     sizes = {
         k: spec.weight_blocks
@@ -195,6 +215,7 @@ class _Fitting:
             sliding=gene.sliding,
             spread=gene.spread,
             ahead_kib=gene.ahead_kib,
+            split=gene.split,
         )
 
     def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
@@ -255,16 +276,23 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
 
 
 def spread(unit: Unit, genome: Genome) -> Genome:
-    """Every segment over all cores of the machine, in the fewest blocks that give each of them work; as it is where none of that fits."""
-    return tuple(_over(unit, gene, unit.machine.cores) or gene for gene in genome)
+    """Every segment over all cores of the machine, in the fewest blocks that give each of them work; split as it says, or else as it can
+    be; as it is where none of that fits."""
+    cores = unit.machine.cores
+
+    def wide(gene: Gene) -> Gene | None:
+        ways: tuple[Split, ...] = ("channels", "rows") if gene.split == "channels" else ("rows", "channels")
+        return next(filter(None, (over(unit, gene, cores, split) for split in ways)), None)
+
+    return tuple(wide(gene) or gene for gene in genome)
 
 
-def _over(unit: Unit, gene: Gene, width: int) -> Gene | None:
+def over(unit: Unit, gene: Gene, width: int, split: Split) -> Gene | None:
     """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; None where no such fits."""
+    wider = gene._replace(cores=tuple(range(width)), split=split)
     counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
-    enough = (count for count in counts if count >= gene.blocks and count * unit.storages[0].n >= width)
-    wider = (gene._replace(blocks=count, cores=tuple(range(width))) for count in enough)
-    return next((g for g in wider if realise(unit, g) is not None), None)
+    tries = (wider._replace(blocks=count) for count in counts if count >= gene.blocks)
+    return next((g for g in tries if split in splits(unit, g, width) and realise(unit, g) is not None), None)
 
 
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
@@ -277,7 +305,9 @@ def layer_by_layer(unit: Unit) -> Plan | Infeasible:
         plan = realise(unit, gene)
         return float("inf") if plan is None else float(expected_cycles(raw_features(unit, plan, gene.start)))
 
-    options = ([gene, *filter(None, (_over(unit, gene, width) for width in widths(unit)[1:]))] for gene in genome)
+    ways: tuple[Split, ...] = ("rows", "channels")
+    wider = [(width, split) for width in widths(unit)[1:] for split in ways]
+    options = ([gene, *filter(None, (over(unit, gene, *way) for way in wider))] for gene in genome)
     return realise_all(unit, tuple(min(genes, key=looks) for genes in options))
 
 
@@ -295,6 +325,8 @@ class Structures:
         `ahead_kib` is not in it: what it saves is between the segment and its predecessor.
         """
         gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0)
+        if len(gene.cores) == 1:
+            gene = gene._replace(split="rows")
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
         if gene.blocks == 1 and self.unit.storages[0].n == 1:

@@ -19,13 +19,16 @@ from compiler.derive.gene import (
     bits,
     block_counts,
     choice_count,
+    splits,
     whole_or,
     widths,
     working_cores,
 )
-from compiler.derive.plan import MAX_PREFETCH
+from compiler.derive.plan import MAX_PREFETCH, Split
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
+
+_SPLITS: tuple[Split, ...] = ("rows", "channels")
 
 Move = Callable[[Unit, Genome, np.random.Generator], Genome | None]
 
@@ -40,7 +43,7 @@ def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
 
 def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     """The gene over other operators: choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block
-    count is lowered where there are fewer rows."""
+    count is lowered where there are fewer rows, rows are split where channels cannot be."""
     choices = gene.choices
     if choices:
         known = dict(zip(range(gene.start, gene.stop), choices, strict=True))
@@ -51,6 +54,8 @@ def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     resized = gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+    if resized.split not in splits(unit, resized, len(resized.cores)):
+        resized = resized._replace(split="rows")
     return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
 
 
@@ -193,7 +198,8 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
 
 
 def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """More cores, fewer, or others.  Blocks follow where there are too few to go around."""
+    """More cores, fewer, or others.  Where they share rows, blocks follow if there are too few to go around; where there are too few rows,
+    they share channels."""
     count = unit.machine.cores
     if count == 1:
         return None
@@ -206,12 +212,28 @@ def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
         return None if set(cores) == set(gene.cores) else _swap(genome, i, gene._replace(cores=cores))
     at = bisect_left(options := widths(unit), width)
     wanted = options[int(np.clip(at + rng.choice([-1, 1]), 0, len(options) - 1))]
-    images = unit.storages[0].n
-    blocks = next((c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks and c * images >= wanted), None)
-    if wanted == width or blocks is None:
+    if wanted == width:
+        return None
+    counts = [c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks]
+    shared = (gene._replace(blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
+    found = next((g for g in shared if wanted == 1 or g.split in splits(unit, g, wanted)), None)
+    if found is None:
         return None
     nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
-    return _swap(genome, i, gene._replace(blocks=blocks, cores=tuple(sorted(list(nearest)[:wanted]))))
+    return _swap(genome, i, found._replace(cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
+
+
+def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Channels instead of rows for each core of a segment, or the other way round; a segment on one core goes to several for it."""
+    if unit.machine.cores == 1:
+        return None
+    i = _pick(genome, rng)
+    gene = genome[i]
+    if len(gene.cores) == 1:
+        wanted = int(rng.choice(widths(unit)[1:]))
+        gene = gene._replace(cores=tuple(sorted((gene.cores[0] + c) % unit.machine.cores for c in range(wanted))))
+    changed = gene._replace(split="channels" if gene.split == "rows" else "rows")
+    return _swap(genome, i, changed) if changed.split in splits(unit, changed, len(changed.cores)) else None
 
 
 MOVES: dict[str, Move] = {
@@ -226,6 +248,7 @@ MOVES: dict[str, Move] = {
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_cores": change_cores,
+    "change_split": change_split,
 }
 
 
@@ -254,9 +277,9 @@ def on_random_cores(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
     if unit.machine.cores == 1:
         return gene
-    options = [width for width in widths(unit) if width <= gene.blocks * unit.storages[0].n]
-    width, first = options[int(rng.integers(len(options)))], int(rng.integers(unit.machine.cores))
-    return gene._replace(cores=tuple(sorted((first + c) % unit.machine.cores for c in range(width))))
+    options = [(width, split) for width in widths(unit) for split in splits(unit, gene, width)]
+    (width, split), first = options[int(rng.integers(len(options)))], int(rng.integers(unit.machine.cores))
+    return gene._replace(cores=tuple(sorted((first + c) % unit.machine.cores for c in range(width))), split=split)
 
 
 def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import validation_line
@@ -70,6 +71,7 @@ class VectorTiling(_Gene):
 
 
 Halo = Literal["recompute", "cache"]
+Split = Literal["rows", "channels"]
 Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
@@ -83,7 +85,8 @@ class SegmentPlan(_Gene):
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
     `recompute` for all.
-    cores: where its iterations (every block of every image) run, dealt in nearly equal runs to one after the other.
+    cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
+    each of them all iterations of a nearly equal run of its operators' output channels (`tile.channels`).
     """
 
     operators: tuple[str, ...]
@@ -96,6 +99,7 @@ class SegmentPlan(_Gene):
     spread: bool = True
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
+    split: Split = "rows"
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -117,19 +121,62 @@ class SegmentPlan(_Gene):
         return sum(1 << k for k, halo in enumerate(self.halo) if halo == "cache")
 
     @property
+    def channels(self) -> int:
+        """Into how many runs of output channels it is cut."""
+        return len(self.cores) if self.split == "channels" else 1
+
+    @property
+    def dealt(self) -> int:
+        """To how many cores its iterations are dealt."""
+        return len(self.cores) // self.channels
+
+    @property
     def key(self) -> str:
         """Canonical JSON: what the code of a share of the segment depends on."""
         return self.model_dump_json(exclude={"cores"})
 
 
+class PiecePlan(_Gene):
+    """A piece of a model of which the host runs a part: its name in the compiled file, and how many of the plan's segments are its."""
+
+    name: str
+    segments: Annotated[int, Field(ge=1)]
+
+
 class Plan(_Gene):
-    """version, what it was made for, and the segments in order."""
+    """version, what it was made for, and the segments in order.
+
+    pieces: where the model runs in several; the segments are those of the first piece, then those of the second, ...
+    """
 
     version: Literal[1] = PLAN_VERSION
     model: str
     machine: str
     dtype: Literal["float16", "float32"]
     segments: tuple[SegmentPlan, ...]
+    pieces: tuple[PiecePlan, ...] = ()
+
+    @model_validator(mode="after")
+    def _segments_of_pieces(self) -> Self:
+        if self.pieces and sum(piece.segments for piece in self.pieces) != len(self.segments):
+            found = sum(piece.segments for piece in self.pieces)
+            raise ValueError(f"pieces: they have {found} segments, the plan has {len(self.segments)}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_pieces(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan of one piece is written, and has the digest, as if there were no such key."""
+        found: dict[str, Any] = whole(self)
+        if not self.pieces:
+            found.pop("pieces", None)
+        return found
+
+    def piece(self, number: int) -> Plan:
+        """What it says of one piece, as a plan of that alone."""
+        if not self.pieces:
+            return self
+        first = sum(piece.segments for piece in self.pieces[:number])
+        return self.model_copy(update={"segments": self.segments[first : first + self.pieces[number].segments], "pieces": ()})
 
     def to_json(self) -> str:
         """Readable, stable text: the file format."""
@@ -140,6 +187,15 @@ class Plan(_Gene):
         """32 hex digits over the canonical JSON."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def joined(plans: Mapping[str, Plan]) -> Plan:
+    """One plan of all pieces, by their names; of a single piece its own."""
+    first, *others = plans.values()
+    if not others:
+        return first
+    pieces = tuple(PiecePlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
+    return first.model_copy(update={"segments": tuple(s for plan in plans.values() for s in plan.segments), "pieces": pieces})
 
 
 def parse_plan(text: str | bytes, where: str = "plan") -> Plan:

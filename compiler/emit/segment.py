@@ -22,6 +22,7 @@ from compiler.ir.region import demand
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import TO_L1, named, place, slot_counts, softmax_planes, way_out
 from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
+from compiler.tile.channels import channel_parts
 from compiler.tile.spec import (
     AnySpec,
     ConvSpec,
@@ -74,8 +75,14 @@ def lower_segment(
     """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
-    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image); each loads the weights for itself.
+    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or,
+    where the plan splits channels, all iterations of the i-th of m runs of output channels.
     """
+    if plan.split == "channels":
+        parts = channel_parts(unit, start, start + len(plan.operators), share[1])
+        if isinstance(parts, Infeasible):
+            return Infeasible(named(plan), f"{parts.where}: {parts.what}")
+        unit, share = parts[share[0]], (0, 1)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1])
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):

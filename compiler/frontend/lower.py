@@ -13,6 +13,7 @@ from compiler.frontend.load import model_digest
 from compiler.frontend.partition import Partition, partition, whole
 from compiler.frontend.recognise import recognise
 from compiler.frontend.to_graph import translate
+from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES
@@ -36,15 +37,20 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
     return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 
-def lower_partition(model: ModelProto) -> tuple[Graph, Partition]:
-    """As `lower`, but what is not supported stays with the host.  Raises UnsupportedError where nothing can run on the NPU."""
+def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[tuple[Graph, ...], Partition]:
+    """As `lower`, but what is not supported stays with the host: a graph for every piece.
+
+    offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  Raises UnsupportedError where nothing can
+    run on the NPU.
+    """
     try:
-        return lower(model), whole(model)
+        return (lower(model),), whole(model)
     except UnsupportedError:
-        part = partition(model, HANDLERS)
-        # host nodes are part of what the graph is of: a plan, a run and a file are of the whole model
-        digest = hashlib.blake2b(f"{model_digest(model)} {model_digest(part.npu)}".encode(), digest_size=16).hexdigest()
-        return lower(part.npu, digest), part
+        part = partition(model, HANDLERS, offload)
+        # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
+        text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return tuple(lower(piece.npu, digest) for piece in part.pieces), part
 
 
 def translated(model: ModelProto, digest: str) -> Graph:

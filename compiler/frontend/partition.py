@@ -1,9 +1,12 @@
-"""What of a model runs on the NPU where some of it cannot: one partition, and the nodes around it that stay with the host.
+"""What of a model runs on the NPU where some of it cannot: pieces, and the nodes around them that stay with the host.
 
 The nodes that the handlers refuse are found by translating all of them, one by one: behind a refused one its outputs are taken for inputs.
-The partition is the convex set of the others that has the most multiply-accumulates (`compiler.frontend.convex`).  At its border
-tensors have ONNX's own order, which may not suit a node that liked them as the NPU had left them; so what was chosen is
-translated again as it stands, until nothing in it is refused.  A node that is refused for how a Transpose or Reshape has left its
+The first piece is the convex set of the others that has the most multiply-accumulates (`compiler.frontend.convex`).  Then it counts as one
+node that is taken, and the heaviest convex set of what is left is the next piece, if it is worth it (`compiler.frontend.worth`); and so
+on.  With each piece contracted to a node the model stays without a cycle, so there is an order in which all of them can run.
+
+At its border a piece's tensors have ONNX's own order, which may not suit a node that liked them as the NPU had left them; so what was
+chosen is translated again as it stands, until nothing in it is refused.  A node that is refused for how a Transpose or Reshape has left its
 input, and would be taken with that input from the host, stays; the host moves the values instead.
 
 Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.
@@ -12,8 +15,9 @@ Nodes that only constants go into are computed here and belong to nobody: who re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +29,16 @@ from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.macs import known_shapes, node_macs
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
+from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
 from simulator.onnx_container import names_read
 
 Array = NDArray[Any]
 MAX_FOLDED = 1 << 24  # values of a constant that is computed here
+MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
+_LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
+_VIEWS = "supported, but nothing to compute"
 # what onnx's evaluator raises on operators and attributes that it was not tried on
 _FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
@@ -47,38 +55,88 @@ class HostNode:
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
-    """model: as it was read.  npu: what the NPU runs of it, a model of its own (`model` itself where that is all of it).
+class Piece:
+    """What runs on the NPU in one go.  npu: a model of its own (the whole one where that is all of it).  inside: numbers of its nodes."""
 
-    inside: numbers of the model's nodes that are in `npu`.  host: the others, but for those that only constants go into.
+    name: str
+    npu: ModelProto
+    inside: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """model: as it was read.  pieces: what the NPU runs of it, in an order in which they can run.
+
+    host: the nodes that are in no piece, but for those that only constants go into.
     """
 
     model: ModelProto
-    npu: ModelProto
-    inside: frozenset[int]
+    pieces: tuple[Piece, ...]
     host: tuple[HostNode, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model is one piece, and the host has nothing to do."""
+        return self.pieces[0].npu is self.model
+
+    def without(self, reasons: Mapping[int, str]) -> Partition:
+        """Some pieces, by their numbers, left to the host, and why; the others keep their order."""
+        parts = _Parts(self.model)
+        why = {i: f"supported, but {reasons[k]}" for k in reasons for i in self.pieces[k].inside}
+        known = {node.name: node for node in self.host}
+        kept = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
+        host = parts.host({i for piece in kept for i in piece.inside}, {}, why)
+        return Partition(self.model, _named(kept), tuple(known.get(node.name, node) for node in host))
+
+
+def piece_name(number: int) -> str:
+    """What a piece is called in files: its node, its function."""
+    return f"Partition{number}"
+
+
+def _named(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    return tuple(replace(piece, name=piece_name(k)) for k, piece in enumerate(pieces))
 
 
 def whole(model: ModelProto) -> Partition:
     """All of it."""
-    return Partition(model, model, frozenset(range(len(model.graph.node))), ())
+    return Partition(model, _named([Piece("", model, frozenset(range(len(model.graph.node))))]), ())
 
 
-def partition(model: ModelProto, handlers: Mapping[str, Handler]) -> Partition:
-    """The heaviest partition of a model from `load_model`.  Raises `UnsupportedError` where nothing of it can run on the NPU."""
+def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offload | None = None) -> Partition:
+    """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
+
+    Raises `UnsupportedError` where nothing of it can run on the NPU.
+    """
     parts = _Parts(model)
     refused: dict[int, str] = {}
+    declined: dict[int, str] = {}
+    found: list[Piece] = []
+    tries = 0
     while True:
-        inside = parts.choose(refused)
+        taken = [piece.inside for piece in found]
+        if found and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken, offload)):
+            break
+        inside = parts.choose(refused.keys() | declined.keys(), taken)
         npu, numbers = parts.extract(inside)
         trial = _trial(npu, dict(handlers))
         if trial.refused:
             refused |= {numbers[i]: why for i, why in _blamed(parts, npu, numbers, trial, dict(handlers)).items()}
-        elif trial.operators:
-            return Partition(model, npu, frozenset(inside), parts.host(inside, refused))
-        else:
+        elif not trial.operators and not found:
             first = min(refused, default=None)
             raise UnsupportedError(f"nothing of it can run on the NPU: {'it has no operators' if first is None else refused[first]}")
+        else:
+            why = _VIEWS if not trial.operators else None
+            if found and offload is not None and why is None:
+                why = offload.declined(parts.work(npu, inside))
+            if why is None:
+                found.append(Piece("", npu, frozenset(inside)))
+            else:
+                declined |= dict.fromkeys(inside, why)
+                tries += 1
+    every = {i for piece in found for i in piece.inside}
+    rest = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
+    return Partition(model, _named(parts.ordered(found)), parts.host(every, refused, rest))
 
 
 class _Parts:
@@ -97,17 +155,65 @@ class _Parts:
         live = _live(self.reads, self.producer, self.outputs)
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
 
-    def choose(self, refused: Iterable[int]) -> list[int]:
-        """The heaviest convex set of nodes that avoids some; of equal ones one with more nodes."""
-        place = {i: k for k, i in enumerate(self.working)}
-        edges = [
+    def choose(self, avoided: Iterable[int], taken: Sequence[frozenset[int]] = ()) -> list[int]:
+        """The heaviest convex set of nodes that avoids some, and does not close a cycle through pieces that are taken.
+
+        Of equal ones one whose nodes have less to wait for, so that what waits may be one piece too; then one with more nodes.
+        """
+        order = self.quotient(taken)
+        place = {i: k for k, members in enumerate(order) for i in members}
+        edges = {
             (place[self.producer[name]], place[i])
             for i in self.working
-            for name in sorted(self.reads[i])
+            for name in self.reads[i]
             if name in self.producer and self.producer[name] in place
+        }
+        barred = {place[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in place}
+        inner = sorted((a, b) for a, b in edges if a != b)
+        before = [0] * len(order)  # bits of the barred ones
+        for a, b in sorted(inner, key=lambda edge: edge[1]):
+            before[b] |= before[a] | (1 << a if a in barred else 0)
+        most = len(barred) + 1
+        weights = [
+            sum(self.macs[i] for i in members) * most * len(self.working) + most - before[k].bit_count() for k, members in enumerate(order)
         ]
-        weights = [self.macs[i] * (len(place) + 1) + 1 for i in self.working]
-        return sorted(self.working[k] for k in heaviest_convex(edges, weights, {place[i] for i in refused}))
+        chosen = heaviest_convex(inner, weights, barred)
+        return sorted(i for k in chosen for i in order[k])
+
+    def quotient(self, taken: Sequence[frozenset[int]]) -> list[list[int]]:
+        """The working nodes in a topological order, those of a piece that is taken together in one place."""
+        owner = {i: min(piece) for piece in taken for i in piece}
+        if not owner:
+            return [[i] for i in self.working]
+        before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}
+        members: dict[int, list[int]] = {key: [] for key in before}
+        for i in self.working:
+            mine = owner.get(i, i)
+            members[mine].append(i)
+            sources = (owner.get(self.producer[name], self.producer[name]) for name in sorted(self.reads[i]) if name in self.producer)
+            before[mine].update(key for key in sources if key in before and key != mine)
+        return [members[key] for key in TopologicalSorter({key: sorted(keys) for key, keys in before.items()}).static_order()]
+
+    def ordered(self, found: Sequence[Piece]) -> list[Piece]:
+        """Pieces as one can run after the other."""
+        by_first = {min(piece.inside): piece for piece in found}
+        return [by_first[key] for members in self.quotient([piece.inside for piece in found]) if (key := min(members)) in by_first]
+
+    def too_little(self, avoided: Iterable[int], taken: Sequence[frozenset[int]], offload: Offload | None) -> bool:
+        """Whether all that is left takes the host no longer than a launch, or nothing more is wanted."""
+        gone = set(avoided).union(*taken)
+        rest = [self.node_work(i) for i in self.working if i not in gone]
+        return not rest or offload is None or offload.host_s(rest) <= offload.launch_s
+
+    def node_work(self, i: int) -> NodeWork:
+        names = {*self.reads[i], *(name for name in self.nodes[i].output if name)}
+        return NodeWork(self.macs[i], sum(math.prod(self.shapes.get(name, (0,))) for name in names))
+
+    def work(self, npu: ModelProto, inside: Sequence[int]) -> PieceWork:
+        """npu: the nodes `inside` as a model."""
+        border = sum(math.prod(self.shapes[item.name]) for item in (*npu.graph.input, *npu.graph.output))
+        weights = sum(math.prod(item.dims) for item in npu.graph.initializer)
+        return PieceWork(tuple(self.node_work(i) for i in inside), weights, border)
 
     def extract(self, inside: list[int]) -> tuple[ModelProto, list[int]]:
         """The nodes as a model, and their numbers in this one.  Computed constants are initialisers of a new name."""
@@ -138,10 +244,10 @@ class _Parts:
                 sub.graph.value_info.append(self.types[name])
         return sub, inside
 
-    def host(self, inside: list[int], refused: Mapping[int, str]) -> tuple[HostNode, ...]:
-        chosen = set(inside)
+    def host(self, chosen: set[int], refused: Mapping[int, str], rest: Mapping[int, str]) -> tuple[HostNode, ...]:
+        """Every working node that is not chosen, and why: it is refused, or as `rest` says."""
         return tuple(
-            HostNode(node.name or node.output[0], node.op_type, _short(refused.get(i, _OUTSIDE)), self.macs[i], i in refused)
+            HostNode(node.name or node.output[0], node.op_type, _short(refused.get(i) or rest.get(i, "")), self.macs[i], i in refused)
             for i, node in enumerate(self.nodes)
             if i in self.working and i not in chosen
         )

@@ -1,9 +1,9 @@
-"""The compiled ONNX file: the model as it was, and the container inside it.
+"""The compiled ONNX file: the model as it was, and the containers of its pieces inside it.
 
-Nodes that the NPU does not run stay what they were, before and after the one that stands for the partition.
+Nodes that the NPU does not run stay what they were, before, between and after those that stand for pieces.
 
 The file is written field by field, as protobuf allows: a message given in several pieces is the pieces merged.  So neither the weights
-nor the container are copied into a second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
+nor the containers are copied into a second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
 """
 
 from __future__ import annotations
@@ -11,41 +11,66 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from compiler.frontend.partition import Partition
+from compiler.frontend.partition import Partition, Piece
+from simulator.npu.container import VERSION as CONTAINER_VERSION
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
+from simulator.npu.machine import BLOCK_BYTES
 from simulator.onnx_container import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, names_read
 
-Style = Literal["function", "epcontext"]
+Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview
 
-PARTITION = "Partition0"
 _LIMIT_BYTES = 2**31 - 1  # of a protobuf message
 _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
-def write_onnx(part: Partition, container_bytes: bytes, out_path: str | Path, style: Style = "function") -> None:
-    """Write a model with the container of its partition to `out_path`, whole or not at all.
+class Compiled(NamedTuple):
+    """A piece and its container."""
 
-    function: one node of the model-local function `tilefarm.Partition0`, whose body is the partition's graph and whose attribute
-    `container` no other runtime looks at.  Weights stay initialisers of the main graph and are inputs of the function.
-    epcontext: one node com.microsoft::EPContext with the container inside; no body, no weights but those of host nodes.
+    piece: Piece
+    container: Container
+    data: bytes
+
+
+def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Path, style: Style = "function", origin: str = "") -> None:
+    """Write a model with the containers of its pieces to `out_path`, whole or not at all.  origin: file name of the model.
+
+    function: a node of the model-local function `tilefarm.Partition<k>` for every piece, whose body is the piece's graph and whose
+    attribute `container` no other runtime looks at.  Weights stay initialisers of the main graph and are inputs of the function.
+    epcontext: a node com.microsoft::EPContext for every piece, all containers inside the first one; no body, no weights but those of
+    host nodes.
+    epcontext-external: the same, with the containers in `<name>_tilefarm.bin` beside the file, which is written first.
 
     Models are not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
     model's inputs and outputs or the file would pass 2 GB, `UnsupportedError` for a model that is compiled already.
     """
-    container = decode(container_bytes)
-    _check_ports(part.npu.graph, container)
-    chunks = (_function_style if style == "function" else _epcontext_style)(part, container, container_bytes)
+    compiled = [Compiled(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
+    for each in compiled:
+        _check_ports(each.piece.npu.graph, each.container)
+    path = Path(out_path)
+    if style == "function":
+        chunks = _function_style(part, compiled)
+    else:
+        beside = context_file(path) if style == "epcontext-external" else None
+        chunks = _epcontext_style(part, compiled, origin, beside)
     size = sum(len(chunk) for chunk in chunks)
     if size > _LIMIT_BYTES:
-        raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; style epcontext leaves the weights out")
-    atomic_write(Path(out_path), chunks)
+        shorter = "epcontext-external leaves weights and containers out" if style == "epcontext" else "epcontext leaves the weights out"
+        raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; style {shorter}")
+    if style == "epcontext-external":
+        atomic_write(path.parent / context_file(path), [each.data for each in compiled])
+    atomic_write(path, chunks)
+
+
+def context_file(path: Path) -> str:
+    """Name of the file with the containers, in the folder of `path`: as onnxruntime's guidelines have it."""
+    return f"{path.stem}_{DOMAIN}.bin"
 
 
 def variant_table(container: Container) -> str:
@@ -74,10 +99,28 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 # --- style function ------------------------------------------------------------------------------------------------
 
 
-def _function_style(part: Partition, container: Container, container_bytes: bytes) -> list[Chunk]:
-    model, graph = part.model, part.npu.graph
+def _function_style(part: Partition, compiled: Sequence[Compiled]) -> list[Chunk]:
+    model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
+    host = _Host(part)
+    rest = _shell(part, host)
+    rest.ir_version = max(model.ir_version, _FUNCTION_IR_VERSION)
+    rest.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    rest.functions.extend(model.functions)
+    bodies: list[list[Chunk]] = []
+    passed: dict[str, TensorProto] = {}
+    for each in compiled:
+        function, weights = _function(model, each.piece)
+        rest.functions.append(function)
+        passed |= {tensor.name: tensor for tensor in weights}
+        bodies.append(_function_node(each, function))
+    return _file(rest, bodies, host, list(passed.values()))
+
+
+def _function(model: ModelProto, piece: Piece) -> tuple[FunctionProto, list[TensorProto]]:
+    """The piece's graph as a function, and the weights that it takes."""
+    graph = piece.npu.graph
     if graph.sparse_initializer:
         raise UnsupportedError(f"model: sparse initialiser {graph.sparse_initializer[0].values.name!r}; make it dense")
     weights = {tensor.name for tensor in graph.initializer}
@@ -88,99 +131,104 @@ def _function_style(part: Partition, container: Container, container_bytes: byte
     through = set(outputs) & (weights | set(inputs))
     if through:
         raise UnsupportedError(f"model: output {min(through)!r} is also an input or an initialiser; put an Identity between")
-
-    function = FunctionProto(name=PARTITION, domain=DOMAIN, input=[*inputs, *(t.name for t in passed)], output=outputs)
+    function = FunctionProto(name=piece.name, domain=DOMAIN, input=[*inputs, *(t.name for t in passed)], output=outputs)
     function.doc_string = "The original graph.  The compiled programs are in the attribute `container` of the node."
     function.attribute.extend([ATTRIBUTE, "notes"])
     function.opset_import.extend(model.opset_import)
     function.node.extend(graph.node)
+    return function, passed
 
-    node = NodeProto(op_type=PARTITION, domain=DOMAIN, name=PARTITION, input=function.input, output=outputs)
-    node.attribute.append(helper.make_attribute("notes", variant_table(container)))
-    container_attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
-    tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[len(container_bytes)])
 
-    host = _Host(part)
-    rest = _shell(part, host)
-    rest.ir_version = max(model.ir_version, _FUNCTION_IR_VERSION)
-    rest.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    rest.functions.extend(model.functions)
-    rest.functions.append(function)
-    body = _field(TensorProto, "raw_data", [container_bytes])
+def _function_node(each: Compiled, function: FunctionProto) -> list[Chunk]:
+    node = NodeProto(op_type=each.piece.name, domain=DOMAIN, name=each.piece.name, input=function.input, output=function.output)
+    node.attribute.append(helper.make_attribute("notes", variant_table(each.container)))
+    attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
+    tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[len(each.data)])
+    body = _field(TensorProto, "raw_data", [each.data])
     body = _field(AttributeProto, "t", [tensor.SerializeToString(), *body])
-    body = _field(NodeProto, "attribute", [container_attribute.SerializeToString(), *body])
-    body = _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *body])
-    return _file(rest, body, host, passed)
+    body = _field(NodeProto, "attribute", [attribute.SerializeToString(), *body])
+    return _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *body])
 
 
 # --- style epcontext -----------------------------------------------------------------------------------------------
 
 
-def _epcontext_style(part: Partition, container: Container, container_bytes: bytes) -> list[Chunk]:
-    """Attributes as onnxruntime's EP-context design lists them."""
-    node = helper.make_node(
-        EP_OP,
-        [b.name for b in container.memory.of_kind("input")],
-        [port.name for port in part.npu.graph.output],
-        name=PARTITION,
-        domain=EP_DOMAIN,
-        main_context=1,
-        embed_mode=1,
-        source=DOMAIN,
-        hardware_architecture=container.machine.name,
-        partition_name=PARTITION,
-        notes=variant_table(container),
-    )
-    cache = AttributeProto(name=EP_ATTRIBUTE, type=AttributeProto.STRING)
+def _epcontext_style(part: Partition, compiled: Sequence[Compiled], origin: str, beside: str | None) -> list[Chunk]:
+    """By onnxruntime's EP-context design: one context for all nodes, which the first one has; see `compiler.package.epcontext`."""
     host = _Host(part)
     rest = _shell(part, host)
     if host.nodes:
         rest.functions.extend(part.model.functions)
     if all(opset.domain != EP_DOMAIN for opset in rest.opset_import):
         rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
-    body = [cache.SerializeToString(), *_field(AttributeProto, "s", [container_bytes])]
-    body = _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *_field(NodeProto, "attribute", body)])
-    return _file(rest, body, host, [])
+    payload: list[Chunk] = [each.data for each in compiled] if beside is None else [beside.encode()]
+    bodies = [_epcontext_node(each, origin, beside is None, payload if k == 0 else None) for k, each in enumerate(compiled)]
+    return _file(rest, bodies, host, [])
+
+
+def _epcontext_node(each: Compiled, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
+    """payload: None where another node has it."""
+    container, name = each.container, each.piece.name
+    node = helper.make_node(
+        EP_OP,
+        [b.name for b in container.memory.of_kind("input")],
+        [port.name for port in each.piece.npu.graph.output],
+        name=name,
+        domain=EP_DOMAIN,
+        main_context=int(payload is not None),
+        embed_mode=int(embedded),
+        source=DOMAIN,
+        ep_sdk_version=f"container {CONTAINER_VERSION}",
+        hardware_architecture=container.machine.name,
+        partition_name=name,
+        notes=variant_table(container),
+        max_size=container.memory.size_blocks * BLOCK_BYTES,
+        **({"onnx_model_filename": origin} if origin else {}),
+    )
+    body: list[Chunk] = []
+    if payload is not None:
+        cache = AttributeProto(name=EP_ATTRIBUTE, type=AttributeProto.STRING)
+        body = _field(NodeProto, "attribute", [cache.SerializeToString(), *_field(AttributeProto, "s", payload)])
+    return _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *body])
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
 class _Host:
-    """Nodes around the partition, in their order: those that do not depend on it, and those that do."""
+    """Nodes around the pieces, in their order: stage s are those that depend on piece s - 1, and on none behind it."""
 
     def __init__(self, part: Partition) -> None:
         graph = part.model.graph
         reads = [names_read([node]) for node in graph.node]
         producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-        todo = [port.name for port in (*graph.output, *part.npu.graph.input)]
+        inside = {i for piece in part.pieces for i in piece.inside}
+        todo = [port.name for port in (*graph.output, *(port for piece in part.pieces for port in piece.npu.graph.input))]
         needed: set[int] = set()
         while todo:
             i = producer.get(todo.pop())
-            if i is not None and i not in needed and i not in part.inside:
+            if i is not None and i not in needed and i not in inside:
                 needed.add(i)
                 todo += reads[i]
-        late = {port.name for port in part.npu.graph.output}
-        self.before: list[NodeProto] = []
-        self.after: list[NodeProto] = []
+        stage_of = {port.name: k + 1 for k, piece in enumerate(part.pieces) for port in piece.npu.graph.output}
+        self.stages: list[list[NodeProto]] = [[] for _ in range(len(part.pieces) + 1)]
         for i in sorted(needed):
-            depends = bool(reads[i] & late)
-            (self.after if depends else self.before).append(graph.node[i])
-            late.update(graph.node[i].output if depends else ())
-        self.reads = names_read(self.nodes) | (set() if part.npu is part.model else {port.name for port in graph.output})
+            stage = max((stage_of.get(name, 0) for name in reads[i]), default=0)
+            self.stages[stage].append(graph.node[i])
+            stage_of |= dict.fromkeys(graph.node[i].output, stage)
+        self.reads = names_read(self.nodes) | (set() if part.whole else {port.name for port in graph.output})
         self._graph = graph
 
     def weights(self, there: set[str]) -> list[TensorProto]:
-        """Initialisers that host nodes read and that are not there already."""
         return [tensor for tensor in self._graph.initializer if tensor.name in self.reads - there]
 
     @property
     def nodes(self) -> list[NodeProto]:
-        return self.before + self.after
+        return [node for stage in self.stages for node in stage]
 
 
 def _shell(part: Partition, host: _Host) -> ModelProto:
-    """The model up to the partition's node, without weights and the types of tensors inside it, which are not in this graph any more."""
+    """The model up to the first piece's node, without weights, and without types of tensors that are not in this graph any more."""
     model = part.model
     shell = ModelProto(
         ir_version=model.ir_version,
@@ -198,16 +246,19 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
     shell.graph.output.extend(model.graph.output)
     ports = {port.name for port in model.graph.output}
     border = host.reads | {name for node in host.nodes for name in node.output}
+    border |= {port.name for piece in part.pieces for port in (*piece.npu.graph.input, *piece.npu.graph.output)}
     shell.graph.value_info.extend(item for item in model.graph.value_info if item.name in border and item.name not in ports)
-    shell.graph.node.extend(host.before)
+    shell.graph.node.extend(host.stages[0])
     return shell
 
 
-def _file(shell: ModelProto, partition: list[Chunk], host: _Host, passed: Sequence[TensorProto]) -> list[Chunk]:
-    """All pieces; fields that repeat are in the order in which they come."""
-    chunks: list[Chunk] = [shell.SerializeToString(deterministic=True), *_field(ModelProto, "graph", partition)]
-    if host.after:
-        chunks += _field(ModelProto, "graph", [GraphProto(node=host.after).SerializeToString(deterministic=True)])
+def _file(shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto]) -> list[Chunk]:
+    """All of it; fields that repeat are in the order in which they come."""
+    chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
+    for body, behind in zip(bodies, host.stages[1:], strict=True):
+        chunks += _field(ModelProto, "graph", body)
+        if behind:
+            chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
         chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
     return chunks

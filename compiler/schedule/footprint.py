@@ -1,6 +1,7 @@
 """What scheduling and timing need of a segment's records: made once per segment, read by every program that contains it.
 
-Records touch memories in granules of some hundred bytes to 2 KiB; granules that no record of the segment tells apart are one *cell*.
+Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Granules that no
+record of the segment tells apart are one *cell*.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.emit.records import Code
+from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units, price
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
-from simulator.npu.program import MemoryMap
 
 Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
@@ -25,8 +26,9 @@ Ints = NDArray[np.int64]
 _MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
-# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B
-_SHIFT = {Memory.DDR: 6, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3}
+# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
+# `row_granules`.
+_SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3}
 
 
 def _shifts(machine: Machine) -> Ints:
@@ -66,9 +68,25 @@ class Footprint:
         return sum(array.nbytes for array in arrays)
 
 
+def row_granules(unit: Unit) -> Ints32:
+    """int32 [blocks of DDR behind the constants], ascending from 0: the granule of each block, a row of a tensor.
+
+    Blocks of a segment are rows and parts are planes, so what one core stores and what another reads are told apart without a remainder.
+    Granules of a fixed size lie across the borders: with 2 KiB, neighbours on two cores waited for each other wherever a row ended in
+    one, and rows that two cores make of a layer came one after the other.
+    """
+    constants = unit.memory.constant_blocks
+    begins = np.zeros(max(1, unit.memory.size_blocks - constants), np.int32)
+    for s in unit.storages:
+        if s.address >= constants:
+            begins[s.address - constants : s.address - constants + s.n * s.image_blocks : s.row_blocks] = 1
+    begins[0] = 0
+    return np.cumsum(begins, dtype=np.int32)
+
+
 @njit(cache=True)
-def _spans(code: Code, offsets: Ints, shift: Ints, constant_blocks: int, start: Ints32, span: Ints32) -> int:
-    """Fills span and start; returns how many spans, or -1 where there is no room."""
+def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, start: Ints32, span: Ints32) -> int:
+    """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`."""
     rows = np.empty((MAX_RANGES, 8), np.int64)
     room = span.shape[0]
     at = 0
@@ -95,8 +113,9 @@ def _spans(code: Code, offsets: Ints, shift: Ints, constant_blocks: int, start: 
                 last = -1
                 for k in range(runs):
                     block = first_block + o * group_stride + k * stride
-                    g0 = block >> s
-                    g1 = (block + length - 1) >> s
+                    g0, g1 = block >> s, (block + length - 1) >> s
+                    if memory == _DDR:
+                        g0, g1 = int(row_of[block]), int(row_of[block + length - 1])
                     if stride >= 0 and g0 <= last:
                         g0 = last + 1
                     last = max(last, g1)
@@ -143,14 +162,14 @@ def _touch(span: Ints32, touched: Bytes8) -> None:
 
 
 class Footprints:
-    """Makes footprints for one (machine, memory map)."""
+    """Makes footprints for one unit."""
 
-    def __init__(self, machine: Machine, memory: MemoryMap) -> None:
+    def __init__(self, unit: Unit) -> None:
+        machine = unit.machine
         self.tables: CostTables = cost_tables(machine)
-        self.constant_blocks = memory.constant_blocks
-        self.shifts = _shifts(machine)
-        sizes = [max(0, memory.size_blocks - memory.constant_blocks)]
-        sizes += [machine.buffer_blocks(m) for m in Memory if m != Memory.DDR]
+        self.constant_blocks = unit.memory.constant_blocks
+        self.row_of, self.shifts = row_granules(unit), _shifts(machine)
+        sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in Memory if m != Memory.DDR)]
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
         self.granules, self.ddr_granules = sum(granules), granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
@@ -163,7 +182,7 @@ class Footprints:
     def of(self, code: Code) -> Footprint:
         """What a schedule needs of records, apart from what stands before them."""
         start = np.empty(len(code) + 1, np.int32)
-        while (used := _spans(code, self.offsets, self.shifts, self.constant_blocks, start, self._span)) < 0:
+        while (used := _spans(code, self.offsets, self.shifts, self.row_of, self.constant_blocks, start, self._span)) < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()

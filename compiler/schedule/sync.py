@@ -31,19 +31,19 @@ from compiler.schedule.history import ENGINES, enter, leave, new_past
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
 from compiler.schedule.write import Schedule, write
+from compiler.tile.spec import Unit
 from simulator.npu import isa
-from simulator.npu.machine import Machine
-from simulator.npu.program import MemoryMap
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
 _NOBODY = np.empty(0, np.int32)
 
 
 class Synchroniser:
-    """Holds the tables of one (machine, memory map) and scratch; it may be called for any number of programs, one after the other."""
+    """Holds the tables of one unit and scratch; it may be called for any number of programs, one after the other."""
 
-    def __init__(self, machine: Machine, memory: MemoryMap) -> None:
-        self.footprints = Footprints(machine, memory)
+    def __init__(self, unit: Unit) -> None:
+        machine = unit.machine
+        self.footprints = Footprints(unit)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
         self._pasts = [new_past(self.footprints.granules)]  # of every core, and one more to write the next one into

@@ -2,7 +2,7 @@
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
 means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
-products are what the core with most of the segment's iterations has, bytes are all cores'. What stages keep,
+products are what the core with most of the segment's iterations or channels has, bytes are all cores'. What stages keep,
 move and emit: `tile.stage_features`.
 """
 
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
+from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import tables
 from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
@@ -37,13 +38,36 @@ _OF_A_CORE = (
 FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE)
 _ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
+_A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
+_OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
 
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, len(plan.cores))
+    stop = start + len(plan.operators)
+    parts = channel_parts(unit, start, stop, plan.channels)
+    if isinstance(parts, Infeasible):
+        raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
+    sums = np.array([_sums(part, plan, start) for part in parts], np.float64)
+    out = sums.sum(0)
+    first = parts.index(largest(parts, start, stop))
+    out[_OF_ONE] = sums[first, _OF_ONE]
+    out[_A_CORES] = sums[:, _A_CORES].max(0)
+    ddr, cores = unit.machine.ddr, len(plan.cores)
+    read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
+    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
+    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
+    out[_AT["busiest_cycles"]] = max(moved, out[_BUSY].max())
+    out[_AT["cores"]] = cores * len(plan.operators)
+    return out
+
+
+def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+    """What adds up over the cores that share a segment's channels, and what each of them has."""
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
     t = tables(unit.machine)
-    images, cores = unit.storages[0].n, len(plan.cores)
+    images, cores = unit.storages[0].n, plan.dealt
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
@@ -59,22 +83,15 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         staged = blocks.staged[storage]
         high = staged.high(count, images) * (1 if staged.cached else count)
         out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
-    ddr = unit.machine.ddr
-    read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
-    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
-    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
     iterations = out[_AT["iterations"]] = plan.blocks * images
     for name in _OF_A_CORE:
         out[_AT[name]] *= -(-iterations // cores) / iterations
-    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
-    out[_AT["busiest_cycles"]] = max(moved, *(out[_AT[name]] for name in _ENGINES))
     out[_AT["operators"]] = len(plan.operators)
     out[_AT["segments"]] = 1
     out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
     out[_AT["sliding"]] = plan.sliding * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
-    out[_AT["cores"]] = cores * len(plan.operators)
-    return np.array(out, np.float64)
+    return out
 
 
 def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:

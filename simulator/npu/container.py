@@ -312,6 +312,24 @@ def decode(data: bytes | memoryview) -> Container:
     return container
 
 
+def container_lengths(view: memoryview) -> list[tuple[int, int]]:
+    """(start, stop) of containers that lie one after the other, by what their fronts say.
+
+    Raises `ContainerError` where the bytes do not end with one of them.
+    """
+    found, at = [], 0
+    while at < len(view):
+        front = bytes(view[at : at + _FRONT.size])
+        if len(front) < _FRONT.size or not front.startswith(MAGIC):
+            raise ContainerError(f"context: byte {at} of {len(view)} starts {front[:8]!r}, expected a container ({MAGIC!r})")
+        size = _FRONT.unpack(front)[3]
+        if not _HEADER_AT <= size <= len(view) - at:
+            raise ContainerError(f"context: the container at byte {at} says it has {size} bytes, {len(view) - at} are left")
+        found.append((at, at + size))
+        at += size
+    return found
+
+
 def _read_header(view: memoryview) -> _Header:
     if len(view) < _HEADER_AT:
         raise ContainerError(f"container: {len(view)} bytes, the shortest one has more than {_HEADER_AT}")

@@ -19,7 +19,16 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from simulator.npu.errors import BadInputError
 
@@ -194,6 +203,20 @@ class Sizes(_Spec):
         return self
 
 
+class Host(_Spec):
+    """The processor that drives the NPU and runs what that does not: one thread of it.  No program's time depends on it.
+
+    macs_per_s: float32; bytes_per_s: of values that it reads or writes; launch_us: from its call to the first instruction.
+    The defaults are a server core: 2.5 GHz with 16 float32 multiply-adds per cycle (two 256-bit units: Haswell and later), some 10 GB/s of
+    a memory that other threads use as well (STREAM on one thread gives 10 to 15), and 20 us for a driver's call (assumption; kernel
+    launches on GPUs take 5 to 10 us, and a call of a whole model more).
+    """
+
+    launch_us: Annotated[float, Field(ge=0, le=1e6)] = 20.0
+    macs_per_s: Annotated[int, Field(ge=1, le=10**15)] = 40 * 10**9
+    bytes_per_s: Annotated[int, Field(ge=1, le=10**15)] = 10 * 10**9
+
+
 class Machine(_Spec):
     """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`."""
 
@@ -213,6 +236,15 @@ class Machine(_Spec):
     contention: Annotated[dict[LevelName, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] = Field(
         default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
     )
+    host: Host = Host()
+
+    @model_serializer(mode="wrap")
+    def _without_default_host(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A machine that says nothing of its host has the digest, and is written, as if there were no such key."""
+        found: dict[str, Any] = whole(self)
+        if self.host == Host():
+            found.pop("host", None)
+        return found
 
     @model_validator(mode="after")
     def _paths_once(self) -> Self:
@@ -349,6 +381,7 @@ def _read(name_or_path: str) -> Machine:
 def _changed(machine: Machine, changes: str, where: str) -> Machine:
     """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
     raw = machine.model_dump(mode="json")
+    raw.setdefault("host", machine.host.model_dump(mode="json"))
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
     for change in changes.split(","):
         key, equals, value = change.partition("=")

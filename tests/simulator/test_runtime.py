@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.compiled import Compiled
 from simulator.contention import GENERATORS, Load, generate
 from simulator.controller import EstimatorRule, Oracle, Rule, Seen, StaticRule, StaticState, ThresholdRule
 from simulator.ddr import ContentionTrace
@@ -44,8 +45,8 @@ def vector(cycles: int) -> Code:
 
 
 VARIANTS = {
-    "light": prepare(program(TINY, [load(10), vector(5)]), TINY),
-    "heavy": prepare(program(TINY, [load(4), vector(20)]), TINY),
+    "light": (prepare(program(TINY, [load(10), vector(5)]), TINY),),
+    "heavy": (prepare(program(TINY, [load(4), vector(20)]), TINY),),
 }
 
 
@@ -185,7 +186,7 @@ def test_until_a_cycle(runtime: Runtime) -> None:
 def test_the_cost_of_a_switch_is_one_issue_by_default() -> None:
     assert Runtime(VARIANTS, TINY).switch_cycles == 0 == TINY.issue_cycles
     edge = load_machine("edge")
-    assert Runtime({"a": prepare(program(edge, []), edge)}, edge).switch_cycles == edge.issue_cycles == 1
+    assert Runtime({"a": (prepare(program(edge, []), edge),)}, edge).switch_cycles == edge.issue_cycles == 1
 
 
 def test_what_the_runtime_does_not_take(runtime: Runtime) -> None:
@@ -197,7 +198,7 @@ def test_what_the_runtime_does_not_take(runtime: Runtime) -> None:
     for inferences, until in ((None, None), (1, 1), (0, None), (None, 0), (-1, None)):
         with pytest.raises(BadInputError, match="accepted: one of them, 1 or more"):
             runtime.serve(StaticRule(0), trace, inferences=inferences, until_cycle=until)
-    empty = Runtime({"nothing": prepare(program(TINY, []), TINY)}, TINY)
+    empty = Runtime({"nothing": (prepare(program(TINY, []), TINY),)}, TINY)
     with pytest.raises(BadInputError, match="nothing takes no time"):
         empty.serve(StaticRule(0), trace, inferences=1)
 
@@ -217,7 +218,7 @@ def test_looking_up_is_simulating(kind: str, length: int) -> None:
     """Holds from far below an inference (many changes in one) to far above."""
     prepared = prepare(random_program(TINY, 5, 150), TINY)
     trace = generate(kind, 2, Load((FULL, HALF, QUARTER // 4), length, 400))
-    served = Runtime({"only": prepared}, TINY).serve(StaticRule(0), trace, inferences=60)
+    served = Runtime({"only": (prepared,)}, TINY).serve(StaticRule(0), trace, inferences=60)
     assert served.latency.tolist() == plainly(prepared, trace, 60)
     assert (served.start[1:] == np.cumsum(served.latency)[:-1]).all()
 
@@ -283,4 +284,4 @@ def test_levels_with_the_same_stream_are_one_variant() -> None:
 
     light = [load(10), vector(5)]
     variants = (variant("none", FULL, *light), variant("slight", HALF, *light), variant("severe", QUARTER, load(4), vector(20)))
-    assert list(prepared_variants(Container("0" * 32, TINY, memory_map(), variants, b""))) == ["none", "severe"]
+    assert list(prepared_variants(Compiled.of(Container("0" * 32, TINY, memory_map(), variants, b"")))) == ["none", "severe"]

@@ -192,7 +192,7 @@ def test_run_reads_and_writes_npz(cli, compiled, tmp_path):
 
 def rewritten(compiled: Path, model: Path, out: Path, change: Callable[[Container], Container]) -> Path:
     """The compiled file with another container in it, sealed as it should be."""
-    package(open_source(Source(model, load_machine("edge"))).part, change(decode(read_container(compiled))), out)
+    package(open_source(Source(model, load_machine("edge"))), [change(decode(read_container(compiled)))], out)
     return out
 
 
@@ -403,7 +403,7 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     copied.write_bytes(model.read_bytes())
     opened = open_source(Source(copied, load_machine("edge")))
     write_source(run, opened.source, opened.unit.graph.digest)
-    package(opened.part, build_variants(opened.compiler, chosen), run / "best.onnx")
+    package(opened, [build_variants(opened.compiler, chosen)], run / "best.onnx")
     return run
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simulator.compiled import Compiled
 from simulator.contention import generate, write_trace
 from simulator.controller import EstimatorRule, Oracle, StaticRule
 from simulator.ddr import ContentionTrace
@@ -45,11 +46,11 @@ def report(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]
 def test_the_numbers_are_the_runtimes(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, compiled, "--trace", "bursty:7", "--inferences", "150")
     container = decode(read_container(compiled))
-    variants = prepared_variants(container)
+    variants = prepared_variants(Compiled.of(container))
     assert list(variants) == ["none", "severe"]
     response = measure_response(variants, share_grid(EDGE))
     runtime = Runtime(variants, EDGE)
-    trace = generate("bursty", 7, load_of(container, response, 150))
+    trace = generate("bursty", 7, load_of(Compiled.of(container), response, 150))
     for key, rule in (("result", EstimatorRule(response, 1)), ("oracle", Oracle())):
         served = runtime.serve(rule, trace, inferences=150)
         assert (found[key]["cycles"], found[key]["switches"]) == (served.cycles, served.switches)
@@ -106,7 +107,7 @@ def test_thresholds_that_oscillate_are_said(compiled: Path, capsys: pytest.Captu
     assert "warning" not in out  # nothing is ever that much in compute: it stays with the heaviest
     assert "none > severe" in out
     container = decode(read_container(compiled))
-    response = measure_response(prepared_variants(container), share_grid(EDGE))
+    response = measure_response(prepared_variants(Compiled.of(container)), share_grid(EDGE))
     k = response.grid.index(EDGE.share_units("slight"))
     light, heavy = response.balance[:, k]
     assert light < heavy
@@ -138,7 +139,7 @@ def test_what_tells_the_variants_apart(compiled: Path, capsys: pytest.CaptureFix
     assert found["none"]["halo"] >= found["severe"]["halo"] == 1
     assert found["none"]["operators_per_load"] >= 1
     for v, row in enumerate(found.values()):
-        runtime = Runtime(prepared_variants(container), EDGE)
+        runtime = Runtime(prepared_variants(Compiled.of(container)), EDGE)
         assert row["rho"] == {level: runtime.steady(v, EDGE.share_units(level)).balance for level in EDGE.contention}
         assert row["rho"]["none"] > row["rho"]["slight"] > row["rho"]["severe"]
 
@@ -198,7 +199,7 @@ def test_a_trace_of_the_inferences(compiled: Path, tmp_path: Path, capsys: pytes
     assert (controller == "static") == (value["otherData"]["level"] is not None)
     # rho is that of the variant at a share: more bandwidth, more of it
     container = decode(read_container(compiled))
-    runtime = Runtime(prepared_variants(container), EDGE)
+    runtime = Runtime(prepared_variants(Compiled.of(container)), EDGE)
     for event in inferences[:3]:
         whole = runtime.steady(runtime.names.index(event["name"]), SHARE_UNIT).balance
         assert 0 < event["args"]["rho"] <= whole

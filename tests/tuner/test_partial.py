@@ -43,8 +43,8 @@ def write(name: str, folder: Path) -> None:
     onnx.save(partial_model(name), folder / "model.onnx")
     opened = open_source(Source(folder / "model.onnx", EDGE))
     container = build_variants(opened.compiler, dict.fromkeys(EDGE.contention, default_plan(opened.unit)))
-    package(opened.part, container, folder / "function.onnx", "function")
-    package(opened.part, container, folder / "epcontext.onnx", "epcontext")
+    package(opened, [container], folder / "function.onnx", "function")
+    package(opened, [container], folder / "epcontext.onnx", "epcontext")
 
 
 def stock(model: ModelProto | Path, feeds: dict[str, Any]) -> list[Any]:
@@ -61,7 +61,7 @@ def test_values_of_the_whole_chain(case: tuple[str, Path]) -> None:
     for style in ("function", "epcontext"):
         session = InferenceSession(folder / f"{style}.onnx")
         feeds = random_feeds(session, 1)
-        outputs = session.run(None, feeds, "severe")
+        outputs = session.run(None, feeds, level="severe")
         expected = stock(partial_model(name), feeds)
         for mine, theirs in zip(outputs, expected, strict=True):
             assert mine.shape == theirs.shape
@@ -87,7 +87,7 @@ def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: 
     constants = np.frombuffer(container.constants, np.uint8).copy()
     constants[: constants.size // 2] = 0
     opened = open_source(Source(tmp_path / "model.onnx", EDGE))
-    package(opened.part, decode(encode(replace(container, constants=constants))), tmp_path / "changed.onnx")
+    package(opened, [decode(encode(replace(container, constants=constants)))], tmp_path / "changed.onnx")
     (changed, *_) = check_file(tmp_path / "changed.onnx", ["none"])
     assert any("max|out-ref|" in fault for fault in changed.faults)
 
@@ -125,7 +125,7 @@ def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixt
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"middle on edge, float16: 2 operators, {3 * CONV:,} MACs, 66.7% of them on the NPU"
     assert lines[1] == "host, 0.0% of MACs: Sin 't4': not supported"
-    assert lines[2] == "host, 33.3% of MACs: 1 that are supported, apart from the one partition (Conv)"
+    assert lines[2] == "host, 33.3% of MACs: 1 that are supported, but not worth a piece of their own (Conv)"
     assert lines[3].startswith("level")
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -185,7 +185,8 @@ def test_a_descent_never_leads_up(noise: float) -> None:
         before = descent.expected(start)
         after, genome = descent.improved(start, 300)
         verify(unit(), genome)
-        assert after == descent.expected(genome) < before
+        assert after == descent.expected(genome) <= before
+        assert after < before or start == wide[0], "no core beside another has room for more"
         assert all(table.of(gene) is not None for gene in genome), "only what was measured"
         same = Descent(table, 0, 0.0, 134.0, 40, np.random.default_rng(0), noise).improved(start, 300)
         assert noise or same == (after, genome)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.compiled import Compiled
 from simulator.npu.container import Operator
 from tests.html_page import HOSTILE, Page, assert_offline
 from tests.tuning import quick, save_small
@@ -50,9 +51,14 @@ def test_nothing_is_fetched(view: RunView) -> None:
 
 
 def test_hostile_names_stay_text(view: RunView) -> None:
-    operators = tuple(Operator(HOSTILE, operator.macs, operator.accumulators) for operator in view.container.operators)
+    operators = tuple(Operator(HOSTILE, operator.macs, operator.accumulators) for operator in view.compiled.pieces[0].container.operators)
     summary = {**view.summary, "model": HOSTILE, "run": HOSTILE, "tags": {HOSTILE: HOSTILE}}
-    bad = dataclasses.replace(view, summary=summary, container=dataclasses.replace(view.container, operators=operators), config=HOSTILE)
+    bad = dataclasses.replace(
+        view,
+        summary=summary,
+        compiled=Compiled.of(dataclasses.replace(view.compiled.pieces[0].container, operators=operators)),
+        config=HOSTILE,
+    )
     plain, hostile = Page(run_page(view)), Page(run_page(bad))
     assert [tag for tag, _ in plain.tags] == [tag for tag, _ in hostile.tags]  # not one element more
     assert not any("onerror" in attrs for _, attrs in hostile.tags)

@@ -18,6 +18,7 @@ class DTypeName(StrEnum):
 class StyleName(StrEnum):
     function = "function"
     epcontext = "epcontext"
+    epcontext_external = "epcontext-external"
 
 
 class ControllerName(StrEnum):
@@ -48,7 +49,13 @@ MachineName = Annotated[
     typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
 ]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
-Style = Annotated[StyleName, typer.Option(help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights.")]
+Style = Annotated[
+    StyleName,
+    typer.Option(
+        help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights; "
+        "epcontext-external: the containers in a file beside it."
+    ),
+]
 Shape = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, e.g. x=1,3,224,224; repeatable.")
 ]

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from compiler.derive.plan import Plan
+from compiler.derive.plan import Plan, joined
 from compiler.frontend.macs import model_macs
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from simulator.timing import program_bound
-from tuner.build import Opened, check_out, container_of, default_plan, measure_plans, open_source, package, read_plan
+from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package, read_plan
 from tuner.commands.options import parse_plans, parse_shapes
-from tuner.commands.text import print_json, print_table
+from tuner.commands.text import print_json, print_pieces, print_table
 from tuner.export import open_run, run_plans
 from tuner.host import host_lines, host_nodes, mac_share
 from tuner.macs import program_macs
+from tuner.request import Style
 from tuner.source import Source
 from tuner.summary import HostNodeSummary
 from tuner.tile_model import load_models, tiled_plans
-
-Style = Literal["function", "epcontext"]
 
 
 def compile_model(
@@ -45,9 +43,11 @@ def compile_model(
     read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
     opened = open_source(Source(model, machine, DataType[dtype], parse_shapes(shape_texts), random_weights))
     if tile_model is not None:
-        plans = tiled_plans(opened.compiler, load_models(tile_model, opened.unit))
+        models = load_models(tile_model, opened.units[0])
+        tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
+        plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in machine.contention}
     else:
-        plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(machine.contention, default_plan(opened.unit))
+        plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(machine.contention, default_plans(opened))
     _write(opened, plans, out, style, as_json, {level: str(path) for level, path in files.items()})
 
 
@@ -55,42 +55,44 @@ def export(run: Path, digest: str | None, folder: Path | None, style: Style | No
     """`tilefarm export`."""
     check_out(out)
     opened, saved = open_run(run)
-    _write(opened, run_plans(run, opened.unit.machine, digest, folder), out, style or saved.style, as_json, {})
+    _write(opened, run_plans(run, opened.machine, digest, folder), out, style or saved.style, as_json, {})
 
 
 def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, as_json: bool, names: Mapping[str, str]) -> None:
-    measured = measure_plans(opened.compiler, plans, names)
-    container = container_of(opened.unit, measured)
-    container_bytes = package(opened.part, container, out, style)
-    machine = opened.unit.machine
+    measured = measure(opened, plans, names)
+    containers = containers_of(opened, measured)
+    container_bytes = package(opened, containers, out, style)
+    machine = opened.machine
+    first_with = {m.digest: level for level, m in reversed(measured.items())}
     host = host_nodes(opened)
     levels: dict[str, Any] = {}
     for level, m in measured.items():
         levels[level] = {
             "ddr_share": machine.contention[level],
             "plan": m.plan.digest,
-            "same_as": container.same_as(level),
+            "same_as": None if first_with[m.digest] == level else first_with[m.digest],
             "segments": len(m.plan.segments),
-            "instructions": m.program.instructions,
+            "instructions": m.instructions,
             "cycles": m.timings[level].cycles,
             "latency_us": m.timings[level].cycles / machine.clock_hz * 1e6,
-            "program_bound_cycles": program_bound(m.program, machine, machine.share_units(level)),
+            "program_bound_cycles": m.bound(machine, level),
             "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
-            "executed_macs": program_macs(m.program),
+            "executed_macs": sum(map(program_macs, m.programs)),
             "variant_cycles": {at: timing.cycles for at, timing in m.timings.items()},
         }
     report = {
         "out": str(out),
         "model": opened.name,
-        "model_digest": opened.unit.graph.digest,
+        "model_digest": opened.digest,
         "machine": machine.name,
         "machine_digest": machine.digest,
-        "dtype": opened.unit.dtype.name,
+        "dtype": opened.source.dtype.name,
         "style": style,
         "macs": model_macs(opened.model),
         "npu_mac_share": mac_share(opened),
         "host": [node.model_dump() for node in host],
-        "operators": len(opened.unit.kernels),
+        "operators": sum(len(unit.kernels) for unit in opened.units),
+        "pieces": _pieces(opened, measured),
         "container_bytes": container_bytes,
         "file_bytes": out.stat().st_size,
         "levels": levels,
@@ -99,6 +101,20 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         print_json(report)
     else:
         _print(report, host, levels)
+
+
+def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[str, Any]]:
+    """Name, operators and cycles of every piece."""
+    return [
+        {
+            "piece": name,
+            "operators": len(unit.kernels),
+            "first_operator": unit.kernels[0].name,
+            "last_operator": unit.kernels[-1].name,
+            "cycles": {level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
+        }
+        for k, (name, unit) in enumerate(zip(opened.names, opened.units, strict=True))
+    ]
 
 
 def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: Mapping[str, Mapping[str, Any]]) -> None:
@@ -124,4 +140,5 @@ def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: M
             for level, row in levels.items()
         ],
     )
+    print_pieces(report["pieces"])
     print(f"{report['out']}: {report['file_bytes']:,} bytes, {report['container_bytes']:,} of them the container, style {report['style']}")

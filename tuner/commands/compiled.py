@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled import Compiled, read_compiled
 from simulator.npu.asm import print_program
-from simulator.npu.container import Container, Variant, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import SHARE_UNIT, Engine
-from simulator.onnx_container import read_container
+from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
-from simulator.timing import Timing, prepare, program_bound, simulate
+from simulator.timing import Timing
 from tuner.build import check_out
 from tuner.check import Checked, check_level, load_feeds, random_feeds
 from tuner.commands.options import parse_input
-from tuner.commands.text import finite, print_json, print_table
+from tuner.commands.text import finite, print_json, print_pieces, print_table
 from tuner.reference import reference
 
 
@@ -33,7 +33,7 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
         check_out(out)
     session = InferenceSession(path)
     level = level if level is not None else session.levels[0]
-    session.container.variant(level)
+    session.compiled.variants(level)
     feeds = random_feeds(session, given) if isinstance(given, int) else load_feeds(given)
     try:
         session.checked(feeds)
@@ -45,7 +45,7 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
         outputs = checked.outputs
     else:
         names = [port.name for port in session.get_outputs()]
-        outputs = dict(zip(names, session.run(names, feeds, level), strict=True))
+        outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
     if out is not None:
         atomic_write(out, [npz_bytes(outputs)])
     report: dict[str, Any] = {
@@ -108,16 +108,16 @@ def _print_run(report: Mapping[str, Any], checked: Checked | None) -> None:
 
 def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
     """`tilefarm simulate`."""
-    container = decode(read_container(path))
-    levels = container.levels if level is None else (container.variant(level).level,)
-    rows = {name: _simulated(container, name) for name in levels}
-    machine = container.machine
+    compiled = read_compiled(path)
+    levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
+    rows = {name: _simulated(compiled, name) for name in levels}
+    machine = compiled.machine
+    pieces = _pieces(compiled, levels)
     if as_json:
-        print_json(
-            {"file": str(path), "machine": machine.name, "dtype": container.dtype.name, "clock_hz": machine.clock_hz, "levels": rows}
-        )
+        head = {"file": str(path), "machine": machine.name, "dtype": compiled.dtype.name, "clock_hz": machine.clock_hz}
+        print_json({**head, "pieces": pieces, "levels": rows})
         return
-    print(f"{path}: {machine.name}, {container.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
+    print(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
     columns = (
         "<level",
         "DDR share",
@@ -148,6 +148,9 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
             for name, row in rows.items()
         ],
     )
+    if len(pieces) > 1:
+        print("\npieces, which run one after the other; the time of the host between them is in no figure")
+        print_pieces(pieces)
     print("\nutilisation: share of the cycles in which the engine works, mean over cores")
     engines = [engine.name for engine in Engine]
     print_table(
@@ -155,20 +158,20 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
     )
 
 
-def _simulated(container: Container, level: str) -> dict[str, Any]:
-    """A level's variant at its own share of the bandwidth."""
-    machine, variant = container.machine, container.variant(level)
-    prepared = prepare(program(container, level), machine)
-    timing: Timing = simulate(prepared, machine, variant.share_units)
-    check_cycles(variant, timing.cycles)
+def _simulated(compiled: Compiled, level: str) -> dict[str, Any]:
+    """A level's variants at its own share of the bandwidth, one after the other."""
+    machine, share = compiled.machine, compiled.share_units(level)
+    prepared = compiled.prepared(level)
+    timing: Timing = simulate_all(prepared, machine, share)
+    check_cycles(compiled, level, timing.cycles)
     busy = timing.busy_cycles.sum(axis=0)
     return {
-        "ddr_share": variant.share_units / SHARE_UNIT,
-        "plan": variant.plan_digest,
-        "same_as": container.same_as(level),
+        "ddr_share": share / SHARE_UNIT,
+        "plan": compiled.plan(level),
+        "same_as": compiled.same_as(level),
         "cycles": timing.cycles,
         "latency_us": timing.cycles / machine.clock_hz * 1e6,
-        "program_bound_cycles": program_bound(prepared, machine, variant.share_units),
+        "program_bound_cycles": bound_of_all(prepared, machine, share),
         "instructions": timing.instructions,
         "ddr_read_bytes": timing.ddr_read_bytes,
         "ddr_write_bytes": timing.ddr_write_bytes,
@@ -176,30 +179,44 @@ def _simulated(container: Container, level: str) -> dict[str, Any]:
         "compute_cycles": timing.compute_cycles,
         "balance": finite(timing.balance),
         "engine_utilisation": {e.name.lower(): float(busy[e]) / max(1, timing.cycles * machine.cores) for e in Engine},
-        "variant_cycles": dict(variant.cycles),
+        "variant_cycles": compiled.cycles(level),
     }
 
 
-def check_cycles(variant: Variant, cycles: int) -> None:
-    """Raise `BadInputError` where a variant takes other cycles at its own level than its file says."""
-    said = variant.cycles[variant.level]
+def _pieces(compiled: Compiled, levels: Sequence[str]) -> list[dict[str, Any]]:
+    """Name, operators and cycles of every piece; the cycles are the file's, whose sums `_simulated` has checked."""
+    found = []
+    for piece in compiled.pieces:
+        names = [operator.name for operator in piece.container.operators]
+        cycles = {level: piece.container.variant(level).cycles[level] for level in levels}
+        ends = {"first_operator": names[0] if names else "", "last_operator": names[-1] if names else ""}
+        found.append({"piece": piece.name, "operators": len(names), **ends, "cycles": cycles})
+    return found
+
+
+def check_cycles(compiled: Compiled, level: str, cycles: int) -> None:
+    """Raise `BadInputError` where the variants of a level take other cycles there than their file says."""
+    said = compiled.cycles(level)[level]
     if cycles != said:
-        raise BadInputError(f"level {variant.level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
+        raise BadInputError(f"level {level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
 
 
 def disassemble(path: Path, level: str | None, core: int | None, out: Path | None) -> None:
     """`tilefarm disasm`."""
     if out is not None:
         check_out(out)
-    container = decode(read_container(path))
-    variant = container.variant(level if level is not None else container.levels[0])
-    if core is not None and not 0 <= core < len(variant.streams):
-        raise BadInputError(f"--core {core}: {container.machine.name} has cores 0..{len(variant.streams) - 1}")
+    compiled = read_compiled(path)
+    level = level if level is not None else compiled.levels[0]
+    machine = compiled.machine
+    if core is not None and not 0 <= core < machine.cores:
+        raise BadInputError(f"--core {core}: {machine.name} has cores 0..{machine.cores - 1}")
     parts = []
-    for at, code in enumerate(variant.streams):
-        if core in (None, at):
-            parts.append(f"# {container.machine.name} {container.dtype.name} level {variant.level} core {at}: {len(code)} instructions\n")
-            parts.append(print_program(code, numbers=True))
+    for piece, variant in zip(compiled.pieces, compiled.variants(level), strict=True):
+        whose = f"{piece.name} " if len(compiled.pieces) > 1 else ""
+        for at, code in enumerate(variant.streams):
+            if core in (None, at):
+                parts.append(f"# {machine.name} {compiled.dtype.name} level {level} {whose}core {at}: {len(code)} instructions\n")
+                parts.append(print_program(code, numbers=True))
     if out is not None:
         atomic_write(out, [part.encode() for part in parts])
     else:

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import breakdown, program_reuse
+from simulator.compiled import Compiled, read_compiled
 from simulator.contention import GENERATORS, Load, generate, read_trace
 from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
 from simulator.ddr import ContentionTrace
-from simulator.npu.container import Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
-from simulator.onnx_container import read_container
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.served_trace import served_trace
 from simulator.thresholds import Thresholds, choose_thresholds, one_pair
-from simulator.timeline import timeline
 from tuner.commands.text import finite, print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
 
@@ -47,7 +45,7 @@ class Contention:
 def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
     """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
     runs = _Runs(path, options)
-    machine, thresholds = runs.container.machine, runs.thresholds
+    machine, thresholds = runs.compiled.machine, runs.thresholds
 
     def row(served: Served) -> dict[str, Any]:
         return _row(served, runs.oracle, machine.clock_hz)
@@ -80,13 +78,13 @@ def trace_contended(path: Path, options: Contention, out: Path) -> None:
     served = runs.chosen()
     about = {
         "file": path.name,
-        "model": runs.container.model_digest,
+        "model": runs.compiled.model_digest,
         "trace": options.trace,
         "controller": options.controller,
         "level": runs.level,
         "switch_cycles": runs.runtime.switch_cycles,
     }
-    events = write_trace_file(out, served_trace(served, runs.trace, runs.container.machine, about))
+    events = write_trace_file(out, served_trace(served, runs.trace, runs.compiled.machine, about))
     who = options.controller if runs.level is None else f"static {runs.level}"
     print(
         f"{out}: {who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches, "
@@ -101,14 +99,14 @@ class _Runs:
     def __init__(self, path: Path, options: Contention) -> None:
         _check(options)
         self.options = options
-        self.container = decode(read_container(path))
+        self.compiled = read_compiled(path)
         if options.level is not None:
-            self.container.variant(options.level)
-        variants = prepared_variants(self.container)
-        self.response = measure_response(variants, share_grid(self.container.machine))
-        self.trace = trace_of(options.trace, self.container, self.response, options.inferences)
-        self.runtime = Runtime(variants, self.container.machine, options.switch_cycles)
-        self.thresholds = _thresholds(options, self.container, self.response) if options.controller == "threshold" else None
+            self.compiled.variants(options.level)
+        variants = prepared_variants(self.compiled)
+        self.response = measure_response(variants, share_grid(self.compiled.machine))
+        self.trace = trace_of(options.trace, self.compiled, self.response, options.inferences)
+        self.runtime = Runtime(variants, self.compiled.machine, options.switch_cycles)
+        self.thresholds = _thresholds(options, self.compiled, self.response) if options.controller == "threshold" else None
 
     def serve(self, rule: Rule[Any] | Oracle) -> Served:
         return self.runtime.serve(rule, self.trace, inferences=self.options.inferences)
@@ -131,7 +129,7 @@ class _Runs:
         """Which variant the static controller runs."""
         if self.options.controller != "static":
             return None
-        return self.best if self.options.level is None else self.container.same_as(self.options.level) or self.options.level
+        return self.best if self.options.level is None else self.compiled.same_as(self.options.level) or self.options.level
 
     def chosen(self) -> Served:
         """By the controller of the options."""
@@ -142,13 +140,13 @@ class _Runs:
         return self.serve(self.thresholds.rule if self.thresholds else EstimatorRule(self.response, self.runtime.switch_cycles))
 
 
-def trace_of(text: str, container: Container, response: Response, inferences: int) -> ContentionTrace:
+def trace_of(text: str, compiled: Compiled, response: Response, inferences: int) -> ContentionTrace:
     """A file, or `kind:seed`: between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
     kind, colon, seed = text.partition(":")
     if kind in GENERATORS and not (not colon and Path(text).is_file()):
         if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
             raise BadInputError(f"--trace {text}: expected {kind}:SEED with a seed of 0 or more")
-        return generate(kind, int(seed), load_of(container, response, inferences))
+        return generate(kind, int(seed), load_of(compiled, response, inferences))
     if not Path(text).is_file():
         raise BadInputError(
             f"--trace {text}: no such file; accepted: a CSV or .parquet file, or {', '.join(f'{k}:SEED' for k in GENERATORS)}"
@@ -156,9 +154,9 @@ def trace_of(text: str, container: Container, response: Response, inferences: in
     return read_trace(Path(text))
 
 
-def load_of(container: Container, response: Response, inferences: int) -> Load:
+def load_of(compiled: Compiled, response: Response, inferences: int) -> Load:
     """The load of a compiled file: its levels' shares; dwells count inferences of its longest variant at the heaviest level."""
-    shares = tuple(variant.share_units for variant in container.variants)
+    shares = tuple(compiled.share_units(level) for level in compiled.levels)
     return Load(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)
 
 
@@ -172,13 +170,11 @@ def _check(options: Contention) -> None:
         raise BadInputError(f"--level with --trace is for --controller static, not {options.controller}")
 
 
-def _thresholds(options: Contention, container: Container, response: Response) -> Thresholds:
+def _thresholds(options: Contention, compiled: Compiled, response: Response) -> Thresholds:
     slice_cycles = options.slice_cycles or 0
     if options.t_min is None or options.t_max is None:
         return choose_thresholds(response, slice_cycles=slice_cycles)
-    return one_pair(
-        response, [container.variant(name).share_units for name in response.variants], options.t_min, options.t_max, slice_cycles
-    )
+    return one_pair(response, [compiled.share_units(name) for name in response.variants], options.t_min, options.t_max, slice_cycles)
 
 
 def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
@@ -197,11 +193,10 @@ def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
 
 def _variant(runs: _Runs, v: int, name: str) -> dict[str, Any]:
     """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
-    container = runs.container
-    t = timeline(program(container, name), container.machine, container.variant(name).share_units)
-    reuse = program_reuse(breakdown(t, container.variant(name).segments, container.operators))
-    rho = {variant.level: finite(runs.runtime.steady(v, variant.share_units).balance) for variant in container.variants}
-    return {"levels": [level for level in container.levels if (container.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
+    compiled = runs.compiled
+    reuse = program_reuse(breakdown(compiled.timeline(name), compiled.segments(name), compiled.operators))
+    rho = {level: finite(runs.runtime.steady(v, compiled.share_units(level)).balance) for level in compiled.levels}
+    return {"levels": [level for level in compiled.levels if (compiled.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
 
 
 def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from tuner.commands.text import print_json, print_pairs, print_table
 # the end of a key -> the unit of its value
 _UNITS = (
     ("bytes_per_cycle", "B/cycle"),
+    ("bytes_per_s", "B/s"),
+    ("macs_per_s", "MAC/s"),
+    ("launch_us", "us"),
     ("_hz", "Hz"),
     ("_bytes", "B"),
     ("_cycles", "cycles"),
@@ -30,7 +33,7 @@ def machines(name: str | None, as_json: bool) -> None:
     """`tilefarm machines`: all presets, or every value of one."""
     if name is not None:
         machine = load_machine(name)
-        raw = machine.model_dump(mode="json")
+        raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
         if as_json:
             print_json({**raw, "digest": machine.digest, "macs_per_cycle": machine.macs_per_cycle})
             return
@@ -94,8 +97,9 @@ def show_plan(path: Path, as_json: bool) -> None:
         return
     print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
     print()
-    columns = ("segment", "<operators", "blocks", "prefetch", "<window", "<tilings")
-    print_table(columns, [(i, *_segment(segment)) for i, segment in enumerate(plan.segments)])
+    names = [[piece.name] for piece in plan.pieces for _ in range(piece.segments)] or [list[str]() for _ in plan.segments]
+    columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", "blocks", "prefetch", "<window", "<tilings")
+    print_table(columns, [(i, *piece, *_segment(s)) for i, (piece, s) in enumerate(zip(names, plan.segments, strict=True))])
 
 
 def _segment(segment: SegmentPlan) -> tuple[str, int, int, str, str]:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, SegmentPlan
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.derive.plan_diff import Change, PlanDiff, diff
 from compiler.schedule.blocks import cut
+from compiler.tile.channels import channel_parts, largest
 from compiler.tile.primitives import to_text
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from tuner.build import check_plan, open_source, read_plan
+from tuner.build import check_plan, open_source, plans_of_pieces, read_plan
 from tuner.commands.options import parse_shapes
 from tuner.commands.text import print_json
 from tuner.source import SOURCE, Source, read_source
@@ -25,9 +26,12 @@ def show_primitives(
 ) -> None:
     """`tilefarm plan show --primitives`: every operator of a plan as schedule primitives."""
     plan = read_plan(path)
-    unit = open_source(_source(path, plan, model, machine, shape_texts, random_weights)).unit
-    check_plan(unit, plan, str(path))
-    texts = [(index, name, text) for index, segment, start in _placed(plan) for name, text in _operators(unit, segment, start)]
+    opened = open_source(_source(path, plan, model, machine, shape_texts, random_weights))
+    texts, before = list[tuple[int, str, str]](), 0
+    for unit, part in zip(opened.units, plans_of_pieces(opened, plan, str(path)), strict=True):
+        check_plan(unit, part, str(path))
+        texts += [(before + i, name, text) for i, segment, start in _placed(part) for name, text in _operators(unit, segment, start)]
+        before += len(part.segments)
     if as_json:
         print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])
         return
@@ -61,8 +65,11 @@ def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
 
 
 def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
-    """(operator, primitives) on the segment's largest block."""
-    blocks = cut(unit, start, start + len(segment.operators), segment.blocks, segment.caching, len(segment.cores))
+    """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
+    stop = start + len(segment.operators)
+    parts = channel_parts(unit, start, stop, segment.channels)
+    unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
+    blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt)
     out = []
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
-from simulator.npu.container import Container, decode, program
-from simulator.onnx_container import read_container
-from simulator.timeline import Timeline, timeline
+from simulator.compiled import Compiled, read_compiled
+from simulator.npu.container import Operator
+from simulator.timeline import Timeline
 from simulator.trace import chrome_trace
 from tuner.commands.compiled import check_cycles
 from tuner.commands.text import print_json, print_table, ratio
@@ -19,42 +20,42 @@ from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
 def trace(path: Path, level: str | None, out: Path) -> None:
     """`tilefarm trace`."""
     check_trace_out(out)
-    container = decode(read_container(path))
-    level = level if level is not None else container.levels[0]
-    t = _run(container, level)
-    about = {"file": path.name, "level": level, "plan": container.variant(level).plan_digest, "model": container.model_digest}
-    events = write_trace_file(out, chrome_trace(t, [operator.name for operator in container.operators], about))
+    compiled = read_compiled(path)
+    level = level if level is not None else compiled.levels[0]
+    t = _run(compiled, level)
+    about = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
+    events = write_trace_file(out, chrome_trace(t, [operator.name for operator in compiled.operators], about))
     size = out.stat().st_size
     print(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events:,} events, {size:,} bytes")
     print(OPEN_IT)
 
 
-def _run(container: Container, level: str) -> Timeline:
-    variant = container.variant(level)
-    t = timeline(program(container, level), container.machine, variant.share_units)
-    check_cycles(variant, t.cycles)
+def _run(compiled: Compiled, level: str) -> Timeline:
+    t = compiled.timeline(level)
+    check_cycles(compiled, level, t.cycles)
     return t
 
 
 def segments(path: Path, level: str | None, as_json: bool) -> None:
     """`tilefarm simulate --segments`."""
-    container = decode(read_container(path))
-    levels = container.levels if level is None else (container.variant(level).level,)
-    runs = {name: _run(container, name) for name in levels}
-    rows = {name: breakdown(t, container.variant(name).segments, container.operators) for name, t in runs.items()}
-    machine = container.machine
+    compiled = read_compiled(path)
+    levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
+    runs = {name: _run(compiled, name) for name in levels}
+    operators = compiled.operators
+    rows = {name: breakdown(t, compiled.segments(name), operators) for name, t in runs.items()}
+    machine = compiled.machine
     if as_json:
         print_json(
             {
                 "file": str(path),
                 "machine": machine.name,
-                "dtype": container.dtype.name,
+                "dtype": compiled.dtype.name,
                 "clock_hz": machine.clock_hz,
                 "levels": {
                     name: {
                         "cycles": runs[name].cycles,
                         "reuse": asdict(program_reuse(found)),
-                        "segments": [_json(container, row) for row in found],
+                        "segments": [_json(operators, row) for row in found],
                     }
                     for name, found in rows.items()
                 },
@@ -63,8 +64,8 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
         return
     for i, (name, found) in enumerate(rows.items()):
         cycles = runs[name].cycles
-        print(f"{'' if i == 0 else chr(10)}{path}: {machine.name}, {container.dtype.name}, level {name}, {cycles:,} cycles")
-        print_table(_COLUMNS, [_cells(container, row, cycles) for row in found])
+        print(f"{'' if i == 0 else chr(10)}{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
+        print_table(_COLUMNS, [_cells(operators, row, cycles) for row in found])
         print(_reuse_line(program_reuse(found)))
 
 
@@ -74,9 +75,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _cells(container: Container, row: SegmentTime, cycles: int) -> tuple[object, ...]:
+def _cells(operators: Sequence[Operator], row: SegmentTime, cycles: int) -> tuple[object, ...]:
     traffic = row.ddr_read_bytes + row.ddr_write_bytes
-    first, last = (_name(container, number) for number in (row.first, row.last))
+    first, last = (_name(operators, number) for number in (row.first, row.last))
     return (
         row.segment,
         first if first == last else f"{first} .. {last}",
@@ -110,15 +111,15 @@ def _reuse_line(reuse: ProgramReuse) -> str:
     return "in all: " + ", ".join(parts)
 
 
-def _name(container: Container, number: int) -> str:
-    return container.operators[number].name if number < len(container.operators) else f"operator {number}"
+def _name(operators: Sequence[Operator], number: int) -> str:
+    return operators[number].name if number < len(operators) else f"operator {number}"
 
 
-def _json(container: Container, row: SegmentTime) -> dict[str, Any]:
+def _json(operators: Sequence[Operator], row: SegmentTime) -> dict[str, Any]:
     return {
         "segment": row.segment,
-        "first_operator": _name(container, row.first),
-        "last_operator": _name(container, row.last),
+        "first_operator": _name(operators, row.first),
+        "last_operator": _name(operators, row.last),
         "operators": row.operators,
         "blocks": row.blocks,
         "start_cycle": row.start,

@@ -36,6 +36,15 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
+    """A table of what runs in several pieces; nothing for one.  Their cycles add up to the model's; the host's time is in none."""
+    if len(pieces) < 2:
+        return
+    levels = list(pieces[0]["cycles"])
+    rows = [(p["piece"], p["operators"], p["first_operator"], p["last_operator"], *p["cycles"].values()) for p in pieces]
+    print_table(("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels)), rows)
+
+
 def print_json(value: Any) -> None:
     """One JSON value; no NaN."""
     print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))

@@ -56,7 +56,7 @@ def latency(run: RunView) -> go.Figure:
     response, us = run.response, 1e6 / run.machine.clock_hz
     share = np.array(response.grid) / SHARE_UNIT
     for i, name in enumerate(response.variants):
-        also = [level for level in run.levels if run.container.same_as(level) == name]
+        also = [level for level in run.levels if run.compiled.same_as(level) == name]
         drawn.add_scatter(
             x=share, y=response.cycles[i] * us, name=" = ".join([name, *also]), line={"color": color(i)},
             hovertemplate="%{x:.3f} of the bandwidth<br>%{y:,.1f} µs<extra>variant " + name + "</extra>",
@@ -68,7 +68,7 @@ def latency(run: RunView) -> go.Figure:
             text=[f"below {c.share:.3f}: {c.heavier} rather than {c.lighter}" for c in met], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
     for level in run.levels:
-        left = run.container.variant(level).share_units / SHARE_UNIT
+        left = run.compiled.share_units(level) / SHARE_UNIT
         drawn.add_vline(x=left, line={"color": MUTED, "dash": "dot", "width": 1})
         # on a logarithmic axis an annotation wants the logarithm, a line the value
         drawn.add_annotation(
@@ -189,7 +189,7 @@ def bandwidth(t: Timeline) -> go.Figure:
 
 def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs."""
-    dtype = run.container.dtype.name
+    dtype = run.compiled.dtype.name
     peak = float(t.machine.macs_per_cycle[dtype]) * t.cores
     left = t.machine.ddr.bytes_per_cycle * t.share_units / SHARE_UNIT
     points = [s for s in run.segments(level, t) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]

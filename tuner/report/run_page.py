@@ -88,7 +88,7 @@ def _crossings(run: RunView) -> str:
 
 
 def _distinct(run: RunView) -> list[str]:
-    return [level for level in run.levels if run.container.same_as(level) is None]
+    return [level for level in run.levels if run.compiled.same_as(level) is None]
 
 
 def _plan(run: RunView, level: str, figures: Figures) -> str:

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from tuner.report.style import MUTED, color, figure
 from tuner.report.view import RunView
+from tuner.served import best_so_far as so_far
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
@@ -19,7 +20,8 @@ def best_so_far(run: RunView, by_time: bool) -> go.Figure:
         rows = run.programs[run.programs["level"].astype("str") == level]
         if not len(rows):
             continue
-        best = rows["cycles"].cummin().to_numpy(np.float64)
+        rows = so_far(rows, run.served)
+        best = rows["cycles"].to_numpy(np.float64)
         x = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy() if by_time else np.arange(1, len(rows) + 1)
         keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
         keep = np.unique([*keep, len(best) - 1])

@@ -9,19 +9,20 @@ from typing import Any
 import pandas as pd
 
 from simulator.breakdown import SegmentTime, breakdown
-from simulator.npu.container import Container, decode, program
+from simulator.compiled import Compiled, compiled_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from simulator.onnx_container import find_container, read_container
+from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
-from simulator.timeline import Timeline, timeline
+from simulator.timeline import Timeline
 from tuner.log import read_log
 from tuner.place import Folder, Place
 from tuner.runfolder import read_json
 from tuner.runs import open_run
+from tuner.served import copies, search_folders
 
 _LOG_COLUMNS = [
-    "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
+    "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
 ]  # fmt: skip
 
 
@@ -34,7 +35,7 @@ class RunView:
     config: str
     history: list[dict[str, Any]]
     log: pd.DataFrame
-    container: Container
+    compiled: Compiled
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -42,28 +43,34 @@ class RunView:
 
     @property
     def machine(self) -> Machine:
-        return self.container.machine
+        return self.compiled.machine
 
     @cached_property
     def programs(self) -> pd.DataFrame:
         """Rows of whole programs that ran, in the order in which they were asked for."""
         rows = self.log[(self.log["kind"] == "program") & (self.log["status"] == "ok")]
-        return rows.sort_values(["seq", "level"], kind="stable")
+        order = {run: i for i, run in enumerate(self.served)}  # searches of pieces come one after the other
+        rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
+        return rows.sort_values(["search", "seq", "level"], kind="stable")
+
+    @cached_property
+    def served(self) -> dict[str, int]:
+        """See `tuner.pieces.copies`."""
+        return copies(self.path)
 
     @cached_property
     def response(self) -> Response:
         """Cycles of every distinct variant over shares of the DDR bandwidth."""
-        return measure_response(prepared_variants(self.container), share_grid(self.machine))
+        return measure_response(prepared_variants(self.compiled), share_grid(self.machine))
 
     def timeline(self, level: str) -> Timeline:
-        variant = self.container.variant(level)
-        return timeline(program(self.container, level), self.machine, variant.share_units)
+        return self.compiled.timeline(level)
 
     def segments(self, level: str, t: Timeline) -> tuple[SegmentTime, ...]:
-        return breakdown(t, self.container.variant(level).segments, self.container.operators)
+        return breakdown(t, self.compiled.segments(level), self.compiled.operators)
 
     def operator(self, number: int) -> str:
-        operators = self.container.operators
+        operators = self.compiled.operators
         return operators[number].name if number < len(operators) else f"operator {number}"
 
     def operators(self, first: int, last: int) -> str:
@@ -76,18 +83,15 @@ def open_view(path: Folder) -> RunView:
     run = open_run(path)
     if run.summary is None:
         raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")
-    history = path / "models" / "history.json"
+    models = path / "models"
+    histories = [(models / name if name else models) / "history.json" for name in search_folders(path)]
+    best = path / "best.onnx"
+    view = memoryview(best.read_bytes()) if isinstance(best, Place) else read_file(best)
     return RunView(
         path,
         run.summary,
         (path / "config.yaml").read_text(encoding="utf-8"),
-        read_json(history) if history.is_file() else [],
+        [row for history in histories if history.is_file() for row in read_json(history)],
         read_log(path)[_LOG_COLUMNS],
-        decode(_container(path / "best.onnx")),
+        compiled_of(view, str(path / "best.onnx"), None if isinstance(path, Place) else path),
     )
-
-
-def _container(path: Folder) -> bytes:
-    if isinstance(path, Place):
-        return find_container(memoryview(path.read_bytes()), str(path))
-    return read_container(path)

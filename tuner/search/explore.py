@@ -6,18 +6,21 @@ import numpy as np
 
 from compiler.derive.gene import Gene, Genome, block_counts, whole_or, widths
 from compiler.derive.moves import MOVES, Move, on_random_cores, thin_operators
+from compiler.tile.channels import can_split
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 
-_OWN = ("change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores")
+_OWN = (
+    "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
+)  # fmt: skip
 
 
 def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
     caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: the
-    same in the first block counts that give each of them work.
+    same in the first block counts that give each of them work, and with channels split where they can be.
     """
     genes = []
     for length in (1, 2, 3):
@@ -26,9 +29,13 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
             for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
                 genes += _with_halos(Gene(start, start + length, blocks), caching)
             for width in widths(unit)[1:]:
+                wide = Gene(start, start + length, cores=tuple(range(width)))
                 enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
                 for blocks in enough[:4] if length == 1 else enough[:3:2]:
-                    genes += _with_halos(Gene(start, start + length, blocks, cores=tuple(range(width))), caching)
+                    genes += _with_halos(wide._replace(blocks=blocks), caching)
+                if can_split(unit, start, start + length, width):
+                    for blocks in counts[:4:2] if length == 1 else counts[:1]:
+                        genes += _with_halos(wide._replace(blocks=blocks, split="channels"), caching)
     return unknown(table, genes)
 
 

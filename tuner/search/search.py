@@ -82,6 +82,7 @@ class Search:
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
             ("change_cores", several),
+            ("change_split", several),
         )
         off = {name for name, on in moves if not on}
         if config.search.moves is not None:
@@ -345,7 +346,7 @@ class Search:
             gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
-        return gene if self.config.use.cores else gene._replace(cores=(0,))
+        return gene if self.config.use.cores else gene._replace(cores=(0,), split="rows")
 
     def _repaired(self, measure: Measure, genomes: list[Genome]) -> list[Genome | None]:
         """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""

@@ -121,9 +121,10 @@ def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
     assert isinstance(wide, Plan)
     one = realise_all(u, genome)
     assert isinstance(one, Plan)
-    assert all(mine in either for mine, *either in zip(plan.segments, one.segments, wide.segments, strict=True)), (
-        "one of two cores, or both"
-    )
+    apart = realise_all(u, spread(u, tuple(gene._replace(split="channels") for gene in genome)))
+    assert isinstance(apart, Plan)
+    for mine, *either in zip(plan.segments, one.segments, wide.segments, apart.segments, strict=True):
+        assert mine in either, "one of two cores, or both, with some rows or some channels each"
     assert parse_plan(plan.to_json()) == plan
     assert not isinstance(Compiler(u).compile(plan), Infeasible)
 

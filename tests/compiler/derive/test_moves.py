@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, realise, whole_or, working_cores
+from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, realise, splits, whole_or, working_cores
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.features import FEATURES, raw_features, scaled
@@ -46,6 +46,7 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert set(gene.cores) <= set(range(u.machine.cores))
         assert gene.cores
         assert list(gene.cores) == sorted(set(gene.cores))
+        assert gene.split in splits(u, gene, len(gene.cores)), "and rows on one core"
 
 
 def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
@@ -107,13 +108,23 @@ def only(*names: str) -> Callable[[Genome, Genome], bool]:
 
 def fewer_blocks_leave_cores_idle(before: Genome, after: Genome) -> bool:
     a, b = one_gene(before, after)
-    return a._replace(blocks=b.blocks, cores=a.cores[: b.blocks]) == b != a
+    cores = a.cores if a.split == "channels" else a.cores[: b.blocks]
+    return a._replace(blocks=b.blocks, cores=cores) == b != a
 
 
 def other_cores(before: Genome, after: Genome) -> bool:
-    """As many others, or more or fewer; blocks only where there would be too few."""
+    """As many others, or more or fewer; blocks only where there would be too few, channels where there are no more."""
     a, b = one_gene(before, after)
-    return a._replace(blocks=b.blocks, cores=b.cores) == b and a.cores != b.cores and (b.blocks == a.blocks or len(b.cores) > a.blocks)
+    if a.split != b.split and len(b.cores) > 1:
+        assert b.split == "rows" or len(b.cores) > a.blocks
+    same = a._replace(blocks=b.blocks, cores=b.cores, split=b.split) == b
+    return same and a.cores != b.cores and (b.blocks == a.blocks or len(b.cores) > a.blocks)
+
+
+def the_other_way(before: Genome, after: Genome) -> bool:
+    """On the same cores, or from one to several."""
+    a, b = one_gene(before, after)
+    return a._replace(split=b.split, cores=b.cores) == b and a.split != b.split and (a.cores == b.cores or len(a.cores) == 1)
 
 
 def stops(genome: Genome) -> set[int]:
@@ -137,6 +148,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),
     "change_tiling": only("choices"),
     "change_cores": other_cores,
+    "change_split": the_other_way,
 }
 
 

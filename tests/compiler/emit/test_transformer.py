@@ -78,7 +78,7 @@ def test_mask_at_run_time(dtype: DataType) -> None:
     """Token numbers are looked up by the host; all else, a mask of the tokens that count included, is the NPU's."""
     _, part = lower_partition(seed_weights(prepare(build("bert_base-small,lookup=1")), 0))
     assert [node.op_type for node in part.host] == ["Gather"]
-    case = make_case(prepare(part.npu), EDGE, dtype)
+    case = make_case(prepare(part.pieces[0].npu), EDGE, dtype)
     rng = np.random.default_rng(0)
     case.feeds["attention_mask"][...] = rng.integers(0, 2, case.feeds["attention_mask"].shape)
     case.feeds["attention_mask"][..., 0] = 1

@@ -25,13 +25,13 @@ def parted(model: ModelProto) -> Partition:
 def test_what_stays_with_the_host(name: str) -> None:
     case = PARTIAL[name]
     model = prepare(partial_model(name))
-    graph, part = lower_partition(model)
+    (graph,), part = lower_partition(model)
     assert tuple(node.op_type for node in part.host if node.refused) == case.refused
     assert sorted(node.op_type for node in part.host if not node.refused) == sorted(case.others)
     assert sum(node.macs for node in part.host) == case.macs
-    assert model_macs(part.npu) == model_macs(model) - case.macs
-    onnx.checker.check_model(part.npu, full_check=True)
-    assert {port.onnx_name for port in graph.outputs} == {item.name for item in part.npu.graph.output}
+    assert model_macs(part.pieces[0].npu) == model_macs(model) - case.macs
+    onnx.checker.check_model(part.pieces[0].npu, full_check=True)
+    assert {port.onnx_name for port in graph.outputs} == {item.name for item in part.pieces[0].npu.graph.output}
     assert part.model is model
 
 
@@ -52,10 +52,10 @@ def test_it_is_convex_and_nothing_heavier_is(name: str) -> None:
     def convex(some: set[int]) -> bool:
         return not any(b in behind[x] for a in some for x in behind[a] - some for b in some)
 
-    assert convex(set(part.inside))
-    assert not refused & part.inside
+    assert convex(set(part.pieces[0].inside))
+    assert not refused & part.pieces[0].inside
     macs = [node_macs(node, shapes) for node in nodes]
-    mine = sum(macs[i] for i in part.inside)
+    mine = sum(macs[i] for i in part.pieces[0].inside)
     for start in range(len(nodes)):
         for stop in range(start + 1, len(nodes) + 1):
             some = set(range(start, stop)) - refused
@@ -65,17 +65,17 @@ def test_it_is_convex_and_nothing_heavier_is(name: str) -> None:
 
 def test_a_model_that_is_supported_is_one_partition() -> None:
     model = prepare(small_model("conv_chain"))
-    graph, part = lower_partition(model)
-    assert part.npu is part.model is model
+    (graph,), part = lower_partition(model)
+    assert part.pieces[0].npu is part.model is model
     assert part.host == ()
-    assert len(part.inside) == len(model.graph.node)
-    assert lower_partition(model)[0].digest == graph.digest
+    assert len(part.pieces[0].inside) == len(model.graph.node)
+    assert lower_partition(model)[0][0].digest == graph.digest
 
 
 def test_the_digest_covers_the_nodes_of_the_host() -> None:
     def built(op: str) -> str:
         b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
-        return lower_partition(prepare(b.model(b.node(op, [b.conv("x", 16)]))))[0].digest
+        return lower_partition(prepare(b.model(b.node(op, [b.conv("x", 16)]))))[0][0].digest
 
     assert built("Sin") == built("Sin") != built("Cos")
 
@@ -108,7 +108,7 @@ def test_what_is_refused_only_for_how_its_input_lies_is_translated_again_at_the_
     """Rows first, then a convolution: the Transpose is a view on the NPU that the convolution cannot read; the host's tensor it can."""
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     turned = b.node("Transpose", [b.node("Sin", [b.node("Transpose", [b.conv("x", 16)], perm=[0, 2, 3, 1])])], perm=[0, 3, 1, 2])
-    graph, part = lower_partition(prepare(b.model(b.conv(b.conv(turned, 16), 16))))
+    (graph,), part = lower_partition(prepare(b.model(b.conv(b.conv(turned, 16), 16))))
     assert sum(isinstance(op, Conv) for op in graph.operators) == 2
     refused = [node for node in part.host if node.refused]
     assert [node.op_type for node in refused] == ["Sin", "Transpose"]
@@ -117,8 +117,8 @@ def test_what_is_refused_only_for_how_its_input_lies_is_translated_again_at_the_
 
 def test_computed_constants_go_along_as_initialisers() -> None:
     part = parted(partial_model("computed_shape"))
-    assert {node.op_type for node in part.npu.graph.node} <= {"Conv", "Reshape", "Gemm"}
-    names = {item.name for item in part.npu.graph.initializer}
-    (reshape,) = (node for node in part.npu.graph.node if node.op_type == "Reshape")
+    assert {node.op_type for node in part.pieces[0].npu.graph.node} <= {"Conv", "Reshape", "Gemm"}
+    names = {item.name for item in part.pieces[0].npu.graph.initializer}
+    (reshape,) = (node for node in part.pieces[0].npu.graph.node if node.op_type == "Reshape")
     assert reshape.input[1] in names
     assert reshape.input[1] not in {name for node in part.model.graph.node for name in node.output}

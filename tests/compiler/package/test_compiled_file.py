@@ -61,7 +61,7 @@ def container(case) -> Container:
 
 def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(case.model), encode(container), path)
+    write_onnx(whole(case.model), [encode(container)], path)
     np.savez(tmp_path / "x.npz", **case.feeds)
     here = Path(__file__).resolve().parents[3]
     done = subprocess.run(

@@ -91,7 +91,7 @@ def run_stock(model: ModelProto | str, feeds: dict[str, np.ndarray]) -> list[np.
 def test_function_style_is_a_model_for_everybody(model, container, tmp_path):
     before = model.SerializeToString(deterministic=True)
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), container, path)
+    write_onnx(whole(model), [container], path)
     assert model.SerializeToString(deterministic=True) == before
 
     onnx.checker.check_model(str(path), full_check=True)
@@ -108,19 +108,19 @@ def test_function_style_is_a_model_for_everybody(model, container, tmp_path):
 
 def test_the_file_is_the_same_every_time(model, container, tmp_path):
     for name in ("a", "b"):
-        write_onnx(whole(model), container, tmp_path / name)
+        write_onnx(whole(model), [container], tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_another_parser_and_writer_keeps_the_container(model, container, tmp_path):
-    write_onnx(whole(model), container, tmp_path / "out.onnx")
+    write_onnx(whole(model), [container], tmp_path / "out.onnx")
     onnx.save(onnx.load(tmp_path / "out.onnx"), tmp_path / "again.onnx")
     assert read_container(tmp_path / "again.onnx") == container
 
 
 def test_the_session_takes_file_and_bytes(model, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), container, path)
+    write_onnx(whole(model), [container], path)
     for source in (path, str(path), path.read_bytes(), container):
         assert InferenceSession(source).get_inputs()[0].shape == [1, 3, 8, 8]
 
@@ -128,7 +128,7 @@ def test_the_session_takes_file_and_bytes(model, container, tmp_path):
 def test_a_weight_that_is_also_an_input_stays_a_weight(container, tmp_path):
     model = small_model()
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]))
-    write_onnx(whole(model), container, tmp_path / "out.onnx")
+    write_onnx(whole(model), [container], tmp_path / "out.onnx")
     onnx.checker.check_model(str(tmp_path / "out.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])
     assert [port.name for port in session.get_inputs()] == ["x"]
@@ -136,7 +136,7 @@ def test_a_weight_that_is_also_an_input_stays_a_weight(container, tmp_path):
 
 def test_epcontext_style_has_what_its_readers_look_for(model, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), container, path, style="epcontext")
+    write_onnx(whole(model), [container], path, style="epcontext")
     onnx.checker.check_model(str(path), full_check=True)
     (node,) = onnx.load(path).graph.node
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -161,7 +161,7 @@ def test_the_light_networks_stay_what_they_are(path, tmp_path):
     model = onnx.load(path)
     container = container_for(model)
     out = tmp_path / "out.onnx"
-    write_onnx(whole(model), container, out)
+    write_onnx(whole(model), [container], out)
     onnx.checker.check_model(str(out), full_check=True)
     assert read_container(out) == container
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -175,21 +175,21 @@ def test_the_light_networks_stay_what_they_are(path, tmp_path):
 
 
 def test_compiling_twice_is_refused(model, container, tmp_path):
-    write_onnx(whole(model), container, tmp_path / "out.onnx")
+    write_onnx(whole(model), [container], tmp_path / "out.onnx")
     with pytest.raises(UnsupportedError, match="compiled already"):
-        write_onnx(whole(onnx.load(tmp_path / "out.onnx")), container, tmp_path / "again.onnx")
+        write_onnx(whole(onnx.load(tmp_path / "out.onnx")), [container], tmp_path / "again.onnx")
 
 
 def test_a_container_of_another_model_is_refused(container, tmp_path):
     model = small_model()
     model.graph.input[0].name = "other"
     with pytest.raises(BadInputError, match=r"its inputs are \['x'\], the model's are \['other'\]"):
-        write_onnx(whole(model), container, tmp_path / "out.onnx")
+        write_onnx(whole(model), [container], tmp_path / "out.onnx")
 
 
 def test_a_damaged_container_is_never_written(model, container, tmp_path):
     with pytest.raises(ContainerError):
-        write_onnx(whole(model), container[:-1], tmp_path / "out.onnx")
+        write_onnx(whole(model), [container[:-1]], tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -197,7 +197,7 @@ def test_what_holds_no_container_is_refused(model, container, tmp_path):
     (tmp_path / "plain.onnx").write_bytes(model.SerializeToString())
     (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "text.onnx").write_bytes(b"not a model at all, just a line of text\n")
-    write_onnx(whole(model), container, tmp_path / "one.onnx")
+    write_onnx(whole(model), [container], tmp_path / "one.onnx")
     data = (tmp_path / "one.onnx").read_bytes()
     (tmp_path / "two.onnx").write_bytes(data + data)  # protobuf merges messages: a model with both nodes
     (tmp_path / "cut.onnx").write_bytes(data[: len(data) // 2])
@@ -236,7 +236,7 @@ def test_arbitrary_damage_to_the_file_raises_nothing_but_bad_input(model_bytes, 
 @pytest.fixture(scope="module")
 def model_bytes(model, container, tmp_path_factory) -> bytes:
     path = tmp_path_factory.mktemp("model") / "out.onnx"
-    write_onnx(whole(model), container, path)
+    write_onnx(whole(model), [container], path)
     return path.read_bytes()
 
 

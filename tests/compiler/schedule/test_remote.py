@@ -17,7 +17,7 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
-from tests.models import small_model
+from tests.models import Builder, small_model
 
 MTE2, MTE3 = int(Engine.MTE2), int(Engine.MTE3)
 
@@ -149,3 +149,19 @@ def test_a_gene_names_cores_and_its_task_only_how_many() -> None:
     assert structures.key(Gene(0, 1, 4, cores=(0, 1))) == structures.key(Gene(0, 1, 4, cores=(3, 2)))
     assert structures.key(Gene(0, 1, 4, cores=(0, 1))) != structures.key(Gene(0, 1, 4, cores=(0, 1, 2)))
     assert structures.key(Gene(0, 1, 2, cores=(0, 1, 2))) == structures.key(Gene(0, 1, 2, cores=(3, 1)))
+
+
+def test_rows_and_channels_of_neighbours_do_not_wait_for_each_other() -> None:
+    """Maps of 7x7: what one core stores and what the other reads lie within a few hundred bytes, and are told apart."""
+    b = Builder(np.random.default_rng(0), (1, 32, 7, 7))
+    x = "x"
+    for _ in range(3):
+        x = b.conv(x, 32, (1, 1), pads=(0, 0, 0, 0))
+    case = make_case(b.model(x), machine(2), DataType.float16)
+    rows = compiled(case, tuple(Gene(k, k + 1, 2, cores=(0, 1)) for k in range(3)))
+    assert all(len(stream) for stream in rows.streams)
+    assert crossing(rows) == {}, "a row is read by the core that made it"
+    channels = compiled(case, tuple(Gene(k, k + 1, cores=(0, 1), split="channels") for k in range(3)))
+    assert {key[1::2] for key in crossing(channels)} == {(MTE3, MTE2)}, "every core reads all channels"
+    check_program(case, rows)
+    check_program(case, channels)

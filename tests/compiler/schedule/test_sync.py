@@ -105,7 +105,7 @@ def test_flags_and_order_are_all_that_is_added() -> None:
     assert isinstance(parts, list)
     sequential = np.concatenate([part.lowered.code for part in parts])
     before = sequential.copy()
-    synchroniser = Synchroniser(case.unit.machine, case.unit.memory)
+    synchroniser = Synchroniser(case.unit)
     schedule = synchroniser.schedule([synchroniser.footprints.of(sequential)], [0])
     (stream,) = synchroniser.write(schedule, [sequential], [0])
     assert (sequential == before).all()

@@ -1,0 +1,147 @@
+"""A compiled model as it runs: its pieces, one after the other.
+
+A model that the NPU supports as a whole is one piece.  Where the host runs nodes between them there are several, each a container of its
+own; an inference runs all of them with the variants of one level.  What the host takes between them is not simulated: cycles, bytes and
+instructions of the model are sums over its pieces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from simulator.npu.container import Container, Operator, Segment, Variant, decode, program
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, Machine
+from simulator.npu.program import Program
+from simulator.onnx_container import find_containers, read_file
+from simulator.timeline import Timeline, in_sequence, timeline
+from simulator.timing import Prepared, prepare
+
+
+class CompiledPiece(NamedTuple):
+    """name: of its node."""
+
+    name: str
+    container: Container
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """At least one piece; all are of one model, for one machine, and have the same levels.  Raises `BadInputError` where they are not."""
+
+    pieces: tuple[CompiledPiece, ...]
+
+    def __post_init__(self) -> None:
+        first = self.pieces[0]
+        for other in self.pieces[1:]:
+            mine, theirs = _common(first.container), _common(other.container)
+            for what, value in mine.items():
+                if theirs[what] != value:
+                    raise BadInputError(f"{other.name}: its {what} is {theirs[what]}, that of {first.name} {value}; compile it again")
+
+    @staticmethod
+    def of(container: Container, name: str = "Partition0") -> Compiled:
+        """A container alone."""
+        return Compiled((CompiledPiece(name, container),))
+
+    @property
+    def _first(self) -> Container:
+        return self.pieces[0].container
+
+    @property
+    def machine(self) -> Machine:
+        return self._first.machine
+
+    @property
+    def dtype(self) -> DataType:
+        return self._first.dtype
+
+    @property
+    def model_digest(self) -> str:
+        return self._first.model_digest
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Level names in the order of the table, the first one the default."""
+        return self._first.levels
+
+    def variants(self, level: str) -> tuple[Variant, ...]:
+        """Of every piece.  Raises `BadInputError` naming the levels that exist."""
+        return tuple(piece.container.variant(level) for piece in self.pieces)
+
+    def share_units(self, level: str) -> int:
+        """DDR share of a level in 1/65536."""
+        return self._first.variant(level).share_units
+
+    def plan(self, level: str) -> str:
+        """Digest of the level's plan, which is of all pieces."""
+        return self._first.variant(level).plan_digest
+
+    def cycles(self, level: str) -> dict[str, int]:
+        """What the level's variants take at every level, as the file says."""
+        variants = self.variants(level)
+        return {at: sum(variant.cycles[at] for variant in variants) for at in variants[0].cycles}
+
+    def same_as(self, level: str) -> str | None:
+        """The first level whose programs are all the same, where it is an earlier one; else None."""
+        mine = [stream.digest for stream in self.programs(level)]
+        for other in self.levels[: self.levels.index(level)]:
+            if [stream.digest for stream in self.programs(other)] == mine:
+                return other
+        return None
+
+    def programs(self, level: str) -> tuple[Program, ...]:
+        """Of every piece, in order."""
+        return tuple(program(piece.container, level) for piece in self.pieces)
+
+    def prepared(self, level: str) -> tuple[Prepared, ...]:
+        """The same, ready to be timed."""
+        return tuple(prepare(stream, self.machine) for stream in self.programs(level))
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Those of the first piece, then those of the second, ...: as `timeline` numbers them."""
+        return tuple(operator for piece in self.pieces for operator in piece.container.operators)
+
+    def segments(self, level: str) -> tuple[Segment, ...]:
+        """The same for segments; () where a piece says nothing of its own."""
+        found = [variant.segments for variant in self.variants(level)]
+        return tuple(segment for each in found for segment in each) if all(found) else ()
+
+    def timeline(self, level: str) -> Timeline:
+        """The level's variants at its own share, piece after piece."""
+        share = self.share_units(level)
+        runs = [timeline(stream, self.machine, share) for stream in self.programs(level)]
+        tables = [(v.segments, p.container.operators) for v, p in zip(self.variants(level), self.pieces, strict=True)]
+        numbered = [(int(run.segment.max(initial=-1)) + 1, int(run.operator.max(initial=-1)) + 1) for run in runs]
+        return in_sequence(runs, [(len(s) or n, len(o) or m) for (s, o), (n, m) in zip(tables, numbered, strict=True)])
+
+
+def _common(container: Container) -> dict[str, object]:
+    return {
+        "model": container.model_digest,
+        "machine": container.machine.digest,
+        "data type": container.dtype.name,
+        "levels": tuple((v.level, v.share_units, tuple(v.cycles)) for v in container.variants),
+    }
+
+
+def compiled_of(view: memoryview, where: str, folder: Path | None = None) -> Compiled:
+    """The compiled model in the bytes of an ONNX file; `where` names them in errors.  Raises `BadInputError`."""
+    return Compiled(_decoded(find_containers(view, where, folder)))
+
+
+def read_compiled(path: str | os.PathLike[str]) -> Compiled:
+    """The compiled model in an ONNX file.
+
+    Raises `BadInputError` for a file that cannot be read, is no ONNX model, holds no container, or a damaged one.
+    """
+    return compiled_of(read_file(path), str(path), Path(path).parent)
+
+
+def _decoded(found: Sequence[tuple[str, bytes]]) -> tuple[CompiledPiece, ...]:
+    return tuple(CompiledPiece(name, decode(data)) for name, data in found)

@@ -1,0 +1,38 @@
+"""Programs that run one after the other, as the pieces of a model do: what they take together.
+
+Each begins with empty engines when the one before it has ended, so cycles, bytes and counters add up, and so do bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.npu.machine import Machine
+from simulator.timing import Prepared, Timing, program_bound, simulate
+
+
+def in_all(timings: Sequence[Timing]) -> Timing:
+    """The sum; nothing is recorded in it.  A single one is itself."""
+    first, *others = timings
+    if not others:
+        return first
+    return Timing(
+        sum(t.cycles for t in timings),
+        first.busy_cycles + sum(t.busy_cycles for t in others),
+        sum(t.ddr_read_bytes for t in timings),
+        sum(t.ddr_write_bytes for t in timings),
+        sum(t.bus_units for t in timings),
+        sum(t.load_store_cycles for t in timings),
+        sum(t.compute_cycles for t in timings),
+        sum(t.instructions for t in timings),
+    )
+
+
+def simulate_all(programs: Sequence[Prepared], machine: Machine, share_units: int) -> Timing:
+    """`timing.simulate` of programs one after the other."""
+    return in_all([simulate(p, machine, share_units) for p in programs])
+
+
+def bound_of_all(programs: Sequence[Prepared], machine: Machine, share_units: int) -> int:
+    """Cycles below which they cannot come: `timing.program_bound`, summed."""
+    return sum(program_bound(p, machine, share_units) for p in programs)

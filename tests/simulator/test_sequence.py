@@ -1,0 +1,140 @@
+"""Programs one after the other: their times, their timelines and what the runtime makes of them are those of each, in order."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from simulator.compiled import Compiled, CompiledPiece
+from simulator.ddr import ContentionTrace
+from simulator.npu import isa
+from simulator.npu.container import Container, Operator, Segment, Variant
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import SHARE_UNIT, Machine, load_machine
+from simulator.npu.program import Program
+from simulator.occupancy import ddr_use
+from simulator.runtime import Runtime
+from simulator.sequence import bound_of_all, in_all, simulate_all
+from simulator.timeline import Timeline, in_sequence, stalls, timeline
+from simulator.timing import prepare, program_bound, simulate, simulate_trace
+from simulator.trace import chrome_trace
+from tests.programs import memory_map, random_program
+
+EDGE = load_machine("edge")
+TWO = load_machine("ascend310")
+HALF = SHARE_UNIT // 2
+COUNTS = [(3, 2), (1, 1), (2, 5)]  # segments and operators that each program numbers
+
+
+def programs(machine: Machine) -> list[Program]:
+    return [random_program(machine, seed, 120) for seed in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module", params=[EDGE, TWO], ids=lambda machine: machine.name)
+def runs(request: pytest.FixtureRequest) -> list[Timeline]:
+    return [timeline(p, request.param, HALF) for p in programs(request.param)]
+
+
+def test_times_add_up() -> None:
+    prepared = [prepare(p, EDGE) for p in programs(EDGE)]
+    each = [simulate(p, EDGE, HALF) for p in prepared]
+    whole = simulate_all(prepared, EDGE, HALF)
+    for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes", "bus_units", "load_store_cycles", "compute_cycles", "instructions"):
+        assert getattr(whole, name) == sum(getattr(t, name) for t in each)
+    np.testing.assert_array_equal(whole.busy_cycles, sum(t.busy_cycles for t in each))
+    assert bound_of_all(prepared, EDGE, HALF) == sum(program_bound(p, EDGE, HALF) for p in prepared) <= whole.cycles
+    assert in_all(each[:1]) is each[0]
+
+
+def test_a_timeline_has_every_instruction_where_its_program_had_it(runs: list[Timeline]) -> None:
+    t = in_sequence(runs, COUNTS)
+    assert t.cycles == sum(run.cycles for run in runs)
+    begin, segments, operators, seen = 0, 0, 0, np.zeros(len(t.code), bool)
+    for run, part, (more_segments, more_operators) in zip(runs, t.parts, COUNTS, strict=True):
+        rows = part.rows
+        assert not seen[rows].any()
+        seen[rows] = True
+        np.testing.assert_array_equal(t.start[rows], run.start + begin)
+        np.testing.assert_array_equal(t.end[rows], run.end + begin)
+        np.testing.assert_array_equal(t.core[rows], run.core)
+        np.testing.assert_array_equal(t.segment[rows], run.segment + segments)
+        np.testing.assert_array_equal(t.operator[rows], run.operator + operators)
+        rest = [word for word in range(isa.WORDS) if word != isa.TAG]
+        np.testing.assert_array_equal(t.code[rows][:, rest], run.code[:, rest])
+        begin, segments, operators = begin + run.cycles, segments + more_segments, operators + more_operators
+    assert seen.all()
+    for core in range(t.cores):  # rows of a core stand together, in the order of the programs
+        rows = slice(int(t.stream_start[core]), int(t.stream_start[core + 1]))
+        assert (t.core[rows] == core).all()
+    assert in_sequence(runs[:1], COUNTS[:1]) is runs[0]
+
+
+def test_stalls_are_those_of_every_program(runs: list[Timeline]) -> None:
+    t = in_sequence(runs, COUNTS)
+    mine, begin, found = stalls(t), 0, 0
+    for run, part in zip(runs, t.parts, strict=True):
+        theirs = stalls(run)
+        at = (mine.start >= begin) & (mine.end <= begin + run.cycles)
+        order, other = (np.lexsort((s.row, s.start, s.engine, s.core)) for s in (theirs, _some(mine, at)))
+        np.testing.assert_array_equal(part.rows[theirs.row][order], mine.row[at][other])
+        np.testing.assert_array_equal(theirs.start[order] + begin, mine.start[at][other])
+        np.testing.assert_array_equal(theirs.cause[order], mine.cause[at][other])
+        sources = np.where(theirs.source_row >= 0, part.rows[theirs.source_row], -1)
+        np.testing.assert_array_equal(sources[order], mine.source_row[at][other])
+        begin, found = begin + run.cycles, found + int(at.sum())
+    assert found == len(mine)
+
+
+def _some(s, mask):  # type: ignore[no-untyped-def]
+    return type(s)(*(getattr(s, name)[mask] for name in s.__dataclass_fields__))
+
+
+def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) -> None:
+    t = in_sequence(runs, COUNTS)
+    names = [f"op{i}" for i in range(8)]
+    events = json.loads(b"".join(chrome_trace(t, names)))["traceEvents"]
+    work = [e for e in events if e["ph"] == "X" and e["cat"] not in ("stall", "SCALAR")]
+    assert len(work) == int((t.work & (t.engine < 6)).sum())
+    assert max(e["args"]["start_cycle"] + e["args"]["cycles"] for e in work) <= t.cycles
+    assert float(ddr_use(t).read.value.max()) > 0
+
+
+def test_an_inference_of_several_programs_meets_the_load_at_its_own_time() -> None:
+    prepared = tuple(prepare(p, EDGE) for p in programs(EDGE))
+    runtime = Runtime({"only": prepared}, EDGE)
+    first = simulate(prepared[0], EDGE, SHARE_UNIT).cycles
+    load = ContentionTrace.of([(0, SHARE_UNIT), (first + 7, SHARE_UNIT // 4)])
+    rest, now = [], first
+    for p in prepared[1:]:
+        rest.append(simulate_trace(p, EDGE, load.after(now)).cycles)
+        now += rest[-1]
+    assert runtime.inference(0, load, 0).cycles == first + sum(rest)
+    assert runtime.steady(0, HALF).cycles == simulate_all(prepared, EDGE, HALF).cycles
+
+
+def container(seed: int, machine: Machine = EDGE, model: str = "0" * 32) -> Container:
+    program = random_program(machine, seed, 40)
+    streams = program.streams
+    cycles = {"none": seed, "severe": 10 * seed}
+    variants = tuple(Variant(level, machine.share_units(level), streams, "", cycles, (Segment(1, 1),)) for level in ("none", "severe"))
+    return Container(model, machine, memory_map(), variants, b"", (Operator(f"op{seed}"),))
+
+
+def test_a_compiled_model_sums_its_pieces() -> None:
+    compiled = Compiled((CompiledPiece("Partition0", container(1)), CompiledPiece("Partition1", container(2))))
+    assert compiled.cycles("severe") == {"none": 3, "severe": 30}
+    assert [operator.name for operator in compiled.operators] == ["op1", "op2"]
+    assert compiled.segments("none") == (Segment(1, 1),) * 2
+    assert compiled.same_as("severe") == "none"
+    assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, SHARE_UNIT).cycles
+    with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):
+        compiled.variants("slight")
+
+
+def test_pieces_of_different_models_are_refused() -> None:
+    one = CompiledPiece("Partition0", container(1))
+    for other, what in ((container(2, model="1" * 32), "model"), (container(2, load_machine("tiny")), "machine")):
+        with pytest.raises(BadInputError, match=f"Partition1: its {what} is .*, that of Partition0 .*; compile it again"):
+            Compiled((one, CompiledPiece("Partition1", other)))
