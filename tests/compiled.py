@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from compiler.frontend import lower
-from compiler.schedule.blocks import cut
+from compiler.schedule.blocks import needed
 from compiler.tile.spec import Unit, make_unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
@@ -77,8 +77,7 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
 
 def needed_macs(unit: Unit) -> int:
     """Multiply-accumulates of the model, without rows that nothing reads (a stride may step over them)."""
-    rows = cut(unit, 0, len(unit.kernels), 1).computed
-    each = (spec.macs * rows[k][0].size // spec.out_h for k, spec in enumerate(unit.kernels))
+    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(unit.kernels, needed(unit), strict=True))
     return sum(each) * unit.storages[0].n
 
 

@@ -26,7 +26,7 @@ def random_cuts(rng: np.random.Generator, kernels: int, longest: int) -> list[tu
 def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
     """A tiling of kernel k of the segment: legal in L0 where one exists, of any size in UB; None where L0 is too small for all."""
     spec = unit.kernels[blocks.start + k]
-    rows = max(1, max(r.size for r in blocks.computed[k]))
+    rows = blocks.rows(k)
     if not isinstance(spec, ConvSpec):
         if rng.integers(2):
             return vector_tiling(unit, spec, rows, int(rng.integers(8, 1500)))

@@ -26,7 +26,7 @@ from compiler.frontend.worth import Offload
 from compiler.frontend.zoo import title
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import cut
+from compiler.schedule.blocks import needed
 from compiler.tile.machine import check_machine
 from compiler.tile.spec import ConvSpec, Unit, make_unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
@@ -224,7 +224,7 @@ def operators(unit: Unit) -> tuple[Operator, ...]:
     """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
     images = unit.storages[0].n
     found = []
-    for spec, (rows,) in zip(unit.kernels, cut(unit, 0, len(unit.kernels), 1).computed, strict=True):
+    for spec, rows in zip(unit.kernels, needed(unit), strict=True):
         macs = spec.macs * rows.size // spec.out_h * images
         accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * 16 * images if isinstance(spec, ConvSpec) else 0
         found.append(Operator(spec.name[:MAX_NAME], macs, accumulators))

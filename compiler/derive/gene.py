@@ -166,7 +166,7 @@ class _Fitting:
 
     def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
         self.unit, self.gene, self.layout = unit, gene, layout
-        self.rows = [max(1, max(r.size for r in rows)) for rows in layout.computed]
+        self.rows = [layout.rows(k) for k in range(gene.stop - gene.start)]
         self.tilings: dict[int, Tiling] = {}
         self.weights: dict[int, list[Wish]] = {}
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)

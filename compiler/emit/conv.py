@@ -38,33 +38,27 @@ from compiler.schedule.memory import TO_L1
 class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
-    in_base: L1 block of (plane 0, row that output row 0 starts from).  in_rows: rows from there that exist.  Where the input is a ring of
-    `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.
-    target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
-    right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows.  right_base: L1 block of
-    the tensor's plane 0 and pixel 0; right_plane: blocks per plane, right_planes: planes per group, right_pixels: how many there are.
+    right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per
+    group, right_pixels in all.
+
+    Of a block: in_base, L1 block of (plane 0, row that output row 0 starts from); in_rows, rows from there that exist.  Where the input
+    is a ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: L1 block of the right tensor's
+    plane 0 and pixel 0; right_plane: blocks per plane.
     """
 
     dtype: int
     tag: int
-    in_base: int
-    in_rows: int
     in_w: int
     in_pitch: int
-    in_plane: int
-    in_ring: int
-    in_first: int
     kh: int
     kw: int
     sh: int
     sw: int
     dh: int
     dw: int
-    pad_top: int
     pad_left: int
     lanes: int
-    out_rows: int
     out_w: int
     groups: int
     c1: int
@@ -84,8 +78,6 @@ class ConvJob(NamedTuple):
     act: int
     limit: int  # float32 bits
     to: int
-    target: Place
-    residual: Place
     out_0: int
     out_1: int
     res_0: int
@@ -96,10 +88,17 @@ class ConvJob(NamedTuple):
     planes_per_n1: int
     fixpipe_engine: int
     right: int
-    right_base: int
-    right_plane: int
     right_planes: int
     right_pixels: int
+    in_base: int = 0
+    in_rows: int = 0
+    in_plane: int = 0
+    in_ring: int = 0
+    in_first: int = 0
+    pad_top: int = 0
+    out_rows: int = 0
+    right_base: int = 0
+    right_plane: int = 0
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
@@ -109,8 +108,11 @@ A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, PARITIES = range(7)
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
-    """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short."""
+def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, parity: Ints) -> int:
+    """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
+
+    target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
+    """
     pixels = j.out_rows * j.out_w
     tiles_m = -(-pixels // j.tile_m)
     chunks_k = -(-j.k1 // j.chunk_k1)
@@ -176,7 +178,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, parity: Ints) -> int:
                         at = mmad(out, at, j.dtype, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1)
                     if k_start + k_size == j.k1:
                         n_out = group * j.n1 + n_start + n_tile
-                        at = _way_out(out, at, j, parity, c, m_start, m, mpad, n_out, n)
+                        at = _way_out(out, at, j, target, residual, parity, c, m_start, m, mpad, n_out, n)
     return at
 
 
@@ -193,30 +195,43 @@ def _right(out: Code, at: int, j: ConvJob, d: int, group: int, n_start: int, n: 
 
 
 @njit(cache=True)
-def _way_out(out: Code, at: int, j: ConvJob, parity: Ints, c: int, m_start: int, m: int, mpad: int, n_out: int, n: int) -> int:
+def _way_out(
+    out: Code,
+    at: int,
+    j: ConvJob,
+    target: Place,
+    residual: Place,
+    parity: Ints,
+    c: int,
+    m_start: int,
+    m: int,
+    mpad: int,
+    n_out: int,
+    n: int,
+) -> int:
     """Residual in, FIXPIPE, and the copy to where the result belongs."""
     plane = n_out * j.planes_per_n1
     planes = n * j.planes_per_n1
     bias = j.bias + n_out * 2 if j.bias >= 0 else -1
-    residual = -1
-    if j.residual.base >= 0:
-        residual = j.res_1 if parity[RES_SLOT] else j.res_0
+    added = -1
+    if residual.base >= 0:
+        added = j.res_1 if parity[RES_SLOT] else j.res_0
         parity[RES_SLOT] ^= 1
-        engine = MTE2 if j.residual.memory == DDR else MTE1
-        at = move(out, at, j.dtype, j.tag, engine, j.residual, m_start, Place(UB, residual, m, FAR, 0), 0, plane, planes, m)
+        engine = MTE2 if residual.memory == DDR else MTE1
+        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, Place(UB, added, m, FAR, 0), 0, plane, planes, m)
     if j.to == TO_L1:
         done = 0
         while done < m:
-            run = before_wrap(j.target, m_start + done, m - done)
-            to = block_at(j.target, plane, m_start + done)
-            added = residual + done if residual >= 0 else -1
+            run = before_wrap(target, m_start + done, m - done)
+            to = block_at(target, plane, m_start + done)
+            other = added + done if added >= 0 else -1
             s = c + 2 * done
             at = fixpipe(
-                out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, added, run, mpad, n, j.target.plane, m, j.act, j.limit,
+                out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
             )  # fmt: skip
             done += run
         return at
     slot = j.out_1 if parity[OUT_SLOT] else j.out_0
     parity[OUT_SLOT] ^= 1
-    at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, residual, m, mpad, n, m, m, j.act, j.limit)
-    return move(out, at, j.dtype, j.tag, MTE3, Place(UB, slot, m, FAR, 0), 0, j.target, m_start, plane, planes, m)
+    at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit)
+    return move(out, at, j.dtype, j.tag, MTE3, Place(UB, slot, m, FAR, 0), 0, target, m_start, plane, planes, m)

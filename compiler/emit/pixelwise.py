@@ -29,31 +29,32 @@ class SoftmaxJob(NamedTuple):
     tag: int
     planes: int
     group_planes: int
-    rows: int
     width: int
     tile_planes: int
     tile_rows: int
     slot_0: int
     slot_1: int
     masks: int  # UB address [planes]
+    rows: int = 0
 
 
 @njit(cache=True)
 def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
     """exp(x - max) / sum."""
+    tile_rows = min(j.tile_rows, j.rows)
     deep = j.group_planes
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, j.tile_rows):
-            rows = min(j.tile_rows, j.rows - r)
+        for r in range(0, j.rows, tile_rows):
+            rows = min(tile_rows, j.rows - r)
             size = rows * j.width
             each = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
             if at + 20 + len(gaps) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
                 return -1
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
-            top = x + j.tile_planes * j.tile_rows * j.width
-            total = top + j.tile_rows * j.width
+            top = x + j.tile_planes * tile_rows * j.width
+            total = top + tile_rows * j.width
             at = load_tile(out, at, j.dtype, j.tag, source, p, r, j.width, planes, rows, x)
             for gap in gaps:
                 if p <= gap < p + planes:
@@ -102,7 +103,6 @@ class LayerNormJob(NamedTuple):
     dtype: int
     tag: int
     planes: int
-    rows: int
     width: int
     tile_rows: int
     slot_0: int
@@ -111,6 +111,7 @@ class LayerNormJob(NamedTuple):
     per_channel: int
     epsilon: int
     largest: int
+    rows: int = 0
 
 
 @njit(cache=True)
@@ -122,9 +123,10 @@ def layer_norm_blocks(planes: int, pixels: int, dtype: int) -> int:
 @njit(cache=True)
 def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
+    tile_rows = min(j.tile_rows, j.rows)
     half = j.dtype == _F16
-    for r in range(0, j.rows, j.tile_rows):
-        rows = min(j.tile_rows, j.rows - r)
+    for r in range(0, j.rows, tile_rows):
+        rows = min(tile_rows, j.rows - r)
         size = rows * j.width
         if at + 64 + (2 * len(gaps) + j.planes) * (size // 2040 + 2) + 8 * (j.planes * size // 1020 + size) >= out.shape[0]:
             return -1

@@ -8,6 +8,7 @@ from numba import njit
 
 from compiler.emit.records import Code, Ints, Place, flat, strided
 from compiler.emit.vector import UB_SLOT, load_tile, store_tile
+from compiler.ir.taps import input_rows
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD))
@@ -17,24 +18,23 @@ _ONE = 0x3F800000  # 1.0
 class ResampleJob(NamedTuple):
     """`rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
 
-    fill: float32 bits.  filled: 1 where some place has no taps.  in_rows: the most that a tile reads.
+    fill: float32 bits.  filled: 1 where some place has no taps.
     """
 
     dtype: int
     tag: int
     planes: int
-    first_row: int
-    rows: int
     out_w: int
-    in_first: int
     in_w: int
     fill: int
     filled: int
-    in_rows: int
     tile_planes: int
     tile_rows: int
     slot_0: int
     slot_1: int
+    first_row: int = 0
+    rows: int = 0
+    in_first: int = 0
 
 
 @njit(cache=True)
@@ -73,10 +73,12 @@ def emit_resample(
     out: Code, at: int, j: ResampleJob, source: Place, target: Place, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
 ) -> int:
     """columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
+    tile_rows = min(j.tile_rows, j.rows)
+    in_rows = input_rows(bounds, tile_rows)
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, j.tile_rows):
-            count = min(j.tile_rows, j.rows - r)
+        for r in range(0, j.rows, tile_rows):
+            count = min(tile_rows, j.rows - r)
             begin = j.first_row + r
             y0, y1 = 1 << 31, 0
             for i in range(begin, begin + count):
@@ -84,9 +86,9 @@ def emit_resample(
             taken = max(0, y1 - y0)
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
-            middle = x + j.tile_planes * j.in_rows * j.in_w
-            last = middle + (j.tile_planes * j.in_rows * j.out_w if len(columns) else 0)
-            product = last + (j.tile_planes * j.tile_rows * j.out_w if len(rows) or not len(columns) else 0)
+            middle = x + j.tile_planes * in_rows * j.in_w
+            last = middle + (j.tile_planes * in_rows * j.out_w if len(columns) else 0)
+            product = last + (j.tile_planes * tile_rows * j.out_w if len(rows) or not len(columns) else 0)
             size = count * j.out_w
             if at + 12 + 2 * planes * (taken * max(j.in_w, j.out_w) + size) // 1024 >= out.shape[0]:
                 return -1

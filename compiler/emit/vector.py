@@ -24,7 +24,6 @@ class VectorJob(NamedTuple):
     dtype: int
     tag: int
     planes: int
-    rows: int
     width: int
     tile_planes: int
     tile_rows: int
@@ -32,6 +31,7 @@ class VectorJob(NamedTuple):
     slot_1: int
     consts: int  # UB address of scale and shift vectors: [2 * step][planes]
     keeps_input: int
+    rows: int = 0
 
 
 @njit(cache=True)
@@ -59,12 +59,13 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
 
     Returns the next row or -1.
     """
+    tile_rows = min(j.tile_rows, j.rows)
     inputs = sources.shape[0]
-    tile_blocks = j.tile_planes * j.tile_rows * j.width
+    tile_blocks = j.tile_planes * tile_rows * j.width
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, j.tile_rows):
-            rows = min(j.tile_rows, j.rows - r)
+        for r in range(0, j.rows, tile_rows):
+            rows = min(tile_rows, j.rows - r)
             if at + (2 * inputs + 4 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
@@ -112,10 +113,7 @@ class PoolJob(NamedTuple):
     dtype: int
     tag: int
     planes: int
-    first_row: int
-    rows: int
     out_w: int
-    in_first: int
     in_h: int
     in_w: int
     kh: int
@@ -133,18 +131,22 @@ class PoolJob(NamedTuple):
     tile_rows: int
     slot_0: int
     slot_1: int
+    first_row: int = 0
+    rows: int = 0
+    in_first: int = 0
 
 
 @njit(cache=True)
 def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
     """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing."""
-    in_rows_max = (j.tile_rows - 1) * j.sh + j.kh
+    tile_rows = min(j.tile_rows, j.rows)
+    in_rows_max = (tile_rows - 1) * j.sh + j.kh
     in_blocks = j.tile_planes * in_rows_max * j.in_w
     op = _VMAX if j.is_max else _VADD
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, j.tile_rows):
-            rows = min(j.tile_rows, j.rows - r)
+        for r in range(0, j.rows, tile_rows):
+            rows = min(tile_rows, j.rows - r)
             oy = j.first_row + r
             y0 = max(0, oy * j.sh - j.pad_top)
             y1 = min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
@@ -204,24 +206,25 @@ class ReflowJob(NamedTuple):
     dtype: int
     tag: int
     planes: int
-    first_row: int
-    rows: int
     width: int
     before: int
     pixels: int
-    in_first: int
     tile_planes: int
     tile_rows: int
     slot_0: int
     slot_1: int
+    first_row: int = 0
+    rows: int = 0
+    in_first: int = 0
 
 
 @njit(cache=True)
 def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, parity: Ints) -> int:
+    tile_rows = min(j.tile_rows, j.rows)
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, j.tile_rows):
-            rows = min(j.tile_rows, j.rows - r)
+        for r in range(0, j.rows, tile_rows):
+            rows = min(tile_rows, j.rows - r)
             size = rows * j.width
             if at + 8 + 2 * planes * (size // 2040 + 2) >= out.shape[0]:
                 return -1

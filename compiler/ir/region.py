@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
 from compiler.ir.graph import Conv, Kernel, Pool, Reflow, Resample
+
+Ints = NDArray[np.int64]
 
 
 class Rows(NamedTuple):
@@ -53,25 +59,43 @@ def has_halo(kernel: Kernel) -> bool:
 
 def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
     """Rows of the main input that output rows `out` need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1)."""
-    if not out.size:
-        return EMPTY
+    bounds = kernel.rows.bounds if isinstance(kernel, Resample) else _NO_BOUNDS
+    return Rows(*demanded(np.array(reach(kernel, in_height), np.int64), bounds, out.start, out.stop))
+
+
+_WINDOW, _REFLOW, _RESAMPLE = range(3)
+_NO_BOUNDS = np.zeros((0, 2), np.int64)
+
+
+def reach(kernel: Kernel, in_height: int, first: int = 0) -> tuple[int, ...]:
+    """What `demanded` needs of a kernel: six numbers.  first: where a Resample's bounds begin in a table of several kernels'."""
     if isinstance(kernel, Reflow):
-        return _reflowed(kernel, out)
+        return (_REFLOW, kernel.of[0], kernel.of[1], kernel.size[1], kernel.before, 0)
     if isinstance(kernel, Resample):
-        bounds = kernel.rows.bounds[out.start : out.stop]
-        first, last = int(bounds[:, 0].min()), int(bounds[:, 1].max())
-        return Rows(first, last) if first < last else Rows(0, 1)  # all of it is filled: still a row, so that there is one to name
-    size, stride, dilation, pad = _window(kernel)
-    start = out.start * stride - pad
-    stop = (out.stop - 1) * stride - pad + (size - 1) * dilation + 1
-    # a window that lies wholly in the padding still names the nearest row, so that there is something to read
-    start = min(max(0, start), in_height - 1)
-    return Rows(start, max(start + 1, min(in_height, stop)))
+        return (_RESAMPLE, in_height, first, 0, 0, 0)
+    return (_WINDOW, in_height, *_window(kernel))
 
 
-def _reflowed(kernel: Reflow, out: Rows) -> Rows:
-    """Rows of x that hold the pixels of rows of y; the nearest row where there are none."""
-    (height, width), columns = kernel.of, kernel.size[1]
-    start = min(max(0, out.start * columns - kernel.before) // width, height - 1)
-    stop = -(-(out.stop * columns - kernel.before) // width)
-    return Rows(start, max(start + 1, min(height, stop)))
+@njit(cache=True)
+def demanded(reach: Ints, bounds: Ints, start: int, stop: int) -> tuple[int, int]:
+    """`demand` in kernels: (start, stop) of the rows of the main input that output rows [start, stop) need."""
+    if stop <= start:
+        return 0, 0
+    height = reach[1]
+    if reach[0] == _RESAMPLE:
+        first, last = bounds[reach[2] + start, 0], bounds[reach[2] + start, 1]
+        for i in range(reach[2] + start, reach[2] + stop):
+            first, last = min(first, bounds[i, 0]), max(last, bounds[i, 1])
+        if first < last:
+            return first, last
+        return 0, 1  # all of it is filled: still a row, so that there is one to name
+    if reach[0] == _REFLOW:
+        # rows that hold the pixels of rows of the result
+        width, columns, before = reach[2], reach[3], reach[4]
+        first, last = max(0, start * columns - before) // width, -((before - stop * columns) // width)
+    else:
+        size, stride, dilation, pad = reach[2], reach[3], reach[4], reach[5]
+        first, last = max(0, start * stride - pad), (stop - 1) * stride - pad + (size - 1) * dilation + 1
+    # what lies wholly outside still names the nearest row, so that there is something to read
+    first = min(first, height - 1)
+    return first, max(first + 1, min(height, last))

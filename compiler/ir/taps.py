@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Tap = tuple[int, float]  # source place, weight
 MAX_PERIOD = 8
+
+
+@njit(cache=True)
+def input_rows(bounds: NDArray[np.int64], rows: int) -> int:
+    """The most source places that `rows` neighbouring places come from, at least one; bounds: `Taps.bounds`."""
+    places, most = bounds.shape[0], 1
+    for first in range(max(1, places - rows + 1)):
+        low, high = bounds[first, 0], bounds[first, 1]
+        for i in range(first, min(first + rows, places)):
+            low, high = min(low, bounds[i, 0]), max(high, bounds[i, 1])
+        most = max(most, high - low)
+    return most
 
 
 @dataclass(frozen=True)

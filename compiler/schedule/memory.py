@@ -20,7 +20,6 @@ from compiler.schedule.blocks import Blocks, Staged
 from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
-from compiler.schedule.window import touching
 from compiler.tile.spec import (
     AnySpec,
     ConvSpec,
@@ -101,7 +100,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
         if isinstance(spec, MatMulSpec) and tiling.weights != "resident":
             return f"{spec.name}: its right operand is a tensor, which lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
-            pixels = max((r.size for r in blocks.computed[k]), default=0) * spec.out_w
+            pixels = max(blocks.heights[k], default=0) * spec.out_w
             places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
             if places > 2 * half[Memory.L0C]:
                 have = 2 * half[Memory.L0C] * BLOCK_BYTES
@@ -170,8 +169,7 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
         elif repeated and (slots > 1 or not staged.produced):
             wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
         else:
-            touched = sum(1 << k for k in set.union(*touching(unit, blocks, storage)))
-            wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, touched))
+            wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, staged.makers | staged.readers))
     return wishes
 
 

@@ -72,17 +72,16 @@ def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
     rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
-        makers, readers = touching(unit, blocks, storage)
-        fillers = makers | (readers if any(load.storage == storage for load in blocks.loads) else set())
-        rows += [(reader, filler, distance, SLOT) for reader in sorted(readers) for filler in sorted(fillers)]
+        staged = blocks.staged[storage]
+        loaded = any(load.storage == storage for load in blocks.loads)
+        fillers = _operators(staged.makers | (staged.readers if loaded else 0))
+        rows += [(reader, filler, distance, SLOT) for reader in _operators(staged.readers) for filler in fillers]
     return np.array(rows, np.int64)
 
 
-def touching(unit: Unit, blocks: Blocks, storage: int) -> tuple[set[int], set[int]]:
-    """(operators that make, operators that read) some of a staged storage, by place in the segment."""
-    specs = unit.kernels[blocks.start : blocks.stop]
-    makers = {k for k, spec in enumerate(specs) if blocks.inside[k] and spec.y.storage == storage}
-    return makers, {k for k, spec in enumerate(specs) if any(piece.storage == storage for piece in spec.reads)}
+def _operators(bits: int) -> list[int]:
+    """Their places in the segment."""
+    return [k for k in range(bits.bit_length()) if bits >> k & 1]
 
 
 def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
@@ -97,8 +96,9 @@ def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate = min(cap_units(unit.machine, Engine.MTE2), port_units(unit.machine, SHARE_UNIT)) // SHARE_UNIT
     blocks_per_row = [load.planes * unit.storages[load.storage].row_blocks for load in blocks.loads]
-    rows = [[blocks.staged[load.storage].fresh[t % blocks.count].size for t in iterations] for load in blocks.loads]
-    sizes = np.array(rows, np.int64).reshape(len(rows), len(iterations)) * np.array(blocks_per_row, np.int64)[:, None]
+    fresh = np.array([blocks.staged[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
+    rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
+    sizes = rows * np.array(blocks_per_row, np.int64)[:, None]
     return sizes * BLOCK_BYTES // max(1, rate)
 
 

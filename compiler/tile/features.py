@@ -74,10 +74,10 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
         rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
         add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
         out[_AT["row_share"]] += rows / spec.out_h
-        stored = sum(r.size for r in blocks.own[k]) * unit.storages[spec.y.storage].row_blocks * spec.y.planes
+        stored = blocks.stored[k] * unit.storages[spec.y.storage].row_blocks * spec.y.planes
         out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
     for load in blocks.loads:
-        size = sum(r.size for r in blocks.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks
+        size = blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
     for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
         staged = blocks.staged[storage]
@@ -104,14 +104,19 @@ def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float
 def _operator(out: list[float], unit: Unit, t: CostTables, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
     """Adds operator k of the segment to the features; returns the rows that it computes."""
     spec = unit.kernels[blocks.start + k]
-    rows = [size for r in blocks.computed[k] if (size := r.size)]
+    rows = blocks.heights[k]
     if isinstance(spec, ConvSpec):
         assert isinstance(tiling, ConvTiling)
         _conv(out, unit, t, spec, tiling, rows, blocks, k, images, cores)
     else:
         assert isinstance(tiling, VectorTiling)
         _vector(out, unit, t, spec, tiling, rows, blocks, k, images)
-    return sum(rows)
+    return _over(rows, 1)
+
+
+def _over(rows: dict[int, int], pixels: int, tile: int = 1) -> int:
+    """Tiles of so many pixels in all blocks; rows: how many blocks have so many rows, of `pixels` each."""
+    return sum(count * -(-r * pixels // tile) for r, count in rows.items())
 
 
 def _conv(
@@ -120,7 +125,7 @@ def _conv(
     t: CostTables,
     s: ConvSpec,
     tiling: ConvTiling,
-    rows: list[int],
+    rows: dict[int, int],
     blocks: Blocks,
     k: int,
     images: int,
@@ -128,22 +133,23 @@ def _conv(
 ) -> None:
     resident = tiling.weights == "resident"
     n1, k1 = (s.n1, s.k1) if resident else (min(tiling.chunk_n1, s.n1), min(tiling.chunk_k1, s.k1))
-    pixels = sum(rows) * s.out_w
-    tiles_m = sum(-(-r * s.out_w // tiling.tile_m) for r in rows)
+    blocks_of_image = sum(rows.values())
+    pixels = _over(rows, s.out_w)
+    tiles_m = _over(rows, s.out_w, tiling.tile_m)
     chunks_n, chunks_k = -(-s.n1 // n1), -(-s.k1 // k1)
     tiles_n, tiles_k = -(-n1 // tiling.tile_n1), -(-k1 // tiling.tile_k1)
-    padded = sum(-(-r * s.out_w // 16) * 16 for r in rows)
+    padded = _over(rows, s.out_w, 16) * 16
     products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
     l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
     lanes, axes, step = unit.dtype.lanes, t.matrix[unit.dtype].tolist(), int(t.step_cycles[unit.dtype])
-    steps_m = sum(_steps(-(-r * s.out_w // 16) * 16, tiling.tile_m, axes[0]) for r in rows)
+    steps_m = sum(count * _steps(-(-r * s.out_w // 16) * 16, tiling.tile_m, axes[0]) for r, count in rows.items())
     steps_k = chunks_k * _steps(k1 * lanes, tiling.tile_k1 * lanes, axes[1])
     steps_n = chunks_n * _steps(n1 * 16, tiling.tile_n1 * 16, axes[2])
     cube = float(steps_m * steps_k * steps_n) * s.groups * step * images
     ideal = float(pixels) * (s.k1 * lanes) * (s.n1 * 16) / unit.machine.macs_per_cycle[unit.dtype.name]
     m_outer = tiling.order == "m"
     times_a = 1 if tiles_k == 1 and m_outer else tiles_n
-    times_b = len(rows) if tiles_k == 1 and not m_outer else tiles_m
+    times_b = blocks_of_image if tiles_k == 1 and not m_outer else tiles_m
     a = float(padded) * s.k1 * s.groups * 32 / t.rate[l1, l0a] * times_a * chunks_n
     b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
     stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
@@ -153,14 +159,14 @@ def _conv(
     inside = blocks.inside[k]
     fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
-    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else len(rows) * images) + s.bias_blocks * cores) * BLOCK_BYTES
+    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else blocks_of_image * images) + s.bias_blocks * cores) * BLOCK_BYTES
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if inside and unit.machine.path(l0c, l1) is None:
         out[_AT["mte3_on_chip_cycles"]] += float(pixels) * s.y.planes * BLOCK_BYTES / max(1, t.rate[Memory.UB, l1]) * images
     out[_AT["instructions"]] += products * 3 + stores * 2
     out[_AT["products"]] += products
-    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * len(rows) * images
+    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * blocks_of_image * images
     out[_AT["streamed_share"]] += not resident
 
 
@@ -178,13 +184,13 @@ def _vector(
     t: CostTables,
     s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec,
     tiling: VectorTiling,
-    rows: list[int],
+    rows: dict[int, int],
     blocks: Blocks,
     k: int,
     images: int,
 ) -> None:
-    size = float(sum(rows)) * s.out_w * s.y.planes * images
-    tiles = float(sum(-(-r // tiling.tile_rows) for r in rows)) * -(-s.y.planes // tiling.tile_planes) * images
+    size = float(_over(rows, 1)) * s.out_w * s.y.planes * images
+    tiles = float(_over(rows, 1, tiling.tile_rows)) * -(-s.y.planes // tiling.tile_planes) * images
     read = size * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):

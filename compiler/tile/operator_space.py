@@ -13,16 +13,16 @@ from them by prediction, `scripts/study_tiling.py` measures all of those that th
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.plan import SegmentPlan
-from compiler.schedule.blocks import Blocks, Load, cut
+from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import fits
 from compiler.schedule.memory import staged_wishes, weight_wishes
+from compiler.schedule.run import Load
 from compiler.tile.space import CHUNK_BUDGETS, chunk_choices, engine_cycles, estimate, legal_points, shape_of, tiling_of
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
@@ -64,7 +64,7 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
         layout = cut(unit, k, k + 1, blocks)
-        sizes = Counter(r.size for r in layout.computed[0] if r.size)
+        sizes = layout.heights[0]
         rows = max(sizes)
         loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
         stored = sum(size * count for size, count in sizes.items()) * spec.out_w * spec.y.planes
@@ -85,7 +85,7 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
                 mine = shape._replace(pixels=size * spec.out_w)
                 engines += count * images * engine_cycles(machine, mine, spec.n1, spec.k1, points)
                 guess += count * images * estimate(machine, mine, points)
-            weights = spec.weight_blocks * (1 if resident else len(layout.computed[0]) * images)
+            weights = spec.weight_blocks * (1 if resident else layout.count * images)
             moved = np.array([(read * images + weights + spec.bias_blocks) * BLOCK_BYTES, stored * images * BLOCK_BYTES])
             for prefetch in slots:
                 head = np.array([blocks, prefetch, resident, *chunk], np.int64)
@@ -98,7 +98,7 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
 
 def _load_blocks(unit: Unit, layout: Blocks, load: Load) -> int:
     """Blocks that a load brings for all blocks of an image."""
-    return sum(r.size for r in layout.staged[load.storage].fresh) * unit.storages[load.storage].row_blocks * load.planes
+    return layout.staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes
 
 
 def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:

@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.emit import weights
 from compiler.ir.graph import Concat, Conv, Graph, Kernel, LayerNorm, MatMul, Pool, Reflow, Resample, Shuffle, Softmax, Vector
 from compiler.ir.layout import Layout, Placement, assign
+from compiler.ir.taps import input_rows
 from compiler.tile.curves import with_curves
 from compiler.tile.gaps import GUARD, Values, guarded, output_gaps
 from compiler.tile.machine import check_machine
@@ -274,8 +274,7 @@ class ResampleSpec(KernelSpec):
     @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
     def input_rows(self, rows: int) -> int:
         """The most rows of input that `rows` neighbouring rows of output come from."""
-        windows = sliding_window_view(self.bounds, min(rows, self.out_h), axis=0)
-        return max(1, int((windows[:, 1].max(axis=1) - windows[:, 0].min(axis=1)).max()))
+        return int(input_rows(self.bounds, rows))
 
     def slot_blocks(self, planes: int, rows: int) -> int:
         """Blocks of UB for a tile: input, columns done, rows done, products."""

@@ -26,10 +26,9 @@ _MEANS = len(STAGE_SUMS)  # where they start
 
 def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int, tiling: Tiling, images: int) -> None:
     """Adds operator k of the segment to out[first:], which has (*STAGE_SUMS, *STAGE_MEANS)."""
-    sizes = [size for r in blocks.computed[k] if (size := r.size)]
-    spec, times = unit.kernels[blocks.start + k], len(sizes) * images
+    spec, times = unit.kernels[blocks.start + k], sum(blocks.heights[k].values()) * images
     on_chip = tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
-    nest, stages, places = _nest(unit, spec.index, max(sizes, default=1), on_chip, blocks.inside[k])
+    nest, stages, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
     for stage, place, tile in zip(stages, places, tiles_of(nest, stages, tiling), strict=True):
         at = first + 2 * place
         out[at] += tile.computed * stage.bits * times

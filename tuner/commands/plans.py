@@ -73,7 +73,7 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     out = []
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]
-        rows = max(1, max(r.size for r in blocks.computed[k]))
+        rows = blocks.rows(k)
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
         staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(spec.reads) if piece.storage in blocks.staged]
         kept = frozenset(i for i, tensor in staged if tensor.produced or i >= fed)

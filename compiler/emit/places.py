@@ -1,0 +1,81 @@
+"""Where the rows of a block's tensors lie: in DDR, or in the slot or the ring of L1 that the segment gave them.
+
+| array | dtype, shape              | meaning                                                                                           |
+|-------|---------------------------|---------------------------------------------------------------------------------------------------|
+| ddr   | int64 [storages, 4]       | block of image 0; blocks from image to image, from plane to plane, from row to row                 |
+| stays | int64 [homes, 6]          | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows |
+| slots | int64 [homes, most slots] | block of L1                                                                                       |
+| rows  | int64 [homes, blocks, 2]  | what lies there in a block                                                                        |
+
+A home is a storage's place among those that the segment keeps in L1; -1: DDR.  An operand is (storage, plane, home).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from compiler.emit.records import DDR, FAR, L1, Ints, Place
+from compiler.schedule.blocks import Blocks, span
+from compiler.tile.spec import Piece, Unit
+
+
+class Homes(NamedTuple):
+    """See the table at the top of this file."""
+
+    ddr: Ints
+    stays: Ints
+    slots: Ints
+    rows: Ints
+
+
+def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, int]) -> Homes:
+    """slots: how many every storage that stays has; l1: blocks by name (see `schedule.memory`)."""
+    staged = [blocks.staged[storage] for storage in blocks.staged]
+    images = unit.images
+    stays = np.zeros((len(staged), 6), np.int64)
+    at = np.zeros((len(staged), max(slots.values(), default=1)), np.int64)
+    rows = np.zeros((len(staged), blocks.count, 2), np.int64)
+    for home, stay in enumerate(staged):
+        count, row_blocks = slots[stay.storage], unit.storages[stay.storage].row_blocks
+        first, last = span(stay.rows) if stay.cached else (0, 0)
+        stays[home] = stay.plane, row_blocks, count, stay.high(count, images) if stay.cached else 0, first, last - first
+        single = l1[f"t{stay.storage}.0"]
+        at[home, :count] = [l1.get(f"t{stay.storage}.{slot}", single) for slot in range(count)]
+        rows[home] = stay.rows
+    return Homes(_in_ddr(unit), stays, at, rows)
+
+
+@lru_cache(maxsize=1024)
+def _in_ddr(unit: Unit) -> Ints:
+    return np.array([(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.row_blocks) for s in unit.storages], np.int64)
+
+
+def operand(blocks: Blocks, piece: Piece) -> tuple[int, int, int]:
+    """(storage, plane, home) of a piece: in L1 where all of it stays there."""
+    home = -1
+    if piece.storage in blocks.staged:
+        stay = blocks.staged[piece.storage]
+        if stay.plane <= piece.plane and piece.plane + piece.planes <= stay.plane + stay.planes:
+            home = list(blocks.staged).index(piece.storage)
+    return piece.storage, piece.plane, home
+
+
+@njit(cache=True)
+def place_of(h: Homes, storage: int, plane: int, home: int, row: int, block: int, image: int, iteration: int) -> Place:
+    """Of a row of a plane, and those behind it."""
+    if home < 0:
+        at = h.ddr[storage]
+        return Place(DDR, at[0] + image * at[1] + plane * at[2] + row * at[3], at[2], FAR, 0)
+    first_plane, row_blocks, slots, ring, first, height = h.stays[home]
+    if ring:
+        size, at_row = ring * row_blocks, (image * height + row - first) % ring  # images follow each other
+        begin = h.slots[home, 0] + (plane - first_plane) * size
+        return Place(L1, begin + at_row * row_blocks, size, (ring - at_row) * row_blocks, size)
+    start, stop = h.rows[home, block]
+    size = max(0, stop - start) * row_blocks
+    begin = h.slots[home, iteration % slots] + (plane - first_plane) * size
+    return Place(L1, begin + (row - start) * row_blocks, size, FAR, 0)
