@@ -80,9 +80,35 @@ def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened
     assert set(verdict.plans.values()) == {simplest.plan}
 
 
+def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]) -> None:
+    def moody(program: Encoded, level: str) -> Reading:
+        if level == "severe" and program.container == fastest:
+            return Reading(None, "timeout", "gone")
+        return measure(program, level)
+
+    fastest = b""
+    verdict = decided(run, moody, 3)
+    chosen = verdict.plans["none"]
+    seen: list[bytes] = []
+
+    def look(program: Encoded, level: str) -> Reading:
+        reading = measure(program, level)
+        if level == "none" and reading.cycles == verdict.cycles(chosen, "none"):
+            seen.append(program.container)
+        return reading
+
+    decided(run, look, 1)
+    fastest = seen[0]
+    again = decided(run, moody, 3)
+    assert chosen not in again.plans.values()
+    failed = next(finalist for finalist in again.finalists if finalist.plan == chosen)
+    assert failed.cycles["severe"] is None
+    assert failed.cycles["none"] == verdict.cycles(chosen, "none")
+
+
 def test_a_board_that_fails_is_said(run: tuple[Path, Opened]) -> None:
     def dead(program: Encoded, level: str) -> Reading:
         return Reading(None, "timeout", "gone") if level == "slight" else Reading(5)
 
-    with pytest.raises(TilefarmError, match="level slight: every finalist failed in some round; --resume tries it again"):
+    with pytest.raises(TilefarmError, match=r"every finalist failed in half of the rounds .*; --resume tries it again"):
         decided(run, dead, 2)

@@ -58,26 +58,41 @@ class FinalsWorker:
         return cycles
 
 
-def noise_cycles(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
-    """Two standard errors of the median of a - b, round by round; a, b: int64 [rounds].
+def sound(cycles: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [programs]: those that came to their end in more than half of the rounds.  cycles: int64 [rounds, programs]."""
+    return np.asarray((cycles > 0).sum(0) * 2 > len(cycles))
+
+
+def middle(readings: NDArray[np.int64]) -> float:
+    """Median of the rounds that did not fail; readings: int64 [rounds]."""
+    return float(np.median(readings[readings > 0]))
+
+
+def apart(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[float, float]:
+    """Median of a - b, round by round, and two standard errors of it; a, b: int64 [rounds], 0 where one failed.
 
     By the median absolute deviation (x 1.4826, that of a normal distribution), since boards have outliers; a median's error is 1.2533 times
     a mean's.
     """
-    apart = (a - b).astype(np.float64)
-    spread = 1.4826 * float(np.median(np.abs(apart - np.median(apart))))
-    return SURE * 1.2533 * spread / float(np.sqrt(len(apart)))
+    difference = (a - b)[(a > 0) & (b > 0)].astype(np.float64)
+    median = float(np.median(difference))
+    spread = 1.4826 * float(np.median(np.abs(difference - median)))
+    return median, SURE * 1.2533 * spread / float(np.sqrt(len(difference)))
 
 
 def winner(cycles: NDArray[np.int64], simplicity: Sequence[tuple[int, int, str]]) -> int:
     """The simplest of the programs that noise alone sets apart from the best one.
 
-    cycles: int64 [rounds, programs], 0 where one failed; a program that failed in any round does not win.  simplicity: per program
-    (segments, instructions, digest), less is simpler.  Raises ValueError where none is left.
+    cycles: int64 [rounds, programs], 0 where one failed; a program that is not `sound` does not win.  simplicity: per program (segments,
+    instructions, digest), less is simpler.  Raises ValueError where none is left.
     """
-    sound = [int(at) for at in np.flatnonzero((cycles > 0).all(0))]
-    if not sound:
-        raise ValueError("every finalist failed in some round")
-    best = min(sound, key=lambda at: (float(np.median(cycles[:, at])), simplicity[at]))
-    tied = [at for at in sound if float(np.median(cycles[:, at] - cycles[:, best])) <= noise_cycles(cycles[:, at], cycles[:, best])]
-    return min(tied, key=lambda at: simplicity[at])
+    left = [int(at) for at in np.flatnonzero(sound(cycles))]
+    if not left:
+        raise ValueError("every finalist failed in half of the rounds")
+    best = min(left, key=lambda at: (middle(cycles[:, at]), simplicity[at]))
+
+    def tied(at: int) -> bool:
+        behind, noise = apart(cycles[:, at], cycles[:, best])
+        return behind <= noise
+
+    return min(filter(tied, left), key=lambda at: simplicity[at])

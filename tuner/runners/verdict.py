@@ -17,14 +17,16 @@ from simulator.timing import simulate_levels
 from tuner.backend import Backend
 from tuner.build import compile_plan
 from tuner.runners.encode import encoded
-from tuner.runners.finals import Final, winner
+from tuner.runners.finals import Final, middle, sound, winner
 from tuner.runners.reading import Encoded
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """One program and what was read of it.  By level: cycles, the median (None where it failed); spread: of that, by the median deviation;
-    simulated: what the simulator says."""
+    """One program and what was read of it.
+
+    By level: cycles, the median (None where half of the rounds failed); spread, of the rounds, in parts of it; simulated, by the simulator.
+    """
 
     plan: Plan
     instructions: int
@@ -42,10 +44,9 @@ class Verdict:
     baseline: Finalist
 
     def cycles(self, plan: Plan, level: str) -> int:
-        """Median of a winner or the baseline at any level."""
+        """Median of a winner or the baseline, which ran at every level."""
         found = next(each for each in (*self.finalists, self.baseline) if each.plan.digest == plan.digest).cycles[level]
-        if found is None:
-            raise TilefarmError(f"level {level}: the runner could not measure plan {plan.digest} again; --resume tries it again")
+        assert found is not None
         return found
 
 
@@ -64,23 +65,26 @@ def decide(
 ) -> Verdict:
     """Measure plans and baseline again at every level, in turns.  compiler: of the unit with its weights.
 
-    Raises `TilefarmError` where the runner fails at all of them.
+    A finalist that fails at any level does not win.  Raises `TilefarmError` where all of them do, or the baseline.
     """
     shown = [_shown(compiler, plan, levels) for plan in (*plans, baseline)]
     simplicity = [(len(plan.segments), instructions, plan.digest) for plan, (_, instructions, _) in zip(plans, shown, strict=False)]
     farm.submit([Final(tuple(program for program, _, _ in shown), level, rounds) for level in levels])
     read: dict[str, NDArray[np.int64]] = {}
-    best: dict[str, Plan] = {}
     for level, outcome in zip(levels, farm.collect(len(levels)), strict=True):
         if outcome.value is None:
             raise TilefarmError(f"level {level}: finalists could not be measured again: {outcome.error}; --resume tries it again")
         read[level] = outcome.value
-        try:
-            best[level] = plans[winner(outcome.value[:, :-1], simplicity)]
-        except ValueError as error:
-            raise TilefarmError(f"level {level}: {error}; --resume tries it again") from None
-    results = [_finalist(plan, instructions, expected, {level: read[level][:, at] for level in levels})
-               for at, (plan, (_, instructions, expected)) in enumerate(zip((*plans, baseline), shown, strict=True))]  # fmt: skip
+    # a variant is switched to and from at any level, so it must run at all of them
+    everywhere = np.logical_and.reduce([sound(cycles) for cycles in read.values()])
+    if not everywhere[:-1].any() or not everywhere[-1]:
+        what = "the baseline" if everywhere[:-1].any() else "every finalist"
+        raise TilefarmError(f"{what} failed in half of the rounds when it was measured again; --resume tries it again")
+    best = {level: plans[winner(np.where(everywhere, cycles, 0)[:, :-1], simplicity)] for level, cycles in read.items()}
+    results = [
+        _finalist(plan, instructions, expected, {level: read[level][:, at] for level in levels})
+        for at, (plan, (_, instructions, expected)) in enumerate(zip((*plans, baseline), shown, strict=True))
+    ]
     return Verdict(best, tuple(results[:-1]), results[-1])
 
 
@@ -96,8 +100,9 @@ def _finalist(plan: Plan, instructions: int, expected: Mapping[str, int], read: 
     cycles: dict[str, int | None] = {}
     spread: dict[str, float] = {}
     for level, readings in read.items():
-        middle = float(np.median(readings))
-        sound = bool((readings > 0).all())
-        cycles[level] = round(middle) if sound else None
-        spread[level] = round(1.4826 * float(np.median(np.abs(readings - middle))) / middle, 6) if sound else 0.0
+        cycles[level], spread[level] = None, 0.0
+        if sound(readings[:, None])[0]:
+            median, good = middle(readings), readings[readings > 0]
+            cycles[level] = round(median)
+            spread[level] = round(1.4826 * float(np.median(np.abs(good - median))) / median, 6)
     return Finalist(plan, instructions, cycles, spread, expected)
