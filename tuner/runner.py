@@ -126,7 +126,7 @@ class Runner:
             if answer is None:
                 measurement = Measurement(*facts, outcome.status if outcome.status != "ok" else "crash", outcome.error or "no answer")
             elif answer.values is None:
-                measurement = Measurement(*facts, "infeasible", answer.error)
+                measurement = Measurement(*facts, answer.status, answer.error)
             else:
                 measurement = Measurement(*facts, "ok", None, *answer.values[level].tolist())
             guessed = versions[level] is None and record.kind != "program"  # by the roofline of the features alone

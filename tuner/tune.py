@@ -19,11 +19,12 @@ from compiler.derive.gene import realise_all
 from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, Engine, load_machine
 from simulator.session import InferenceSession
 from tuner.backend import Backend, SerialBackend
+from tuner.board import as_measured, pieces_as_measured, plan_for, runner_name, runner_spec, runner_summary, verdicts
 from tuner.build import MeasuredModel, Opened, containers_of, measure, open_source, package
 from tuner.candidate import FeatureSet, digest
 from tuner.check import random_feeds, relative_error
@@ -60,7 +61,14 @@ def configured(request: TuneRequest) -> TuneConfig:
     values: dict[str, object] = {}
     if request.candidates is not None or request.seconds is not None:
         values |= {"budget.candidates": request.candidates, "budget.seconds": request.seconds}
-    for path, value in (("farm.backend", request.backend), ("farm.workers", request.workers), ("farm.wait_s", request.wait_s)):
+    options = {
+        "farm.backend": request.backend,
+        "farm.workers": request.workers,
+        "farm.wait_s": request.wait_s,
+        "farm.resource": request.resource,
+        "runner.name": request.runner,
+    }
+    for path, value in options.items():
         if value is not None:
             values[path] = value
     if request.level_weights:
@@ -138,10 +146,11 @@ def _searched(
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
         print(f"{piece}: {light.kernels[0].name}..{light.kernels[-1].name}, {len(light.kernels)} operators{for_all}", file=sys.stderr)
-    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
+    unit = light if runner_spec(config) is None else opened.units[search.pieces[0]]  # a board is given weights
+    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, origin, (FeatureSet(FEATURE_SET, FEATURES),), beside))
-        backend = stack.enter_context(_backend(light, levels, config, request, search.run))
+        backend = stack.enter_context(_backend(unit, levels, config, request, search.run))
         run = _Run(light, opened.name, levels, config, request, folder.place(piece), log, backend, budget)
         run.resume()
         with run.progress():
@@ -151,7 +160,7 @@ def _searched(
 
 @contextmanager
 def _backend(unit: Unit, levels: tuple[str, ...], config: TuneConfig, request: TuneRequest, run_id: str) -> Iterator[Backend[Ask, Answer]]:
-    spec = EvaluatorSpec(unit, levels)
+    spec = EvaluatorSpec(unit, levels, runner_spec(config))
     if config.farm.backend == "serial":
         with SerialBackend(spec) as serial:
             yield serial
@@ -159,7 +168,8 @@ def _backend(unit: Unit, levels: tuple[str, ...], config: TuneConfig, request: T
     from tuner.farm import RayBackend  # Ray takes seconds to import, and the serial backend does without it
 
     workers, wait_s, timeout_s = config.farm.workers, config.farm.wait_s, config.farm.item_timeout_s
-    with RayBackend(spec, workers, request.address, wait_s, run_id, item_timeout_s=timeout_s) as farm:
+    resource = config.farm.resource
+    with RayBackend(spec, workers, request.address, wait_s, run_id, item_timeout_s=timeout_s, resource=resource) as farm:
         yield farm
 
 
@@ -260,7 +270,8 @@ class _Run:
         save_checkpoint(self.place.checkpoint, state, self.log)
 
 
-def _plan(unit: Unit, individual: Individual) -> Plan:
+def _plan(unit: Unit, individual: Individual | None) -> Plan:
+    assert individual is not None
     plan = realise_all(unit, individual.genome)
     if isinstance(plan, Infeasible):
         raise RuntimeError(f"a measured genome has no plan: {plan}")
@@ -280,15 +291,22 @@ def _finish(
     levels = runs[0].levels
     for run in runs:
         if run.champions.baseline is None:
-            raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.runner.failures)}")
-    best = {level: [run.champions.best[i] for run in runs] for i, level in enumerate(levels)}
-    plans = {level: _joined(opened, found, champions) for level, champions in best.items()}
-    baseline = _joined(opened, found, [run.champions.baseline for run in runs])
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(run.runner.failures.items()))
+            raise TilefarmError(f"{folder.path}: no program of single operators could be measured ({counts}); column error of its log says why")
+    units = [opened.units[search.pieces[0]] for search in found]
+    best = {level: [_plan(unit, run.champions.best[i]) for unit, run in zip(units, runs, strict=True)] for i, level in enumerate(levels)}
+    bases = [_plan(unit, run.champions.baseline) for unit, run in zip(units, runs, strict=True)]
+    said = () if runner_spec(config) is None else verdicts(opened, found, folder.path, bases, config, request.address)
+    if said:
+        best = {level: [verdict.plans[level] for verdict in said] for level in levels}
+    plans = {level: _joined(opened, found, chosen) for level, chosen in best.items()}
+    baseline = _joined(opened, found, bases)
     for name, plan in {**plans, "baseline": baseline}.items():
         atomic_write(folder.plans / f"{name}.json", [plan.to_json().encode()])
     measured = measure(opened, plans)
-    for i, level in enumerate(levels):
-        for search, champion in zip(found, best[level], strict=True):
+    for i, level in enumerate(levels if not said else ()):
+        for search, run in zip(found, runs, strict=True):
+            champion = run.champions.best[i]
             assert champion is not None
             cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(champion.cycles[i])
             if cycles != expected:
@@ -301,6 +319,8 @@ def _finish(
     wall_s = time.monotonic() - begun
     searched = sum(run.champions.programs for run in runs)
     failures = sum((run.runner.failures for run in runs), Counter[str]())
+    rows = {level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels}
+    pieces = _pieces(opened, found, measured)
     summary = Summary(
         status="done",
         run=folder.run,
@@ -324,19 +344,19 @@ def _finish(
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
         npu_mac_share=mac_share(opened),
         host=host_nodes(opened),
-        pieces=_pieces(opened, found, measured),
-        levels={level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels},
+        pieces=pieces_as_measured(pieces, found, said) if said else pieces,
+        runner=runner_summary(config, found, said) if said else None,
+        levels=as_measured(rows, found, said, opened.machine.clock_hz) if said else rows,
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
 
 
-def _joined(opened: Opened, found: Sequence[Searched], champions: Sequence[Individual | None]) -> Plan:
-    """The plan of a model: of every piece what its search found."""
+def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:
+    """The plan of a model: of every piece what its search found, for the first of the pieces that it serves."""
     plans: dict[int, Plan] = {}
-    for search, champion in zip(found, champions, strict=True):
-        assert champion is not None
-        plans |= {k: _plan(opened.units[k], champion) for k in search.pieces}
+    for search, plan in zip(found, chosen, strict=True):
+        plans |= {k: plan if k == search.pieces[0] else plan_for(plan, opened.units[k]) for k in search.pieces}
     return joined({name: plans[k] for k, name in enumerate(opened.names)})
 
 

@@ -13,9 +13,8 @@ from tuner.runners.reading import Encoded, Kind
 
 
 def encoded(unit: Unit, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
-    """One program of the unit, as its only variant.  unit: with its weights.  cycles: that the simulator expects, by level."""
-    level = next(iter(cycles))
+    """One program of the unit, as the variant of every level.  unit: with its weights.  cycles: that the simulator expects, by level."""
     parts = tuple(Segment(len(segment.operators), segment.blocks) for segment in segments) if kind == "program" else ()
-    variant = Variant(level, unit.machine.share_units(level), program.streams, "", {level: cycles[level]}, parts)
-    container = Container(unit.graph.digest, unit.machine, unit.memory, (variant,), unit.constants, operators(unit))
+    variants = tuple(Variant(level, unit.machine.share_units(level), program.streams, "", cycles, parts) for level in cycles)
+    container = Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants, operators(unit))
     return Encoded(encode(container), unit.machine, kind)

@@ -14,5 +14,4 @@ from tuner.runners.reading import Encoded, Reading
 def measure(encoded: Encoded, level: str) -> Reading:
     """What the simulator says of the bytes."""
     container = decode(encoded.container)
-    variant = container.levels[0]
-    return Reading(simulate_levels(program(container, variant), container.machine, [level])[level].cycles)
+    return Reading(simulate_levels(program(container, level), container.machine, [level])[level].cycles)
