@@ -37,7 +37,8 @@ from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
 from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import prepare, simulate_levels

@@ -12,7 +12,8 @@ import simulator
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
 from compiler.tile.features import FEATURE_SET, FEATURES
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tuner.backend import SerialBackend
 from tuner.config import load_config

@@ -32,7 +32,8 @@ from compiler.pipeline import Compiler
 from compiler.place.bounds import bounds
 from compiler.place.dag import Dag
 from compiler.place.segments import segment_edges
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.timing import simulate_levels

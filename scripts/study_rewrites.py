@@ -32,7 +32,7 @@ from compiler.ir.graph import Graph
 from compiler.pipeline import Compiler
 from compiler.rewrites.rules import LAST_RULES
 from compiler.rewrites.siblings import families, merge_siblings
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import TilefarmError

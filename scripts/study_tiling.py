@@ -19,6 +19,7 @@ import csv
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ from compiler.frontend.zoo import resolve
 from compiler.ir.graph import Conv
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.spec import ConvSpec, make_unit, signature
+from compiler.tile.spec import AnySpec, ConvSpec, Unit, signature
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.build import open_source
@@ -167,6 +169,29 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     return Optimum(best, measured, np.array(slack))
 
 
+def shape_of(unit: Unit, spec: AnySpec) -> Shape | None:
+    """The shape of a convolution or matrix product of one image; None for other operators."""
+    kernel = spec.kernel
+    if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or unit.storages[0].n > 1:
+        return None
+    c_out, c_in = kernel.weights.shape[:2]
+    window = (kernel.weights.shape[2], kernel.weights.shape[3])
+    # negative padding, rows and columns that are not read, is no padding that ONNX knows
+    top, left, bottom, right = (min(0, pad) for pad in kernel.pads)
+    pads = (kernel.pads[0] - top, kernel.pads[1] - left, kernel.pads[2] - bottom, kernel.pads[3] - right)
+    high, wide = spec.in_h + top + bottom, spec.in_w + left + right
+    return Shape(
+        c_in * kernel.groups, c_out, high, wide, window, kernel.stride, kernel.dilation, pads, kernel.groups, spec.residual is not None
+    )  # fmt: skip
+
+
+def counted_shapes(network: str, machine: Machine) -> Counter[Shape]:
+    """Distinct convolutions and matrix products -> how often the network has them."""
+    path, seed = resolve(Path(network), None)
+    unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
+    return Counter(shape for spec in unit.kernels if (shape := shape_of(unit, spec)) is not None)
+
+
 def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape, list[str]]:
     """Distinct convolutions and matrix products -> the networks that have them."""
     found: dict[Shape, list[str]] = {}
@@ -179,19 +204,9 @@ def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape, lis
             print(f"{name}: left out: {error}")
             continue
         for spec in unit.kernels:
-            kernel = spec.kernel
-            if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or unit.storages[0].n > 1:
+            shape = shape_of(unit, spec)
+            if shape is None:
                 continue
-            c_out, c_in = kernel.weights.shape[:2]
-            window = (kernel.weights.shape[2], kernel.weights.shape[3])
-            # negative padding, rows and columns that are not read, is no padding that ONNX knows
-            top, left, bottom, right = (min(0, pad) for pad in kernel.pads)
-            pads = (kernel.pads[0] - top, kernel.pads[1] - left, kernel.pads[2] - bottom, kernel.pads[3] - right)
-            high, wide = spec.in_h + top + bottom, spec.in_w + left + right
-            shape = Shape(
-                c_in * kernel.groups, c_out, high, wide, window, kernel.stride, kernel.dilation, pads, kernel.groups,
-                spec.residual is not None,
-            )  # fmt: skip
             shape = known.setdefault(canonical_json(signature(unit, spec)), shape)
             if name not in found.setdefault(shape, []):
                 found[shape].append(name)

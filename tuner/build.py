@@ -28,7 +28,8 @@ from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import ConvSpec, Unit, make_unit
+from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import Machine

@@ -292,7 +292,8 @@ def _finish(
     for run in runs:
         if run.champions.baseline is None:
             counts = ", ".join(f"{count} {status}" for status, count in sorted(run.runner.failures.items()))
-            raise TilefarmError(f"{folder.path}: no program of single operators could be measured ({counts}); column error of its log says why")
+            what = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{folder.path}: {what}; the column `error` of its log says why")
     units = [opened.units[search.pieces[0]] for search in found]
     best = {level: [_plan(unit, run.champions.best[i]) for unit, run in zip(units, runs, strict=True)] for i, level in enumerate(levels)}
     bases = [_plan(unit, run.champions.baseline) for unit, run in zip(units, runs, strict=True)]

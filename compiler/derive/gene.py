@@ -31,7 +31,7 @@ _PREFETCH = (2, 1)
 ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
-_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
+UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
 class Gene(NamedTuple):
@@ -68,7 +68,7 @@ Key = tuple[str, Tail]
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of a kernel a gene can name."""
-    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(_SLOTS)
+    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(UB_SLOTS)
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
@@ -129,15 +129,10 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
     """
-    cores = working_cores(unit, gene)
-    if len(cores) == 1:
-        gene = gene._replace(split="rows")
-    if gene.split == "channels":
-        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
-        if isinstance(parts, Infeasible):
-            return None
-        unit = largest(parts, gene.start, gene.stop)
-    layout = cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), 1 if gene.split == "channels" else len(cores))
+    seen = seen_by_core(unit, gene)
+    if seen is None:
+        return None
+    unit, gene, layout = seen
     fitting = _Fitting(unit, gene, layout)
     sizes = {
         k: spec.weight_blocks
@@ -159,6 +154,19 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     # two slots of the smallest chunk may need more than all of the weights
     every = {k: k in sizes for k in range(gene.stop - gene.start)}
     return fitting.plan() if fitting.take(every, CHUNK_BUDGETS[-1]) else None
+
+
+def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
+    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels cannot be split so."""
+    cores = working_cores(unit, gene)
+    if len(cores) == 1:
+        gene = gene._replace(split="rows")
+    if gene.split == "channels":
+        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
+        if isinstance(parts, Infeasible):
+            return None
+        unit = largest(parts, gene.start, gene.stop)
+    return unit, gene, cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), 1 if gene.split == "channels" else len(cores))
 
 
 class _Fitting:
@@ -223,7 +231,7 @@ class _Fitting:
         spec, rows, choice = self.unit.kernels[gene.start + k], self.rows[k], gene.choices[k] if gene.choices else 0
         if isinstance(spec, ConvSpec):
             return conv_tiling(self.unit, spec, rows, self.layout.inside[k], resident, budget, choice)
-        return vector_tiling(self.unit, spec, rows, _SLOTS[choice % len(_SLOTS)])
+        return vector_tiling(self.unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
 def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:

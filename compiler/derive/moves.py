@@ -41,7 +41,7 @@ def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
     return (*genome[:i], *genes, *genome[i + width :])
 
 
-def _resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
+def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     """The gene over other operators: choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block
     count is lowered where there are fewer rows, rows are split where channels cannot be."""
     choices = gene.choices
@@ -67,7 +67,7 @@ def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
     at = int(rng.integers(gene.start + 1, gene.stop))
-    return _swap(genome, i, _resized(unit, gene, gene.start, at), _resized(unit, gene, at, gene.stop))
+    return _swap(genome, i, resized(unit, gene, gene.start, at), resized(unit, gene, at, gene.stop))
 
 
 def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -79,7 +79,7 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
     if b.stop - a.start > MAX_SEGMENT:
         return None
     base = a if rng.random() < 0.5 else b
-    merged = _resized(unit, base, a.start, b.stop)
+    merged = resized(unit, base, a.start, b.stop)
     return _swap(genome, i, merged, width=2)
 
 
@@ -92,7 +92,7 @@ def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     at = a.stop + int(rng.choice([-2, -1, 1, 2]))
     if not a.start < at < b.stop or max(at - a.start, b.stop - at) > MAX_SEGMENT:
         return None
-    return _swap(genome, i, _resized(unit, a, a.start, at), _resized(unit, b, at, b.stop), width=2)
+    return _swap(genome, i, resized(unit, a, a.start, at), resized(unit, b, at, b.stop), width=2)
 
 
 def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -300,7 +300,7 @@ def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome
             out.append(found)
             continue
         middle = (gene.start + gene.stop) // 2
-        todo += [_resized(unit, gene, middle, gene.stop), _resized(unit, gene, gene.start, middle)]
+        todo += [resized(unit, gene, middle, gene.stop), resized(unit, gene, gene.start, middle)]
     return tuple(out)
 
 

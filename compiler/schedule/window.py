@@ -25,7 +25,7 @@ end or later, and nodes of one lane never overlap, so they may share L0 and scra
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -124,12 +124,12 @@ def slide(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Int
 
 
 @njit(cache=True)
-def _weigh(length, edge, weight) -> None:  # type: ignore[no-untyped-def]
+def _weigh(length: Ints, edge: Ints, weight: Ints) -> None:
     """Fills weight, int64 [K, T]: the heaviest path to the sink."""
     operators, count = weight.shape
     for t in range(count - 1, -1, -1):
         for k in range(operators - 1, -1, -1):
-            rest = np.int64(0)
+            rest: Any = np.int64(0)
             for i in range(edge.shape[0]):
                 if edge[i, 0] == k and edge[i, 3] != SLOT and t + edge[i, 2] < count:
                     rest = max(rest, weight[edge[i, 1], t + edge[i, 2]])
@@ -137,9 +137,10 @@ def _weigh(length, edge, weight) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _ready(edge, end, done, k, t):  # type: ignore[no-untyped-def]
+def _ready(edge: Ints, end: Ints, done: Ints, k: int, t: int) -> tuple[Any, Any]:
     """(cycle in which a node may begin, cycle in which its loads may), or (-1, -1) while a node before it is not scheduled."""
-    ready, loads = np.int64(0), np.int64(0)
+    ready: Any = np.int64(0)
+    loads: Any = np.int64(0)
     for i in range(edge.shape[0]):
         before, from_t = edge[i, 0], t - edge[i, 2]
         if edge[i, 1] != k or from_t < 0:
@@ -153,7 +154,19 @@ def _ready(edge, end, done, k, t):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _list(own, load, reads, length, weight, edge, lane_of, window, nodes, begin, end_of) -> None:  # type: ignore[no-untyped-def]
+def _list(
+    own: Ints,
+    load: Ints,
+    reads: NDArray[np.bool_],
+    length: Ints,
+    weight: Ints,
+    edge: Ints,
+    lane_of: Ints,
+    window: int,
+    nodes: Ints,
+    begin: Ints,
+    end_of: Ints,
+) -> None:
     """Fills nodes, begin and end_of.  window: 0 is greedy."""
     operators, count = length.shape
     done = np.zeros(operators, np.int64)
@@ -162,10 +175,12 @@ def _list(own, load, reads, length, weight, edge, lane_of, window, nodes, begin,
     issued = np.zeros(load.shape, np.int64)
     retired = np.zeros(count, np.int64)  # cycle in which an iteration was finished
     free = np.zeros(2, np.int64)
-    loader = np.int64(0)
+    loader: Any = np.int64(0)
     for n in range(operators * count):
         oldest = done.min()
-        best, best_start, best_slots = -1, np.int64(0), np.int64(0)
+        best = -1
+        best_start: Any = np.int64(0)
+        best_slots: Any = np.int64(0)
         for k in range(operators):
             t = done[k]
             if t == count or (window and t >= oldest + window):
@@ -177,7 +192,7 @@ def _list(own, load, reads, length, weight, edge, lane_of, window, nodes, begin,
             if window and t >= window:
                 start = max(start, retired[t - window])
             # loads come in pieces while a node works: it ends after them, but need not begin after them
-            arrived = np.int64(0)
+            arrived: Any = np.int64(0)
             for i in range(load.shape[0]):
                 if reads[i, k] and loaded[i, t] >= 0:
                     arrived = max(arrived, loaded[i, t])
@@ -216,7 +231,7 @@ def record_cycles(code: Codes, machine: Machine) -> Ints:
 
 
 @njit(cache=True)
-def node_cycles(rows, cycles, engine):  # type: ignore[no-untyped-def]
+def node_cycles(rows: Ints, cycles: Ints, engine: Codes) -> Ints:
     """int64 [nodes, engines], without loads.  rows: int64 [nodes, 2], behind a node's loads and behind its last record."""
     out = np.zeros((rows.shape[0], _ENGINES), np.int64)
     for n in range(rows.shape[0]):
@@ -236,7 +251,7 @@ def interleaved(rows: Ints, cycles: Ints, table: Timetable) -> Ints:
 
 
 @njit(cache=True)
-def _spread(rows, cycles, begin, end, key) -> None:  # type: ignore[no-untyped-def]
+def _spread(rows: Ints, cycles: Ints, begin: Ints, end: Ints, key: Ints) -> None:
     first = 0
     for n in range(rows.shape[0]):
         key[first : rows[n, 0]] = begin[n]

@@ -336,14 +336,25 @@ def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bo
 
     Streamed weights come in chunks of at most `budget` blocks; the right operand of a MatMul is there as a whole.
     """
-    machine = unit.machine
     resident |= isinstance(spec, MatMulSpec)
-    direct = to_l1 and machine.path(Memory.L0C, Memory.L1) is not None
-    ranked = _ranked(machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
+    ranked = _ranking(unit, spec, rows, to_l1, resident, budget)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()
     return tiling_of("resident" if resident else "streamed", *point[1:])
+
+
+def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int | None:
+    """The `choice` for which `conv_tiling` returns this tiling; None where there is none."""
+    point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
+    ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget)
+    places = np.flatnonzero((ranked[:, 1:] == point).all(1))
+    return int(places[0]) if len(places) else None
+
+
+def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
+    direct = to_l1 and unit.machine.path(Memory.L0C, Memory.L1) is not None
+    return _ranked(unit.machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
 
 
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:

@@ -29,10 +29,11 @@ def test_a_row_for_every_level_and_seed(tmp_path: Path) -> None:
     levels = list(load_machine("edge").contention)
     assert [(row["seed"], row["level"]) for row in rows] == [(seed, level) for seed in "01" for level in levels]
     for row in rows:
-        cycles = {kind: int(row[f"{kind}_cycles"]) for kind in ("sequence", "formula", "searched", "without", "greedy")}
-        assert cycles["searched"] <= min(cycles["sequence"], cycles["formula"])
+        cycles = {kind: int(row[f"{kind}_cycles"]) for kind in ("sequence", "formula", "unlimited", "own", "searched", "without", "greedy")}
+        assert cycles["searched"] <= min(cycles[kind] for kind in ("sequence", "formula", "unlimited", "own"))
         assert min(cycles.values()) > 0
         assert int(row["formula_peak_l1_bytes"]) <= load_machine("edge").buffers_bytes.L1
+        assert int(row["unlimited_segments"]) <= int(row["sliding_segments"])
         assert len(row["formula_windows"].split()) == int(row["sliding_segments"]) <= int(row["segments"])
         assert float(row["greedy_over_formula_bytes"]) >= 1
     for part in ("of a search without windows", "geometric means", "never slower"):

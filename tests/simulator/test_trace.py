@@ -15,7 +15,7 @@ from compiler.derive.gene import Gene, plan_of, realise
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine

@@ -21,7 +21,7 @@ from compiler.derive.plan import Plan, parse_plan
 from compiler.frontend import lower
 from compiler.frontend.macs import model_macs
 from compiler.tile.primitives import parse as parse_schedule
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.container import Container, decode, program

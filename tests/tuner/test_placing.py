@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Gene, Genome, Structures, single_operators
 from compiler.derive.moves import verify
 from compiler.derive.plan import Infeasible
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK

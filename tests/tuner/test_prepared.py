@@ -12,7 +12,8 @@ from compiler.derive.moves import random_genome, repaired
 from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import Timing, prepare, simulate_levels
 from tests.models import light_model

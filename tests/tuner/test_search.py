@@ -17,7 +17,8 @@ from compiler.derive.gene import Gene, Genome, Structures, block_counts, realise
 from compiler.derive.moves import MOVES, random_genome, verify
 from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph

@@ -30,7 +30,8 @@ from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.memory import place
 from compiler.tile.space import CHUNK_BUDGETS
-from compiler.tile.spec import ConvSpec, Unit, make_unit
+from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import SMALL_MODELS, light_graph, small_graph
 from tests.plans import resized

@@ -19,7 +19,8 @@ from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
 from compiler.ir.interpret import evaluate
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
-from compiler.tile.spec import LayerNormSpec, MatMulSpec, SoftmaxSpec, Unit, make_unit
+from compiler.tile.spec import LayerNormSpec, MatMulSpec, SoftmaxSpec, Unit
+from compiler.tile.unit import make_unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op

@@ -7,7 +7,7 @@ import pytest
 from compiler.derive.gene import Gene, single_operators
 from compiler.derive.plan import Infeasible
 from compiler.place.segments import segment_edges, segment_wiring, share_out
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 

@@ -12,7 +12,7 @@ from compiler.ir.interpret import evaluate
 from compiler.ir.layout import assign
 from compiler.pipeline import Compiler
 from compiler.rewrites.siblings import families, merge_siblings
-from compiler.tile.spec import make_unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program
 from tests.models import Builder, inception_block, random_feeds, reference_outputs

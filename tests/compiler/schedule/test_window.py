@@ -30,7 +30,8 @@ from compiler.schedule.window import (
     sequence,
     slide,
 )
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu import isa
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import simulate_levels

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from compiler.frontend import lower
-from compiler.tile.spec import ConvSpec, make_unit
+from compiler.tile.spec import ConvSpec
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.corner_models import CORNER_MODELS, corner_model

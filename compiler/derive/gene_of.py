@@ -1,0 +1,74 @@
+"""From a plan back to a gene: what `realise` makes the plan of, where there is one.
+
+Plans come from logs and from people.  A plan that the rules of `realise` would not make has no gene: tilings beyond those that a gene can
+name, weights that stay although smaller ones do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, realise, seen_by_core, whole_or
+from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling
+from compiler.tile.space import CHUNK_BUDGETS, conv_place, vector_tiling
+from compiler.tile.spec import ConvSpec, Unit
+
+
+def genome_of(unit: Unit, plan: Plan) -> Genome | None:
+    """A genome that `realise_all` makes this plan of; None where a segment has no gene, or the plan is not of these operators."""
+    genes: list[Gene] = []
+    for segment in plan.segments:
+        gene = gene_of(unit, segment, genes[-1].stop if genes else 0)
+        if gene is None:
+            return None
+        genes.append(gene)
+    return tuple(genes) if genes and genes[-1].stop == len(unit.kernels) else None
+
+
+def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
+    """A gene of operators from `start` on that `realise` makes this plan of: of several the one with the largest chunks; or None."""
+    stop = start + len(plan.operators)
+    if plan.operators != tuple(spec.name for spec in unit.kernels[start:stop]) or max(plan.cores) >= unit.machine.cores:
+        return None
+    bare = Gene(
+        start,
+        stop,
+        plan.blocks,
+        plan.prefetch,
+        ALL if plan.window == "all" else plan.window,
+        cores=plan.cores,
+        sliding=plan.sliding,
+        spread=plan.spread,
+        ahead_kib=plan.ahead_kib,
+        split=plan.split,
+    )
+    bare = bare._replace(cached=whole_or(bare, plan.caching))
+    for chunk, places in _places(unit, plan, bare):
+        for resident in (True, False):
+            gene = bare._replace(chunk=chunk, resident=resident, choices=places if any(places) else ())
+            if realise(unit, gene) == plan:
+                return gene
+    return None
+
+
+def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Budgets of chunks for which every tiling of the plan has a place, with these places."""
+    seen = seen_by_core(unit, gene)
+    if seen is None:
+        return
+    mine, _, layout = seen
+    for chunk, budget in enumerate(CHUNK_BUDGETS):
+        places = [_place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)]
+        found = tuple(place for place in places if place is not None)
+        if len(found) == len(places):
+            yield chunk, found
+
+
+def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int | None:
+    spec = unit.kernels[k]
+    if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
+        return None
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        return conv_place(unit, spec, rows, inside, tiling, budget)
+    return next((i for i, slot in enumerate(UB_SLOTS) if vector_tiling(unit, spec, rows, slot) == tiling), None)

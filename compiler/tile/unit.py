@@ -1,0 +1,102 @@
+"""A graph on a machine becomes a unit: layout, constants and DDR addresses, everything that does not depend on a plan."""
+
+from __future__ import annotations
+
+from compiler.emit import weights
+from compiler.ir.graph import Concat, Graph, Shuffle
+from compiler.ir.layout import Layout, assign
+from compiler.tile.constants import Constants, aligned
+from compiler.tile.curves import with_curves
+from compiler.tile.gaps import Values, output_gaps
+from compiler.tile.kernels import kernel_spec
+from compiler.tile.machine import check_machine
+from compiler.tile.spec import Piece, StorageSpec, Unit
+from simulator.npu.machine import DataType, Machine
+from simulator.npu.program import DdrBuffer, MemoryMap
+
+
+def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
+    """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
+
+    Raises `UnsupportedError` for a machine that lacks a path that every program uses.
+    """
+    check_machine(machine, dtype)
+    layout = assign(with_curves(graph, dtype), dtype)
+    layout.verify()
+    names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
+    at = {name: i for i, name in enumerate(names)}
+    constants = Constants()
+    operators = [op for op in layout.graph.operators if not isinstance(op, Concat | Shuffle)]
+
+    def piece(tensor: str) -> Piece:
+        p = layout.placements[tensor]
+        return Piece(at[p.storage], p.plane, p.planes)
+
+    gaps = _gaps(layout, dtype)
+    pending = [kernel_spec(i, op, layout, piece, constants, dtype, gaps) for i, op in enumerate(operators)]
+    known = {
+        name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
+    }
+    storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
+    producers = {
+        spec.index: tuple(p.index for p in pending[: spec.index] if any(p.y.overlaps(read) for read in spec.reads)) for spec in pending
+    }
+    consumers: dict[int, list[int]] = {spec.index: [] for spec in pending}
+    for index, sources in producers.items():
+        for source in sources:
+            consumers[source].append(index)
+    outputs = [piece(port.tensor) for port in layout.graph.outputs]
+    escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
+    memory = MemoryMap(dtype, (*constants.buffers(), *buffers), end)
+    memory.verify()
+    return Unit(
+        layout.graph,
+        layout,
+        machine,
+        dtype,
+        storages,
+        tuple(pending),
+        memory,
+        constants.bytes(),
+        producers,
+        {index: tuple(rest) for index, rest in consumers.items()},
+        escapes,
+    )
+
+
+def _place_storages(
+    layout: Layout, names: list[str], known: dict[str, int], address: int, dtype: DataType
+) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
+    """known: addresses of those that are constants."""
+    ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
+    storages, buffers = [], []
+    for name in names:
+        s = layout.storages[name]
+        row = s.w // 4 if s.pixel_lanes == 4 else s.w
+        if name in known:
+            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name]))
+            continue
+        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address))
+        size = s.n * s.planes * s.h * row
+        exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
+        if not exposed:
+            buffers.append(DdrBuffer(name, "scratch", address, size))
+        for port, kind in exposed[:1]:
+            p = layout.placements[port.tensor]
+            lanes = tuple(p.plane * dtype.lanes + lane for lane in p.lanes)
+            shape = layout.graph.shapes[port.tensor]
+            buffers.append(
+                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order)  # type: ignore[arg-type]
+            )
+        address = aligned(address + size)
+    return tuple(storages), buffers, address
+
+
+def _gaps(layout: Layout, dtype: DataType) -> dict[str, Values]:
+    """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
+    gaps: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
+    gaps |= {name: frozenset({0.0}) for name in layout.graph.constants}
+    for op in layout.graph.operators:
+        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * dtype.lanes
+        gaps[op.y] = frozenset() if full else output_gaps(op, [gaps[name] for name in op.inputs], weights.numpy_type(dtype))
+    return gaps

@@ -1,0 +1,78 @@
+"""A plan that a gene makes is found back as a gene that makes it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from compiler.derive.gene import WINDOWS, Gene, block_counts, choice_count, realise, realise_all, single_operators
+from compiler.derive.gene_of import gene_of, genome_of
+from compiler.derive.moves import random_genome
+from compiler.derive.plan import ConvTiling, Infeasible
+from compiler.tile.space import CHUNK_BUDGETS
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
+from simulator.npu.machine import DataType, load_machine
+from tests.models import SMALL_MODELS, small_graph
+
+
+@lru_cache(maxsize=32)
+def unit(name: str, machine: str = "edge") -> Unit:
+    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+
+
+@pytest.mark.parametrize("machine", ["edge", "tiny", "ascend310"])
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
+    u, rng, found = unit(name, machine), np.random.default_rng(5), 0
+    count = len(u.kernels)
+    for _ in range(25):
+        start = int(rng.integers(count))
+        stop = min(count, start + int(rng.integers(1, 5)))
+        choices = tuple(int(rng.integers(choice_count(u, k))) for k in range(start, stop))
+        gene = Gene(
+            start, stop, int(rng.choice(block_counts(u, start, stop))), int(rng.integers(1, 4)), int(rng.choice(WINDOWS)),
+            int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices,
+            tuple(range(int(rng.integers(1, u.machine.cores + 1)))), int(rng.integers(-1, 1 << stop - start)),
+            bool(rng.integers(2)), bool(rng.integers(2)), int(rng.choice([0, 64])),
+        )  # fmt: skip
+        plan = realise(u, gene)
+        if plan is not None:
+            back = gene_of(u, plan, start)
+            assert back is not None, gene
+            assert realise(u, back) == plan
+            found += 1
+    assert found
+
+
+def test_a_whole_plan() -> None:
+    u, rng, found = unit("conv_chain"), np.random.default_rng(0), 0
+    for _ in range(20):
+        plan = realise_all(u, random_genome(u, rng))
+        if not isinstance(plan, Infeasible):
+            genome = genome_of(u, plan)
+            assert genome is not None
+            assert realise_all(u, genome) == plan
+            found += 1
+    assert found
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    plan = realise_all(u, genome)
+    assert not isinstance(plan, Infeasible)
+    assert genome_of(u, plan) == genome
+    assert genome_of(u, plan.model_copy(update={"segments": plan.segments[:-1]})) is None
+    assert genome_of(unit("residual_block"), plan) is None
+
+
+def test_what_no_gene_makes_has_none() -> None:
+    u = unit("conv_chain")
+    plan = realise(u, Gene(0, 1))
+    assert plan is not None
+    tiling = plan.tilings[0]
+    assert isinstance(tiling, ConvTiling)
+    odd = plan.model_copy(update={"tilings": (tiling.model_copy(update={"chunk_n1": tiling.chunk_n1 + 7}),)})
+    assert gene_of(u, odd, 0) is None
+    assert gene_of(u, plan, 1) is None
+    assert gene_of(u, plan.model_copy(update={"cores": (3,)}), 0) is None

@@ -1,0 +1,194 @@
+"""What a run takes from earlier ones is what it would have measured itself, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compiler.tile.features import FEATURES, scaled
+from compiler.tile.spec import Unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, load_machine
+from tests.models import Builder
+from tests.tuning import quick
+from tuner.build import open_source
+from tuner.candidate import text_digest
+from tuner.evaluate import Ask, Evaluator
+from tuner.log import read_log
+from tuner.runfolder import read_json, write_json
+from tuner.search.search import cycles_of
+from tuner.source import Source as ModelSource
+from tuner.warm_start import FILE, WarmStart, read_warm_start, warm_start
+
+LEVELS = ("none", "slight", "severe")
+ELITES = 4
+
+
+def model(path: Path, convolutions: int) -> Path:
+    """A chain of convolutions 32 -> 32, then one to 48: chains of any length share segments."""
+    b = Builder(np.random.default_rng(0), (1, 32, 12, 12))
+    tensor = "x"
+    for _ in range(convolutions):
+        tensor = b.conv(tensor, 32)
+    onnx.save(b.model(b.conv(tensor, 48, kernel=(1, 1), pads=(0, 0, 0, 0))), path)
+    return path
+
+
+def unit_of(path: Path, machine: str = "edge") -> Unit:
+    return open_source(ModelSource(path, load_machine(machine), DataType.float16)).unit.without_values()
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model(tmp_path_factory.mktemp("models") / "short.onnx", 3)
+
+
+@pytest.fixture(scope="module")
+def earlier(short: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "earlier"
+    quick(short, run, 24)
+    return run
+
+
+def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
+    """A copy of a run with other values in all rows of some tasks: column -> task -> value."""
+    shutil.copytree(run, out)
+    for part in sorted((out / "log").glob("*.parquet")):
+        table = pq.read_table(part)
+        tasks = table["task"].to_pylist()
+        for name, values in columns.items():
+            column = [values.get(task, value) for task, value in zip(tasks, table[name].to_pylist(), strict=True)]
+            field = pa.field(name, pa.float64() if name == "cycles" else pa.string())
+            table = table.set_column(table.column_names.index(name), field, pa.array(column, field.type))
+        pq.write_table(table, part)
+    return out
+
+
+def test_the_same_network(short: Path, earlier: Path) -> None:
+    """Every task that the log has becomes a gene that makes that very task, with its cycles, bytes and features."""
+    unit, log = unit_of(short), read_log(earlier)
+    found = read_warm_start([earlier], unit, LEVELS, ELITES)
+    measured = log[log["kind"].isin(["operator", "segment"]) & (log["status"] == "ok")]
+    assert set(found.tasks) == set(measured["task"])
+    assert len(found.tasks) > 40
+    assert not sum(found.sources[0].left_out.values()) - found.sources[0].left_out["result"]
+    evaluator = Evaluator(unit, LEVELS)
+    for task, gene, moved, cycles, features in zip(found.tasks, found.genes, found.moved_bytes, found.cycles, found.features, strict=True):
+        answer = evaluator.answer(Ask("segment", (gene,)))
+        kind = "operator" if gene.stop - gene.start == 1 else "segment"
+        assert text_digest(f"{kind}:{answer.payload}") == task
+        assert answer.values is not None
+        assert answer.features is not None
+        assert (cycles == cycles_of(answer)).all()
+        assert moved == answer.values[0, 2:4].sum()
+        assert np.array_equal(features, scaled(answer.features))
+    programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
+    best = {level: programs.loc[programs["level"] == level, "cycles"].min() for level in LEVELS}
+    answers = [cycles_of(evaluator.answer(Ask("program", genome))) for genome in found.programs]
+    assert len(answers) <= ELITES * len(LEVELS)
+    for at, level in enumerate(LEVELS):
+        assert min(cycles[at] for cycles in answers if cycles is not None) == best[level]
+
+
+def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
+    """A longer chain has the segments of the shorter one, except those at its beginning that see the input's halo as its own."""
+    unit = unit_of(model(tmp_path / "long.onnx", 5))
+    found = read_warm_start([earlier], unit, LEVELS, ELITES)
+    source = found.sources[0]
+    assert 0 < len(found.tasks) == source.usable < source.tasks
+    assert source.left_out["elsewhere"] > 0
+    assert not found.programs
+    evaluator = Evaluator(unit, LEVELS)
+    for gene, cycles in zip(found.genes, found.cycles, strict=True):
+        assert (cycles_of(evaluator.answer(Ask("segment", (gene,)))) == cycles).all()
+    assert f"{source.usable} of {source.tasks} tasks usable" in str(source)
+
+
+def test_another_machine(short: Path, earlier: Path) -> None:
+    found = read_warm_start([earlier], unit_of(short, "edge:ddr.bytes_per_cycle=128"), LEVELS, ELITES)
+    assert not found.tasks
+    assert not found.programs
+    assert found.sources[0].left_out["machine"] == found.sources[0].tasks > 0
+
+
+def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
+    unit = unit_of(short)
+    clean = read_warm_start([earlier], unit, LEVELS, ELITES)
+    bad = dict(zip(clean.tasks[:4], (np.inf, np.nan, -7.0, 0.0), strict=True))
+    old, boards = dict.fromkeys(clean.tasks[4:7], "0-older"), dict.fromkeys(clean.tasks[7:9], "board")
+    run = altered(earlier, tmp_path / "altered", cycles=bad, simulator=old, runner=boards)
+    found = read_warm_start([run], unit, LEVELS, ELITES)
+    assert found.tasks == clean.tasks[9:]
+    out, before = found.sources[0].left_out, clean.sources[0].left_out
+    assert (out["poisoned"], out["simulator"], out["runner"]) == (4, 3, 2)
+    assert out["result"] == before["result"]
+    assert found.sources[0].usable == clean.sources[0].usable - 9
+    assert "; 3 of another simulator; 2 of another runner; " in str(found.sources[0])
+    assert "; 4 poisoned" in str(found.sources[0])
+    assert found.identity != clean.identity
+
+
+def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
+    unit = unit_of(short)
+    clean = read_warm_start([earlier], unit, LEVELS, ELITES)
+    run = tmp_path / "damaged"
+    shutil.copytree(earlier, run)
+    for part in sorted((run / "tasks").glob("*.parquet")):
+        table = pq.read_table(part)
+        texts = [text.replace('"blocks":', '"blocks": ') if task == clean.tasks[0] else text
+                 for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
+        pq.write_table(
+            table.set_column(table.column_names.index("payload"), table.schema.field("payload"), pa.array(texts, pa.string())), part
+        )
+    found = read_warm_start([run], unit, LEVELS, ELITES)
+    assert found.tasks == clean.tasks[1:]
+    assert found.sources[0].left_out["poisoned"] == 1
+
+
+def test_several_runs(short: Path, earlier: Path, tmp_path: Path) -> None:
+    """Equal tasks count once; each run is named."""
+    unit = unit_of(short)
+    quick(short, tmp_path / "second", 12, seed=1)
+    one, two = (read_warm_start([run], unit, LEVELS, ELITES) for run in (earlier, tmp_path / "second"))
+    both = read_warm_start([earlier, tmp_path / "second"], unit, LEVELS, ELITES)
+    assert both.tasks == tuple(dict.fromkeys([*one.tasks, *two.tasks]))
+    assert len(both.tasks) < len(one.tasks) + len(two.tasks)
+    assert both.identity == one.identity + two.identity
+
+
+def test_kept_with_the_run(short: Path, earlier: Path, tmp_path: Path) -> None:
+    """A resumed run takes what it began with, also where the earlier run is gone; other runs are refused by name."""
+    unit = unit_of(short)
+    found = warm_start([earlier], tmp_path, False, unit, LEVELS, ELITES)
+    assert found is not None
+    found.save(tmp_path)
+    moved = tmp_path / "grown"
+    shutil.copytree(earlier, moved)
+    for given in ([earlier], [moved], []):
+        again = warm_start(given, tmp_path, True, unit, LEVELS, ELITES)
+        assert again is not None
+        assert (again.sources, again.tasks, again.genes, again.programs) == (found.sources, found.tasks, found.genes, found.programs)
+        assert again.identity == found.identity
+        for name in ("moved_bytes", "cycles", "features"):
+            pd.testing.assert_frame_equal(pd.DataFrame(getattr(again, name)), pd.DataFrame(getattr(found, name)))
+    identity = read_json(moved / "run.json")
+    write_json(moved / "run.json", identity | {"run": "another-run"})
+    with pytest.raises(BadInputError, match="another-run differs"):
+        warm_start([moved], tmp_path, True, unit, LEVELS, ELITES)
+    assert warm_start([], tmp_path / "nowhere", True, unit, LEVELS, ELITES) is None
+    (tmp_path / FILE).write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(BadInputError, match="not what a warm start left"):
+        WarmStart.load(tmp_path, LEVELS)
+
+
+def test_no_run_is_refused(short: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"no run\.json"):
+        read_warm_start([tmp_path], unit_of(short), LEVELS, ELITES)
+    assert len(FEATURES) > 0
