@@ -6,7 +6,7 @@ schedules and stages say on which cores each of them runs.  They propose program
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,7 @@ from tuner.search.table import SegmentTable
 Cut = Sequence[tuple[int, int]]
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
+_DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
 
 
 def cut_of(genome: Genome) -> Cut:
@@ -131,10 +132,22 @@ class Placer:
         return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
 
     def proposals(
-        self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
+        self,
+        level: int,
+        border: float,
+        good: Sequence[Genome],
+        rng: np.random.Generator,
+        known: Callable[[Genome], bool] = lambda _: False,
+        covers_first: bool = True,
     ) -> list[Genome]:
-        """Placed genomes for a level, none of those in `known`: covers on all cores and on one, descents, list schedules.
+        """Placed genomes for a level, none that is `known`: descents, list schedules and the cover on one core, the fastest first as far as
+        the estimate knows, and before or behind them the cover on all cores.
 
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
+        cover on all cores is, since that is what the others have to beat.
+
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
+        cover on all cores is, since that is what the others have to beat.
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
         covers = [self.table.cover(level, border, width=self.cores), self.table.cover(level, border)]
@@ -151,8 +164,13 @@ class Placer:
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
                 descents.append(descent.improved(start, self.config.descent // len(self.ports)))
-        out = [wide, narrow, *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
-        return [genome for genome in dict.fromkeys(out) if genome is not None and genome not in known]
+        estimate = Descent(self.table, level, border, self.ports[level], self.delay, rng)
+        every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), narrow) if genome is not None)
+        expected = {genome: estimate.expected(genome) for genome in every}
+        limit = (1 + _DOUBT) * min(expected.values(), default=0.0)
+        better: list[Genome | None] = [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit]
+        out = [wide, *better] if covers_first else [*better, wide]
+        return [genome for genome in dict.fromkeys(out) if genome is not None and not known(genome)]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""
