@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from compiler.derive.gene import Gene, Genome, block_counts, realise_all, spread, widths, working_cores
+from compiler.derive.gene import Gene, Genome, block_counts, realise_all, single_operators, spread, widths, working_cores
 from compiler.derive.plan import Infeasible
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
@@ -148,21 +148,23 @@ def as_compiled(unit: Unit, best: Individual) -> None:
 
 
 def operators_alone(unit: Unit, evaluator: Evaluator) -> dict[str, int]:
-    """Cycles of all operators one by one, each in the best of its first four block counts: on one core; on as many as is best when they
-    share rows; when they share rows or channels."""
+    """Cycles of all operators one by one, each in the best of the first four block counts that fit: on one core; on as many as is best when
+    they share rows; when they share rows or channels."""
+    singles = single_operators(unit)
+    assert not isinstance(singles, Infeasible)
     structures, best = evaluator.structures, dict[str, tuple[int, ...]]()
     names, total = ("one", "rows", "either"), [0, 0, 0]
     for k in range(len(unit.kernels)):
         name = structures.structure(k, k + 1)
         if name not in best:
-            found = dict.fromkeys(names, _NEVER)
+            found, least = dict.fromkeys(names, _NEVER), singles[k].blocks
             for width in widths(unit):
-                counts = [blocks for blocks in block_counts(unit, k, k + 1) if blocks * unit.images >= width]
-                genes = [Gene(k, k + 1, blocks, cores=tuple(range(width)), cached=-1) for blocks in counts[:4]]
+                counts = [b for b in sorted({least, *block_counts(unit, k, k + 1)}) if b >= least and b * unit.images >= width]
+                genes = [singles[k], *(Gene(k, k + 1, blocks, cores=tuple(range(width)), cached=-1) for blocks in counts[:4])]
                 genes += [Gene(k, k + 1, blocks, cores=tuple(range(width)), split="channels") for blocks in (1, 3) if width > 1]
                 for gene in genes:
                     values = evaluator.answer(Ask("segment", (gene,))).values
-                    for form in names[2 if gene.split == "channels" else min(width - 1, 1) :] if values is not None else ():
+                    for form in names[2 if gene.split == "channels" else min(len(gene.cores) - 1, 1) :] if values is not None else ():
                         found[form] = min(found[form], int(values[0, CYCLES]))
             best[name] = tuple(found[form] for form in names)
         total = [a + b for a, b in zip(total, best[name], strict=True)]
