@@ -196,12 +196,13 @@ class Scorer:
 
 
 def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
-    score()
     count, spent = 0, 0.0
     while spent < seconds:
         more, took = score()
+        if not more:  # a small network has no more
+            break
         count, spent = count + more, spent + took
-    return count / spent
+    return count / max(spent, 1e-9)
 
 
 def bench(name: str, machine: str, seconds: float, pairs: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Three searches of the same number of measured programs, for every network, machine and seed:
 
   one     everything on core 0, which has the DDR port to itself (use.cores=false);
-  all     every segment split over all cores, as far as it has rows, and tuned so: cuts, blocks, tilings (parallelism inside operators);
+  all     every segment split over all cores, by rows or channels, and tuned so: cuts, blocks, tilings (parallelism inside operators);
   placed  any cores: placement and moves propose (the default).
 
 `placed` looks at one-core and all-core programs as well, on the same budget, so nothing but the search itself makes it no worse.  All three
@@ -22,12 +22,12 @@ from typing import Annotated, Any
 
 import typer
 
-from compiler.derive.gene import Gene, Genome, realise_all, spread, working_cores
+from compiler.derive.gene import Gene, Genome, block_counts, realise_all, single_operators, spread, widths, working_cores
 from compiler.derive.plan import Infeasible
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
 from compiler.pipeline import Compiler
-from compiler.place.bounds import bounds
+from compiler.place.bounds import Bounds, bounds
 from compiler.place.dag import Dag
 from compiler.place.segments import segment_edges
 from compiler.tile.spec import Unit
@@ -44,6 +44,7 @@ from tuner.search.placing import Placer, cut_of
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
 
+_NEVER = 1 << 60  # cycles of what cannot run so
 THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
 OVER_ONE, OVER_ALL = 1.6, 1.05  # the goals
 CYCLES, READ, WRITTEN = (COLUMNS.index(name) for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes"))
@@ -65,7 +66,7 @@ class Remembering(Evaluator):
 
 
 class OnAllCores(Rules):
-    """Every segment on all cores; an operator alone on fewer where it has not the rows for all."""
+    """Every segment on all cores; an operator alone on fewer where it has neither rows nor channels for all."""
 
     def permitted(self, gene: Gene) -> Gene:
         gene = super().permitted(gene)
@@ -105,7 +106,7 @@ def study(name: str, machine: Machine, candidates: int, seeds: int) -> dict[str,
     evaluator = Remembering(unit, ("none",))
     found: dict[str, list[int]] = {mode: [] for mode in MODES}
     tasks: dict[str, list[int]] = {mode: [] for mode in MODES}
-    gaps, moved, last = list[float](), list[int](), None
+    limits, last = list[Bounds](), None
     for seed in range(seeds):
         for mode in MODES:
             rules, overrides = MODES[mode]
@@ -116,9 +117,7 @@ def study(name: str, machine: Machine, candidates: int, seeds: int) -> dict[str,
             tasks[mode].append(search.tasks)
             if mode == "placed":
                 as_compiled(unit, best)
-                gap, port_cycles = gap_of(unit, evaluator, best.genome, found[mode][-1])
-                gaps.append(gap)
-                moved.append(port_cycles)
+                limits.append(bounds_of(unit, evaluator, best.genome))
                 last = search.known
     assert last is not None
     cycles = {mode: round(median(values)) for mode, values in found.items()}
@@ -127,8 +126,12 @@ def study(name: str, machine: Machine, candidates: int, seeds: int) -> dict[str,
     row |= {f"{mode}_cycles": value for mode, value in cycles.items()}
     row |= {"over_one": cycles["one"] / cycles["placed"], "over_all": cycles["all"] / cycles["placed"]}
     row |= {"worst_over_all": min(a / p for a, p in zip(found["all"], found["placed"], strict=True))}
-    row |= {"gap": median(gaps), "port_share": median(m / c for m, c in zip(moved, found["placed"], strict=True))}
+    placed = list(zip(limits, found["placed"], strict=True))
+    row |= {"gap": median(b.gap(c) for b, c in placed)}
+    row |= {"work_share": median(b.work / c for b, c in placed), "path_share": median(b.path / c for b, c in placed)}
+    row |= {"port_share": median(b.bandwidth / c for b, c in placed)}
     row |= {f"{mode}_tasks": round(median(values)) for mode, values in tasks.items()}
+    row |= operators_alone(unit, evaluator)
     row |= staged(last, evaluator)
     return row | {"candidates": candidates, "seeds": seeds, "wall_s": round(time.monotonic() - begun, 1)}
 
@@ -144,8 +147,32 @@ def as_compiled(unit: Unit, best: Individual) -> None:
         raise RuntimeError(f"{unit.graph.name}: a champion of {best.cycles[0]} cycles takes {cycles} when it is compiled")
 
 
-def gap_of(unit: Unit, evaluator: Evaluator, genome: Genome, cycles: int) -> tuple[float, int]:
-    """By how much a program is longer than the bound of its own segments, and cycles in which the port moves its bytes.
+def operators_alone(unit: Unit, evaluator: Evaluator) -> dict[str, int]:
+    """Cycles of all operators one by one, each in the best of the first four block counts that fit: on one core; on as many as is best when
+    they share rows; when they share rows or channels."""
+    singles = single_operators(unit)
+    assert not isinstance(singles, Infeasible)
+    structures, best = evaluator.structures, dict[str, tuple[int, ...]]()
+    names, total = ("one", "rows", "either"), [0, 0, 0]
+    for k in range(len(unit.kernels)):
+        name = structures.structure(k, k + 1)
+        if name not in best:
+            found, least = dict.fromkeys(names, _NEVER), singles[k].blocks
+            for width in widths(unit):
+                counts = [b for b in sorted({least, *block_counts(unit, k, k + 1)}) if b >= least and b * unit.images >= width]
+                genes = [singles[k], *(Gene(k, k + 1, blocks, cores=tuple(range(width)), cached=-1) for blocks in counts[:4])]
+                genes += [Gene(k, k + 1, blocks, cores=tuple(range(width)), split="channels") for blocks in (1, 3) if width > 1]
+                for gene in genes:
+                    values = evaluator.answer(Ask("segment", (gene,))).values
+                    for form in names[2 if gene.split == "channels" else min(len(gene.cores) - 1, 1) :] if values is not None else ():
+                        found[form] = min(found[form], int(values[0, CYCLES]))
+            best[name] = tuple(found[form] for form in names)
+        total = [a + b for a, b in zip(total, best[name], strict=True)]
+    return {f"alone_{form}_cycles": cycles for form, cycles in zip(names, total, strict=True)}
+
+
+def bounds_of(unit: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
+    """What a program's own segments are bound by: the work of their busiest engines over the cores, their longest path, and the port.
 
     A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.
     """
@@ -159,8 +186,7 @@ def gap_of(unit: Unit, evaluator: Evaluator, genome: Genome, cycles: int) -> tup
     values = evaluator.answer(Ask("program", genome)).values
     assert values is not None
     moved, machine = int(values[0, [READ, WRITTEN]].sum()), unit.machine
-    found = bounds(dag, times, machine.cores, moved, machine.ddr.bytes_per_cycle)
-    return found.gap(cycles), found.bandwidth
+    return bounds(dag, times, machine.cores, moved, machine.ddr.bytes_per_cycle)
 
 
 def staged(known: Knowledge, evaluator: Evaluator) -> dict[str, Any]:
@@ -201,14 +227,29 @@ def stage_cycles(evaluator: Evaluator, genes: Genome) -> Any:
 
 
 def report(rows: list[dict[str, Any]], limit: int) -> None:
-    """The table of placements, of stages, and the goals with what was reached."""
-    names = ["<network", "cores", "DDR B/cycle", "one", "all", "placed", "over one", "over all", "worst seed", "gap to bound", "port busy"]
+    """The tables of placements, operators and stages, and the goals with what was reached.
+
+    work, path, port: shares of the placed program's time that its busiest engines over the cores, its longest path and its bytes need.
+    """
+    names = ["<network", "cores", "DDR B/cycle", "one", "all", "placed", "over one", "over all", "worst seed"]
+    names += ["work", "path", "port", "gap"]
     print_table(
         names,
         [
             [r["network"], r["cores"], r["ddr"], r["one_cycles"], r["all_cycles"], r["placed_cycles"]]
-            + [f"{r['over_one']:.2f}", f"{r['over_all']:.3f}", f"{r['worst_over_all']:.3f}", f"{r['gap']:+.1%}", f"{r['port_share']:.0%}"]
+            + [f"{r['over_one']:.2f}", f"{r['over_all']:.3f}", f"{r['worst_over_all']:.3f}"]
+            + [*(f"{r[f'{bound}_share']:.0%}" for bound in ("work", "path", "port")), f"{r['gap']:+.1%}"]
             for r in rows
+        ],
+    )
+    print("\noperators one by one, each at its best: on one core, sharing rows, sharing rows or channels; one core's time over the cores")
+    names = ["<network", "cores", "DDR B/cycle", "one core", "rows", "and channels", "over one: rows", "and channels", "one / cores"]
+    forms = [[r[f"alone_{form}_cycles"] for form in ("one", "rows", "either")] for r in rows]
+    print_table(
+        names,
+        [
+            [r["network"], r["cores"], r["ddr"], *alone, f"{alone[0] / alone[1]:.2f}", f"{alone[0] / alone[2]:.2f}", alone[0] // r["cores"]]
+            for r, alone in zip(rows, forms, strict=True)
         ],
     )
     print("\nstages of segments of at most so many operators: DP with barriers, the same by flags, list schedules alone")

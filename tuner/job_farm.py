@@ -23,7 +23,7 @@ from tuner.evaluate import Answer, Ask
 from tuner.farm import DIED, POLL_S, RayBackend, Shell, Slot
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 
-SILENCE_S = 30.0  # a job in which nothing is finished for so long is run carefully; only a lone item gets `item_timeout_s`
+SILENCE_S = 60.0  # a job in which nothing is finished for so long is run carefully; to compile a kernel takes half a minute, once
 PULSE_S = 2.0
 TRAINING_SILENCE_S = 600.0
 TRAINING_TRIES = 3
@@ -86,7 +86,7 @@ class JobFarm(RayBackend[Ask, Answer]):
 
     @property
     def free(self) -> int:
-        return sum(slot.idle for slot in self._slots) - len(self._again)
+        return max(0, sum(slot.idle for slot in self._slots) - len(self._again))
 
     @property
     def culprits(self) -> Culprits:

@@ -40,7 +40,11 @@ def test_a_row_for_every_shape(found: tuple[str, list[dict[str, str]]]) -> None:
         one, every, placed = (int(row[f"{mode}_cycles"]) for mode in ("one", "all", "placed"))
         assert float(row["over_one"]) == pytest.approx(one / placed)
         assert float(row["over_all"]) == pytest.approx(every / placed)
-        assert placed < 1.25 * min(one, every), "it looks at their programs, too"
+        assert placed < 1.1 * min(one, every), "it knows their segments; one round of exploring decides on so few programs"
+        alone = [int(row[f"alone_{form}_cycles"]) for form in ("one", "rows", "either")]
+        assert alone == sorted(alone, reverse=True), "more ways to share, and none worse"
+        assert alone[1] < alone[0] < int(row["cores"]) * alone[2] * 1.1
+        assert max(float(row[f"{bound}_share"]) for bound in ("work", "path", "port")) == pytest.approx(1 / (1 + float(row["gap"])))
         assert float(row["gap"]) >= 0, "nothing is below the bound of its segments"
         assert 0 < float(row["port_share"]) <= 1
         for n in (1, 2):

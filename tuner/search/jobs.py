@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.derive.gene import Structures
+from compiler.derive.gene import Structures, single_operators
+from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES
 from tuner.backend import Outcome, one_line
 from tuner.config import TuneConfig
@@ -24,6 +25,7 @@ from tuner.search.epoch import exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge, Learnable
 from tuner.search.lab import Lab
+from tuner.search.placing import Placer
 from tuner.search.rules import Rules
 
 
@@ -142,7 +144,9 @@ class WorkshopSpec:
     rules: type[Rules] = Rules
 
     def __call__(self) -> Workshop:
-        return Workshop(self, self.evaluator())
+        workshop = Workshop(self, self.evaluator())
+        workshop.warm()
+        return workshop
 
     def without_worker(self) -> Workshop:
         """For jobs whose asks are answered elsewhere."""
@@ -161,6 +165,14 @@ class Workshop:
         self.predictors: list[CostModel | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
+
+    def warm(self) -> None:
+        """What placement estimates with is compiled here where nobody has yet: half a minute in a job would look like one that hangs."""
+        genome = single_operators(self.rules.unit)
+        if self.rules.placing and not isinstance(genome, Infeasible):
+            levels = len(self.rules.levels)
+            placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
+            placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
 
     def run(self, batch: list[Ask]) -> list[Answer]:
         """Asks one by one, for whoever looks for the one that does harm."""
