@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import simulator
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
-from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
-from tuner.backend import SerialBackend
+from tuner.conduct import Conductor, SerialJobs
 from tuner.config import load_config
-from tuner.evaluate import EvaluatorSpec
-from tuner.log import FeatureSet, Origin, RunLog
-from tuner.runner import Budget, BudgetSpent, Runner
+from tuner.evaluate import Evaluator, EvaluatorSpec
+from tuner.ledger import Budget, Ledger
+from tuner.log import Origin, RunLog
+from tuner.recorder import FEATURE_SETS, Facts
 from tuner.search.champions import Champions
-from tuner.search.search import Search
+from tuner.search.islands import first_states
+from tuner.search.jobs import WorkshopSpec
+from tuner.search.knowledge import Knowledge
+from tuner.search.rules import Rules
+from tuner.search.schedule import Schedule
 from tuner.training import Trainer
-
-_IDLE_GENERATIONS = 8  # so many without anything new: the space is exhausted
 
 
 def network(name: str, machine: str) -> Unit:
@@ -38,31 +40,43 @@ def short(name: str) -> str:
     return Path(name.removeprefix(PREFIX).removeprefix(MADE)).name.removesuffix(".onnx")
 
 
-def searched(unit: Unit, overrides: Sequence[str], seed: int, candidates: int) -> tuple[Champions, Search]:
-    """A search of `candidates` measured programs in this process, as `tilefarm tune` does it; overrides: `a.b=c` texts."""
-    levels, config = tuple(unit.machine.contention), load_config(None, overrides)
-    champions, search = Champions(len(levels)), Search(unit, levels, config, seed, config.level_weights)
+class Searched(NamedTuple):
+    """What a search came to: its champions, what it knows, and how many tasks it measured."""
+
+    champions: Champions
+    known: Knowledge
+    tasks: int
+
+
+def searched(
+    unit: Unit,
+    overrides: Sequence[str],
+    seed: int,
+    candidates: int,
+    make_evaluator: Callable[[], Evaluator] | None = None,
+    rules: type[Rules] = Rules,
+) -> Searched:
+    """A search of `candidates` measured programs in this process, as `tilefarm tune` does it; overrides: `a.b=c` texts.
+
+    make_evaluator: one of this unit, at the levels that it knows; rules: what may be proposed.
+    """
+    evaluator = (make_evaluator or EvaluatorSpec(unit, tuple(unit.machine.contention)))()
+    levels, config = evaluator.levels, load_config(None, overrides)
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / ".tmp").mkdir()
         (folder / "models").mkdir()
         origin = Origin("study", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
-        trainer = Trainer(folder / "models", folder, levels, config.model, seed)
-        with RunLog(folder, origin, (FeatureSet(FEATURE_SET, FEATURES),)) as log, SerialBackend(EvaluatorSpec(unit, levels)) as backend:
-            runner = Runner(unit, unit.graph.name, levels, backend, log, champions, Budget(candidates))
-            idle = 0
-            try:
-                while idle < _IDLE_GENERATIONS:
-                    before = runner.seq
-                    for _ in search.step(runner):
-                        pass
-                    if config.use.cost_model and trainer.due(search):
-                        trainer.train(search, log, runner.seq)
-                        runner.model_versions = [None if model is None else model.version for model in search.models]
-                    idle = idle + 1 if runner.seq == before else 0
-            except BudgetSpent:
-                pass
-    return champions, search
+        facts = Facts(origin, unit, levels)
+        champions, trainer = Champions(len(levels)), Trainer(folder / "models", levels, config.model)
+        spec = WorkshopSpec(lambda: evaluator, facts, config, config.level_weights, seed, rules)
+        schedule = Schedule(first_states(len(levels), config, seed))
+        with RunLog(folder, origin, FEATURE_SETS) as log, SerialJobs(spec) as jobs:
+            ledger = Ledger(levels, log, champions, Budget(candidates))
+            conductor = Conductor(jobs, schedule, ledger, trainer if config.use.cost_model else None)
+            conductor.begin(())
+            conductor.run()
+            return Searched(champions, jobs.known(), ledger.seq)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

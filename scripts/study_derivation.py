@@ -28,7 +28,7 @@ from compiler.tile.spec import Unit
 from scripts.studies import network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Ask, Evaluator
-from tuner.search.search import cycles_of
+from tuner.search.question import cycles_of
 from tuner.search.table import SegmentTable
 
 NEAR, SHARE = 1.01, 0.9  # the goals
@@ -45,7 +45,7 @@ Cycles = NDArray[np.int64]
 def derived(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[str, Any]]:
     """Best derived against single operators, per level."""
     unit = network(name, machine)
-    champions, _ = searched(unit, (), seed, candidates)
+    champions = searched(unit, (), seed, candidates).champions
     base = champions.baseline
     assert base is not None
     for at, level in enumerate(unit.machine.contention):
@@ -122,7 +122,7 @@ def chain(name: str, machine: str, candidates: int, seeds: int) -> Iterator[dict
 
 
 def _best_cycles(unit: Unit, candidates: int, seed: int) -> Cycles:
-    champions, _ = searched(unit, (*CUTS, *EVOLUTION), seed, candidates)
+    champions = searched(unit, (*CUTS, *EVOLUTION), seed, candidates).champions
     return np.array([member.cycles[at] for at, member in enumerate(champions.best) if member is not None], np.int64)
 
 

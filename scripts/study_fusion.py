@@ -35,7 +35,7 @@ def overrides(stage: str) -> tuple[str, ...]:
 
 def study(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[str, Any]]:
     unit = network(name, machine)
-    found = {stage: searched(unit, overrides(stage), seed, candidates)[0] for stage in STAGES}
+    found = {stage: searched(unit, overrides(stage), seed, candidates).champions for stage in STAGES}
     for at, level in enumerate(unit.machine.contention):
         base = min(int(champions.baseline.cycles[at]) for champions in found.values() if champions.baseline is not None)
         cycles = {stage: int(best.cycles[at]) for stage, champions in found.items() if (best := champions.best[at]) is not None}

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -34,17 +32,17 @@ from compiler.place.dag import Dag
 from compiler.place.segments import segment_edges
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from scripts.studies import searched
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.timing import simulate_levels
-from tuner.candidate import text_digest
 from tuner.commands.text import print_table
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
-from tuner.search.champions import Champions
+from tuner.search.knowledge import Knowledge
 from tuner.search.placing import Placer, cut_of
 from tuner.search.population import Individual
-from tuner.search.search import Question, Reply, Search
+from tuner.search.rules import Rules
 
 THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
 OVER_ONE, OVER_ALL = 1.6, 1.05  # the goals
@@ -52,45 +50,25 @@ CYCLES, READ, WRITTEN = (COLUMNS.index(name) for name in ("cycles", "ddr_read_by
 BUSY = [COLUMNS.index(f"busy_{name}_cycles") for name in ("mte1", "mte2", "mte3", "cube", "vector", "fixpipe")]
 
 
-class Spent(Exception):
-    """The budget."""
+class Remembering(Evaluator):
+    """Answers that earlier searches of the unit got are given again."""
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
+        super().__init__(unit, levels)
+        self._told: dict[Ask, Answer] = {}
+
+    def answer(self, ask: Ask) -> Answer:
+        found = self._told.get(ask)
+        if found is None:
+            found = self._told[ask] = super().answer(ask)
+        return found
 
 
-@dataclass
-class Direct:
-    """A `Measure` in this process, which counts what `tuner.runner` counts.  known: answers that earlier searches of the unit got."""
-
-    evaluator: Evaluator
-    budget: int
-    known: dict[Ask, Answer]
-    champions: Champions = field(default_factory=lambda: Champions(1))
-    tasks: set[str] = field(default_factory=set)
-
-    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
-        return [self._reply(question) for question in questions]
-
-    def _reply(self, question: Question) -> Reply:
-        if self.champions.programs == self.budget:
-            raise Spent
-        ask = question.ask
-        answer = self.known.get(ask)
-        if answer is None:
-            answer = self.known[ask] = self.evaluator.answer(ask)
-        task = text_digest(f"{ask.kind}:{answer.payload}") if ask.measure and answer.payload else ""
-        if task and task not in self.tasks:
-            self.tasks.add(task)
-            if ask.kind == "program":
-                self.champions.programs += 1
-                if answer.values is not None:
-                    self.champions.note(Individual(ask.genome, answer.values[:, CYCLES].copy(), task))
-        return Reply(question, answer, task)
-
-
-class OnAllCores(Search):
+class OnAllCores(Rules):
     """Every segment on all cores; an operator alone on fewer where it has not the rows for all."""
 
-    def _permitted(self, gene: Gene) -> Gene:
-        gene = super()._permitted(gene)
+    def permitted(self, gene: Gene) -> Gene:
+        gene = super().permitted(gene)
         wide = spread(self.unit, (gene._replace(cores=(0,)),))[0]
         if len(wide.cores) > 1 or gene.stop - gene.start == 1:
             return wide
@@ -98,14 +76,11 @@ class OnAllCores(Search):
         cores = tuple(range(self.unit.machine.cores))
         return gene._replace(cores=cores, blocks=max(gene.blocks, len(cores)))
 
-    def _measure_segments(self, measure: Any, genes: list[Gene], predicted: Any = None) -> None:
-        super()._measure_segments(measure, [self._permitted(gene) for gene in genes], predicted)
 
-
-MODES: dict[str, tuple[type[Search], tuple[str, ...]]] = {
-    "one": (Search, ("use.cores=false",)),
+MODES: dict[str, tuple[type[Rules], tuple[str, ...]]] = {
+    "one": (Rules, ("use.cores=false",)),
     "all": (OnAllCores, ("use.placement=false",)),
-    "placed": (Search, ()),
+    "placed": (Rules, ()),
 }
 
 
@@ -123,44 +98,28 @@ def machine_of(base: str, text: str) -> Machine:
     return load_machine(f"{base}:cores={cores},ddr.bytes_per_cycle={port}")
 
 
-def searched(mode: str, evaluator: Evaluator, known: dict[Ask, Answer], candidates: int, seed: int) -> tuple[Direct, Search]:
-    """One search, until its programs are measured."""
-    kind, overrides = MODES[mode]
-    measure = Direct(evaluator, candidates, known)
-    search = kind(evaluator.unit, evaluator.levels, load_config(None, ["use.cost_model=false", *overrides]), seed, {})
-    idle = 0
-    try:
-        while idle < 10:
-            before = len(measure.tasks)
-            for _ in search.step(measure):
-                pass
-            idle = idle + 1 if len(measure.tasks) == before else 0
-    except Spent:
-        pass
-    return measure, search
-
-
 def study(name: str, machine: Machine, candidates: int, seeds: int) -> dict[str, Any]:
     """A row: medians over the seeds."""
     begun = time.monotonic()
     unit = opened(name, machine)
-    evaluator, known = Evaluator(unit, ("none",)), dict[Ask, Answer]()
+    evaluator = Remembering(unit, ("none",))
     found: dict[str, list[int]] = {mode: [] for mode in MODES}
     tasks: dict[str, list[int]] = {mode: [] for mode in MODES}
     gaps, moved, last = list[float](), list[int](), None
     for seed in range(seeds):
         for mode in MODES:
-            measure, search = searched(mode, evaluator, known, candidates, seed)
-            best = measure.champions.best[0]
+            rules, overrides = MODES[mode]
+            search = searched(unit, ["use.cost_model=false", *overrides], seed, candidates, lambda: evaluator, rules)
+            best = search.champions.best[0]
             assert best is not None
             found[mode].append(int(best.cycles[0]))
-            tasks[mode].append(len(measure.tasks))
+            tasks[mode].append(search.tasks)
             if mode == "placed":
                 as_compiled(unit, best)
-                gap, port_cycles = gap_of(search, evaluator, best.genome, found[mode][-1])
+                gap, port_cycles = gap_of(unit, evaluator, best.genome, found[mode][-1])
                 gaps.append(gap)
                 moved.append(port_cycles)
-                last = search
+                last = search.known
     assert last is not None
     cycles = {mode: round(median(values)) for mode, values in found.items()}
     short = name.removeprefix(MADE).removeprefix(PREFIX)
@@ -185,7 +144,7 @@ def as_compiled(unit: Unit, best: Individual) -> None:
         raise RuntimeError(f"{unit.graph.name}: a champion of {best.cycles[0]} cycles takes {cycles} when it is compiled")
 
 
-def gap_of(search: Search, evaluator: Evaluator, genome: Genome, cycles: int) -> tuple[float, int]:
+def gap_of(unit: Unit, evaluator: Evaluator, genome: Genome, cycles: int) -> tuple[float, int]:
     """By how much a program is longer than the bound of its own segments, and cycles in which the port moves its bytes.
 
     A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.
@@ -194,28 +153,23 @@ def gap_of(search: Search, evaluator: Evaluator, genome: Genome, cycles: int) ->
     for gene in genome:
         values = evaluator.answer(Ask("segment", (gene,))).values
         assert values is not None
-        width = len(working_cores(search.unit, gene))
+        width = len(working_cores(unit, gene))
         times.append({width: -(-int(values[0, BUSY].max()) // width)})
-    dag = Dag.of([next(iter(t.values())) for t in times], segment_edges(search.unit, genome))
+    dag = Dag.of([next(iter(t.values())) for t in times], segment_edges(unit, genome))
     values = evaluator.answer(Ask("program", genome)).values
     assert values is not None
-    moved, machine = int(values[0, [READ, WRITTEN]].sum()), search.unit.machine
+    moved, machine = int(values[0, [READ, WRITTEN]].sum()), unit.machine
     found = bounds(dag, times, machine.cores, moved, machine.ddr.bytes_per_cycle)
     return found.gap(cycles), found.bandwidth
 
 
-def placer_of(search: Search) -> Placer:
-    assert search.placer is not None
-    return search.placer
-
-
-def staged(search: Search, evaluator: Evaluator) -> dict[str, Any]:
+def staged(known: Knowledge, evaluator: Evaluator) -> dict[str, Any]:
     """Stages of the cheapest covers by segments of one and of two operators: barriers, flags, and states with and without clusters.
 
     With barriers: the sum of its stages, each measured from idle cores to idle cores.  By flags: the same segments on the same cores as a
     program.  Listed: the best of the list schedules of the cut.
     """
-    placer, border = placer_of(search), float(search.border[0])
+    placer, border = Placer(known.table, ("none",), load_config().placement), float(known.border[0])
     out: dict[str, Any] = {}
 
     def measured(kind: Any, genome: Genome) -> int:
@@ -224,7 +178,7 @@ def staged(search: Search, evaluator: Evaluator) -> dict[str, Any]:
         return int(values[0, CYCLES])
 
     for longest in (1, 2):
-        cover = search.table.cover(0, border, longest=longest, width=1)
+        cover = known.table.cover(0, border, longest=longest, width=1)
         pieces = None if cover is None else placer.pieces(cut_of(cover[0]), 0, border)
         keys = ("segments", "states", "states_without", "stages_measured", "barriers_cycles", "flags_cycles", "listed_cycles")
         row: dict[str, Any] = dict.fromkeys(keys)

@@ -107,8 +107,8 @@ def planned(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan
 def study(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[str, Any]]:
     """A row per level."""
     unit = network(name, machine)
-    champions, _ = searched(unit, ("use.cores=false",), seed, candidates)
-    without, _ = searched(unit, ("use.cores=false", "use.window=false"), seed, candidates)
+    champions = searched(unit, ("use.cores=false",), seed, candidates).champions
+    without = searched(unit, ("use.cores=false", "use.window=false"), seed, candidates).champions
     here, roomy = Programs(unit), Programs(replace(unit, machine=with_l1(unit.machine, LARGE_L1_BYTES)))
     for at, level in enumerate(unit.machine.contention):
         best, unslid = champions.best[at], without.best[at]

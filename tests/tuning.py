@@ -26,11 +26,12 @@ QUICK = (
     "model.min_rows=60",
     "model.retrain_every=48",
     "model.rounds=20",
+    "search.islands=2",
     "search.generation=4",
     "search.exchange_every=2",
     "farm.checkpoint_every_s=0.001",
 )
-"""A generation measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""
+"""An epoch of both islands measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""
 
 VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]
 

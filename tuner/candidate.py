@@ -175,7 +175,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("seq", _INT, "number of the measured task in its run, from 0"),
     Column("attempt", _SHORT, "number of the attempt, from 0"),
     Column("island", _SHORT, "island of the population; -1: none"),
-    Column("generation", _INT, "generation of the search; -1: none"),
+    Column("generation", _INT, "epoch of the search; -1: none"),
     Column("level", _NAME, "contention level"),
     Column("level_index", _BYTE, "its place in the run's list of levels"),
     Column("ddr_share", pa.float64(), "share of the DDR bandwidth left to the NPU", "1"),
@@ -197,7 +197,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("seed", _INT, "seed of the run"),
     Column("worker", _NAME, "worker that measured"),
     Column("wall_s", pa.float64(), "wall time of the measurement", "s"),
-    Column("time", pa.timestamp("us", tz="UTC"), "when the row was handed to the log"),
+    Column("time", pa.timestamp("us", tz="UTC"), "when it was measured, by the worker's clock"),
 )  # fmt: skip
 
 TASK_COLUMNS: tuple[Column, ...] = (

@@ -1,8 +1,15 @@
-"""Where a run stands, as JSON: written whole or not at all, and never ahead of the log."""
+"""Where a run stands: a state as JSON, and the findings that it is made of.  Written whole or not at all, and never ahead of the log.
+
+Findings only ever grow, so they lie in a file of their own, to which every checkpoint adds the new ones; the state says how far the file
+counts, and the digest of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import os
+import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +19,78 @@ from tuner.candidate import canonical_json, text_digest
 from tuner.log import RunLog
 from tuner.runfolder import read_json
 
-VERSION = 1
+VERSION = 2
 FILE = "state.json"
+FINDINGS = "findings.bin"
+_LENGTH = struct.Struct("<Q")
 
 
-def save_checkpoint(folder: Path, state: Mapping[str, Any], log: RunLog) -> None:
-    """Publish the log, then write `state` (anything JSON can hold) to `folder`."""
-    log.flush()
-    text = canonical_json(state)
-    head = {"version": VERSION, "rows": log.rows_published, "digest": text_digest(text), "run": log.origin.run}
-    atomic_write(folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
+class Checkpoint:
+    """Of one run.  folder: `RUN/checkpoint`."""
 
+    def __init__(self, folder: Path, log: RunLog) -> None:
+        self.folder, self.log = folder, log
+        self._size, self._digest = 0, hashlib.sha256()
 
-def load_checkpoint(folder: Path, log: RunLog) -> dict[str, Any] | None:
-    """The state saved last, None where nothing was; `BadInputError` for one that is not this log's, or damaged."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    raw = read_json(path)
-    try:
-        head, state = raw["head"], raw["state"]
-        version, rows, run, expected = head["version"], head["rows"], head["run"], head["digest"]
-    except (TypeError, KeyError):
-        raise BadInputError(f"{path}: not a checkpoint") from None
-    if version != VERSION:
-        raise BadInputError(f"{path}: version {version!r}; this program reads {VERSION}")
-    if not isinstance(state, dict) or text_digest(canonical_json(state)) != expected:
-        raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
-    if run != log.origin.run or rows > log.rows_published:
-        raise BadInputError(f"{path}: made for run {run} with {rows} rows; the log has {log.rows_published} rows of {log.origin.run}")
-    return state
+    def save(self, state: Mapping[str, Any], findings: Sequence[bytes]) -> None:
+        """Publish the log, then write `state` (anything JSON can hold).  findings: those that are new."""
+        self.log.flush()
+        data = b"".join(_LENGTH.pack(len(each)) + each for each in findings)
+        try:
+            with (self.folder / FINDINGS).open("r+b" if self._size else "wb") as file:
+                file.truncate(self._size)  # what a killed session wrote and did not count
+                file.seek(self._size)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BadInputError(f"{self.folder / FINDINGS}: cannot be written: {error.strerror or error}") from None
+        self._size += len(data)
+        self._digest.update(data)
+        text = canonical_json(state)
+        found = {"bytes": self._size, "digest": self._digest.hexdigest()}
+        head = {
+            "version": VERSION,
+            "rows": self.log.rows_published,
+            "digest": text_digest(text),
+            "run": self.log.origin.run,
+            "findings": found,
+        }
+        atomic_write(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
+
+    def load(self) -> tuple[dict[str, Any], list[bytes]] | None:
+        """The state saved last and all findings, None where nothing was; `BadInputError` for what is not this log's, or damaged."""
+        path = self.folder / FILE
+        if not path.exists():
+            return None
+        raw = read_json(path)
+        try:
+            head, state = raw["head"], raw["state"]
+            version, rows, run, expected = head["version"], head["rows"], head["run"], head["digest"]
+        except (TypeError, KeyError):
+            raise BadInputError(f"{path}: not a checkpoint") from None
+        if version != VERSION:
+            raise BadInputError(f"{path}: version {version!r}; this program reads {VERSION}")
+        if not isinstance(state, dict) or text_digest(canonical_json(state)) != expected:
+            raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
+        if run != self.log.origin.run or rows > self.log.rows_published:
+            published = self.log.rows_published
+            raise BadInputError(f"{path}: made for run {run} with {rows} rows; the log has {published} rows of {self.log.origin.run}")
+        return state, self._findings(int(head["findings"]["bytes"]), str(head["findings"]["digest"]))
+
+    def _findings(self, size: int, digest: str) -> list[bytes]:
+        path = self.folder / FINDINGS
+        try:
+            with path.open("rb") as file:
+                data = file.read(size)
+        except OSError as error:
+            raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        self._size, self._digest = size, hashlib.sha256(data)
+        if len(data) != size or self._digest.hexdigest() != digest:
+            raise BadInputError(f"{path}: damaged (digest differs); remove {FILE} to start from the log alone")
+        out, at = [], 0
+        while at < size:
+            (length,) = _LENGTH.unpack_from(data, at)
+            out.append(data[at + _LENGTH.size : at + _LENGTH.size + length])
+            at += _LENGTH.size + length
+        return out

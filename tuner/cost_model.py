@@ -13,10 +13,10 @@ number of rows: so a model is compared with its successor on rows that neither w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -59,6 +59,12 @@ class Metrics:
     log2_error: float
 
 
+class Predictor(Protocol):
+    """What a search needs of a model."""
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]: ...
+
+
 @dataclass(frozen=True)
 class CostModel:
     """A trained model.  `version` is the digest of its bytes; `trained_rows`, `left_out` and `metrics` say how it came to be."""
@@ -82,6 +88,11 @@ class CostModel:
             return np.zeros(0)
         log2 = self.booster.inplace_predict(np.ascontiguousarray(features, np.float32), missing=np.nan)
         return np.exp2(np.asarray(log2, np.float64))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its metrics, as JSON has them."""
+        return asdict(self.metrics)
 
     def save(self, path: Path) -> None:
         """`path` (.ubj) holds the trees, `path` with .json the metrics and the digest."""
@@ -113,9 +124,18 @@ def load_cost_model(path: Path) -> CostModel:
         raise BadInputError(f"{path.with_suffix('.json')}: version {known!r}; this program reads {VERSION}")
     if hashlib.sha256(raw).hexdigest()[:32] != version:
         raise BadInputError(f"{path}: damaged, or not the model of {path.with_suffix('.json').name} (digest differs)")
+    return CostModel(_booster(raw), raw, width, trained, left_out, metrics)
+
+
+def cost_model_from(raw: bytes, width: int, trained_rows: int, left_out: int, facts: Mapping[str, Any]) -> CostModel:
+    """A model from its parts, `raw` as this program made it."""
+    return CostModel(_booster(raw), raw, width, trained_rows, left_out, Metrics(**facts))
+
+
+def _booster(raw: bytes) -> xgb.Booster:
     booster = xgb.Booster({"nthread": 1})
     booster.load_model(bytearray(raw))
-    return CostModel(booster, raw, width, trained, left_out, metrics)
+    return booster
 
 
 def usable(features: NDArray[np.float32], cycles: NDArray[Any], groups: Sequence[Any] | NDArray[Any]) -> Rows:

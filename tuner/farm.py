@@ -13,6 +13,7 @@ Where a machine goes away, its workers wait for room elsewhere, and the others g
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import socket
@@ -20,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -31,6 +32,7 @@ from tuner.cluster import Connection, FarmError, Say, connect, cpus, release, re
 
 __all__ = ["Backend", "Outcome", "RayBackend", "SerialBackend", "Worker", "map_ordered"]
 
+DIED = "the worker process died"
 DEATHS_ALONE = 2  # worker deaths that make a lone item a crash
 BUILD_TRIES = 3
 SUSPICION_S = 5.0  # a batch made for 35 ms that runs this long is killed and split; only a lone item gets `item_timeout_s`
@@ -38,7 +40,7 @@ POLL_S = 1.0
 PATIENCE_S = 20.0  # an actor starts in seconds where there is room
 
 
-class _Actor:
+class Shell:
     """The shell around a Worker."""
 
     def __init__(self, make_worker: Callable[[], Worker[Any, Any]]) -> None:
@@ -62,7 +64,7 @@ class _Sent(NamedTuple):
 
 
 @dataclass
-class _Slot:
+class Slot:
     """One place for a worker: its actor of the moment and the batches it has, the running one first."""
 
     index: int
@@ -71,6 +73,7 @@ class _Slot:
     building: Any = None  # reference to the pending build(), None when built, or given up
     since: float = 0.0  # when the head batch, or the build, could begin
     sent: deque[_Sent] = field(default_factory=deque)
+    alone: Any = None  # reference to what it does beside batches, which it then gets none of
     failed_builds: int = 0
     said: bool = False  # that it waits
 
@@ -82,7 +85,11 @@ class _Slot:
     def awaited(self) -> Any:
         if self.building is not None:
             return self.building
-        return self.sent[0].ref if self.sent else None
+        return self.alone if self.alone is not None else self.sent[0].ref if self.sent else None
+
+    @property
+    def idle(self) -> bool:
+        return self.works and self.alone is None and not self.sent
 
 
 class RayBackend(Generic[T, R]):
@@ -93,6 +100,9 @@ class RayBackend(Generic[T, R]):
     item_timeout_s: a lone item that runs longer is a `timeout`; None: never.  in_flight: batches per actor.
     max_batch: 1 for items that are large.  resource: a custom Ray resource that each worker takes one unit of.
     """
+
+    shell: type[Shell] = Shell
+    shell_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -111,7 +121,7 @@ class RayBackend(Generic[T, R]):
     ) -> None:
         self._connection: Connection = connect(address, workers)
         self._group: Any = None
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._item_timeout_s, self._build_timeout_s, self._in_flight = item_timeout_s, build_timeout_s, in_flight
         self._say = say
@@ -133,7 +143,7 @@ class RayBackend(Generic[T, R]):
                 "runtime_env": {"env_vars": worker_environment()},
                 "resources": {resource: 1} if resource else None,
             }
-            self._slots = [_Slot(index) for index in range(self.workers)]
+            self._slots = [Slot(index) for index in range(self.workers)]
             for slot in self._slots:
                 self._start(slot)
         except BaseException:
@@ -154,6 +164,11 @@ class RayBackend(Generic[T, R]):
     def replaced(self) -> int:
         """Actors that died or were killed and were replaced."""
         return self._born - self.workers
+
+    @property
+    def names(self) -> list[str]:
+        """Of the workers that are there: `w0@host:pid`."""
+        return [slot.name for slot in self._slots if slot.works]
 
     def submit(self, items: Iterable[T]) -> None:
         for item in items:
@@ -187,16 +202,19 @@ class RayBackend(Generic[T, R]):
 
     # actors
 
-    def _start(self, slot: _Slot) -> None:
+    def _remote_shell(self) -> Any:
+        return ray.remote(**copy.deepcopy(self.shell_options))(self.shell) if self.shell_options else ray.remote(self.shell)
+
+    def _start(self, slot: Slot) -> None:
         slot.name = f"{self._name}-w{slot.index}.{self._born}"
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot.index)
         options = {**self._options, "name": slot.name, "scheduling_strategy": strategy}
-        slot.actor = ray.remote(_Actor).options(**options).remote(self._make_worker)
+        slot.actor = self._remote_shell().options(**options).remote(self._make_worker)
         slot.building = slot.actor.build.remote()
         slot.since = time.monotonic()
         self._born += 1
 
-    def _built(self, slot: _Slot) -> None:
+    def _built(self, slot: Slot) -> None:
         try:
             where = ray.get(slot.building)
         except RayTaskError as error:
@@ -209,7 +227,7 @@ class RayBackend(Generic[T, R]):
             self._say(f"worker {slot.index} is back")
             slot.said = False
 
-    def _build_failed(self, slot: _Slot, why: str) -> None:
+    def _build_failed(self, slot: Slot, why: str) -> None:
         slot.failed_builds += 1
         if slot.failed_builds < BUILD_TRIES:
             self._replace(slot)
@@ -222,7 +240,7 @@ class RayBackend(Generic[T, R]):
             raise FarmError(text)
         self._say(f"{text}; going on with {left} of {self.workers}")
 
-    def _replace(self, slot: _Slot) -> None:
+    def _replace(self, slot: Slot) -> None:
         ray.kill(slot.actor, no_restart=True)
         self._start(slot)
 
@@ -230,7 +248,7 @@ class RayBackend(Generic[T, R]):
 
     def _dispatch(self) -> None:
         # what an actor that is not there yet was given, nobody else would do
-        ready = [slot for slot in self._slots if slot.works and len(slot.sent) < self._in_flight]
+        ready = [slot for slot in self._slots if slot.works and slot.alone is None and len(slot.sent) < self._in_flight]
         for depth in range(self._in_flight):  # the idle first, so that a few items are spread over all actors
             for slot in ready:
                 if len(slot.sent) != depth or (slot.sent and slot.sent[-1].suspect):
@@ -250,7 +268,7 @@ class RayBackend(Generic[T, R]):
         size = min(len(self._fresh), self._sizer.size(len(self._fresh), self.workers * self._in_flight))
         return [self._fresh.popleft() for _ in range(size)]
 
-    def _allowed_s(self, slot: _Slot) -> float | None:
+    def _allowed_s(self, slot: Slot) -> float | None:
         if slot.building is not None:
             return None if any(other.works for other in self._slots) else self._build_timeout_s
         if self._item_timeout_s is None or len(slot.sent[0].ids) == 1:
@@ -270,7 +288,7 @@ class RayBackend(Generic[T, R]):
         ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
         for slot in busy:
             if slot.awaited in ready:
-                self._built(slot) if slot.building is not None else self._answered(slot)
+                self._arrived(slot)
                 continue
             allowed_s, waited_s = self._allowed_s(slot), time.monotonic() - slot.since
             replaced = slot.building is not None and self.replaced > 0  # at the start kernels are compiled, which takes longer
@@ -283,7 +301,11 @@ class RayBackend(Generic[T, R]):
                 else:
                     self._lost(slot, "timeout", f"no answer within {allowed_s:g} s")
 
-    def _answered(self, slot: _Slot) -> None:
+    def _arrived(self, slot: Slot) -> None:
+        """What the slot was awaited for is there."""
+        self._built(slot) if slot.building is not None else self._answered(slot)
+
+    def _answered(self, slot: Slot) -> None:
         head = slot.sent[0]
         try:
             values, wall_s = ray.get(head.ref)
@@ -306,7 +328,7 @@ class RayBackend(Generic[T, R]):
             attempt = self._deaths.get(number, 0)
             self._answer(number, Outcome("ok", value, None, slot.name, wall_s / len(values), attempt))
 
-    def _lost(self, slot: _Slot, status: Literal["crash", "timeout"], why: str) -> None:
+    def _lost(self, slot: Slot, status: Literal["crash", "timeout"], why: str) -> None:
         """The actor is gone, or about to be: split the batch that ran, put the others back, get a new actor."""
         suspect, *behind = [sent.ids for sent in slot.sent]
         slot.sent.clear()
@@ -317,7 +339,7 @@ class RayBackend(Generic[T, R]):
         else:
             self._deaths[number] = self._deaths.get(number, 0) + 1
             if status == "timeout" or self._deaths[number] >= DEATHS_ALONE:
-                error = why if status == "timeout" else "the worker process died"
+                error = why if status == "timeout" else DIED
                 wall_s = time.monotonic() - slot.since
                 self._answer(number, Outcome(status, None, error, slot.name, wall_s, self._deaths[number] - 1))
             else:

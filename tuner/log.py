@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import (
@@ -90,6 +92,8 @@ class DatasetWriter:
     def __init__(self, folder: Path, schema: pa.Schema, tmp: Path) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
         self._columns: list[list[Any]] = [[] for _ in schema.names]
+        self._tables: list[pa.Table] = []  # what came before the rows in `_columns`
+        self._in_tables = 0
         self._oldest_s = 0.0
         tmp.mkdir(parents=True, exist_ok=True)
         for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
@@ -123,7 +127,7 @@ class DatasetWriter:
     @property
     def pending(self) -> int:
         """Rows appended and not yet published."""
-        return len(self._columns[0])
+        return self._in_tables + len(self._columns[0])
 
     @property
     def due(self) -> bool:
@@ -139,14 +143,33 @@ class DatasetWriter:
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
 
+    def append_table(self, table: pa.Table) -> None:
+        """Many rows, as columns of the schema."""
+        if not table.num_rows:
+            return
+        if not self.pending:
+            self._oldest_s = time.monotonic()
+        self._gather()
+        self._tables.append(table)
+        self._in_tables += table.num_rows
+
+    def _gather(self) -> None:
+        """Rows appended one by one become a table, behind the others."""
+        if not self._columns[0]:
+            return
+        arrays = [pa.array(values, field.type) for values, field in zip(self._columns, self.schema, strict=True)]
+        self._tables.append(pa.Table.from_arrays(arrays, schema=self.schema))
+        self._in_tables += len(self._columns[0])
+        self._columns = [[] for _ in self.schema.names]
+
     def publish(self) -> int:
         """Make every pending row durable and visible; returns how many."""
         count = self.pending
         if not count:
             return 0
-        arrays = [pa.array(values, field.type) for values, field in zip(self._columns, self.schema, strict=True)]
-        self.publish_table(pa.Table.from_arrays(arrays, schema=self.schema))
-        self._columns = [[] for _ in self.schema.names]
+        self._gather()
+        self.publish_table(pa.concat_tables(self._tables).unify_dictionaries())
+        self._tables, self._in_tables = [], 0
         return count
 
     def publish_table(self, table: pa.Table) -> None:
@@ -225,12 +248,13 @@ class RunLog:
         self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp)
         self._features = {s.name: {FEATURE_PREFIX + name: i for i, name in enumerate(s.features)} for s in feature_sets}
         self._known_tasks: set[str] = set(pd.read_parquet(self._tasks.folder, columns=["task"])["task"])
-        earlier = pd.read_parquet(self._rows.folder, columns=["row_id", "run", "seq", "level"])
+        earlier = pd.read_parquet(self._rows.folder, columns=["run", "seq", "level_index"])
         if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
         earlier = earlier[earlier["run"].astype("str") == origin.run]
-        self._row_ids: set[str] = set(earlier["row_id"])
-        self._measured: frozenset[tuple[int, str]] = frozenset(zip(earlier["seq"].tolist(), earlier["level"].tolist(), strict=True))
+        self._earlier = len(earlier)
+        self._measured = np.sort(_places(earlier["seq"].to_numpy(np.int64), earlier["level_index"].to_numpy(np.int64)))
+        self._row_ids: set[str] = set()  # of rows that were added one by one
         self._failure: Exception | None = None
         self._stop = threading.Event()
         self._publisher = threading.Thread(target=self._publish_due, name="log-publisher", daemon=True)
@@ -246,7 +270,7 @@ class RunLog:
     def rows_published(self) -> int:
         """Acknowledged rows, those of earlier sessions included."""
         with self._lock:
-            return len(self._row_ids) - self._rows.pending
+            return self._earlier + self._rows.acknowledged
 
     def add_task(self, record: TaskRecord) -> bool:
         """Remember a task; False when it is known already."""
@@ -272,7 +296,8 @@ class RunLog:
                 raise ValueError(f"row {row.seq}: task {row.task} has not been added")
             measurement = row.measurement
             identity = row_id(self.origin.run, row.seq, measurement.level, row.attempt)
-            if identity in self._row_ids or (row.seq, measurement.level) in self._measured:
+            place = _places(np.array([row.seq]), np.array([measurement.level_index]))
+            if identity in self._row_ids or np.isin(place, self._measured).any():
                 return False
             values: dict[str, Any] = row._asdict()
             values.update((name, getattr(measurement, name)) for name in MEASUREMENT_FIELDS)
@@ -287,6 +312,28 @@ class RunLog:
     def add_rows(self, rows: Iterable[LogRow]) -> int:
         """Append several; returns how many were new."""
         return sum(self.add_row(row) for row in rows)
+
+    def tasks(self, before: int) -> set[str]:
+        """Of published rows of this run with a lower number."""
+        rows = pd.read_parquet(self._rows.folder, columns=["run", "seq", "task"])
+        return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
+
+    def append(self, tasks: pa.Table, rows: pa.Table) -> int:
+        """Rows of both datasets as columns of their schemas, no row twice and each with a task that is known or beside it; returns how
+        many rows of the log were new."""
+        with self._lock:
+            self._raise_failure()
+            names = tasks["task"].to_pylist()
+            new = [name not in self._known_tasks for name in names]
+            self._tasks.append_table(tasks if all(new) else tasks.filter(pa.array(new, pa.bool_())))
+            self._known_tasks.update(names)
+            if len(self._measured):
+                again = np.isin(_places(rows["seq"].to_numpy(), rows["level_index"].to_numpy()), self._measured)
+                rows = rows.filter(pa.array(~again))
+            self._rows.append_table(rows)
+            if self._rows.due:
+                self._publish()
+            return rows.num_rows
 
     def flush(self) -> None:
         """On return every row handed in is acknowledged."""
@@ -317,6 +364,11 @@ class RunLog:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _places(seqs: NDArray[np.int64], level_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for each task and level."""
+    return np.asarray(seqs, np.int64) * 128 + level_indices
 
 
 def read_log(folder: Folder | str) -> pd.DataFrame:

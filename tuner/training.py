@@ -1,73 +1,82 @@
-"""The cost model of a run: trained from its own Parquet log, one model per level, promoted only when better, every version kept."""
+"""The cost models of a run, in the driver: when to train, every version kept, promoted only when better."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import simulator
-from compiler.tile.features import FEATURE_SET, FEATURES
 from tuner.config import Model as ModelParams
-from tuner.cost_model import CostModel, Rows, load_cost_model, retrain, rows_from_log
-from tuner.log import RunLog, read_log, read_tasks
+from tuner.cost_model import CostModel, load_cost_model
 from tuner.runfolder import write_json
-from tuner.search.search import Search
+from tuner.search.jobs import Models, Trained, TrainedModel
 
 
 class Trainer:
-    """Retrains when `retrain_every` more segments were measured since the last time; the first time after `min_rows`."""
+    """Due when `retrain_every` more segments were measured since the last time; the first time after `min_rows`.
 
-    def __init__(self, folder: Path, run: Path, levels: Sequence[str], params: ModelParams, seed: int) -> None:
-        self.folder, self.run, self.levels, self.params, self.seed = folder, run, tuple(levels), params, seed
-        self.trained_at = 0
-        self.files: list[str | None] = [None] * len(self.levels)
+    measured: segments so far.  models: those in use after each training that is done.
+    """
+
+    def __init__(self, folder: Path, levels: Sequence[str], params: ModelParams) -> None:
+        self.folder, self.levels, self.params = folder, tuple(levels), params
+        self.measured = self.trained_at = 0
+        self.asked_at: list[int] = []  # segments measured when each training was asked for
+        self.models: list[Models] = []
+        self.files: list[list[str | None]] = []  # of `models`
         self.history: list[dict[str, object]] = []
 
-    def due(self, search: Search) -> bool:
-        if self.trained_at == 0:
-            return search.measured_segments >= self.params.min_rows
-        return search.measured_segments - self.trained_at >= self.params.retrain_every
+    def due(self) -> bool:
+        """Whether to train now; to be asked where it is fixed what was measured, and then done."""
+        since = self.measured - self.trained_at
+        if not (self.measured >= self.params.min_rows if self.trained_at == 0 else since >= self.params.retrain_every):
+            return False
+        self.trained_at = self.measured
+        self.asked_at.append(self.measured)
+        return True
 
-    def train(self, search: Search, log: RunLog, before: int) -> list[str]:
-        """Retrain from rows with seq < `before`, so that what a killed session measured beyond its checkpoint changes nothing.
+    @property
+    def in_use(self) -> Models:
+        """Of the last training that is done."""
+        return self.models[-1] if self.models else (None,) * len(self.levels)
 
-        Returns a line per level for a person.
-        """
-        log.flush()
-        rows, tasks = read_log(self.run), read_tasks(self.run)
-        rows = rows[(rows["seq"] < before) & (rows["run"].astype("str") == log.origin.run)]
-        self.trained_at = search.measured_segments
+    def finished(self, trained: Trained) -> list[str]:
+        """Keep what the next training in order made; returns a line per level for a person."""
+        at = self.asked_at[len(self.models)]
+        files: list[str | None] = list(self.files[-1]) if self.files else [None for _ in self.levels]
         lines = []
-        for at, level in enumerate(self.levels):
-            parts = [rows_from_log(tasks, rows, kind, level, simulator.VERSION, FEATURE_SET, FEATURES) for kind in ("operator", "segment")]
-            data = Rows(
-                np.concatenate([p.features for p in parts]),
-                np.concatenate([p.cycles for p in parts]),
-                np.concatenate([p.groups for p in parts]),
-                sum(p.left_out for p in parts),
-            )
-            result = retrain(data, self.seed, self.params, search.models[at])
-            name = f"{level}-{self.trained_at:07d}.ubj"
-            result.candidate.save(self.folder / name)
-            metrics = result.candidate.metrics
-            self.history.append({"file": name, "level": level, "promoted": result.promoted, **asdict(metrics)})
-            if result.promoted:
-                self.files[at], search.models[at] = name, result.model
-            verdict = "promoted" if result.promoted else "kept the older one"
-            lines.append(f"cost model {level}: pairs {metrics.pair_accuracy:.1%}, rms {metrics.log2_error:.3f} octaves, {verdict}")
+        for i, (level, candidate) in enumerate(zip(self.levels, trained.candidates, strict=True)):
+            name, model = f"{level}-{at:07d}.ubj", candidate.load()
+            model.save(self.folder / name)
+            self.history.append({"file": name, "level": level, "promoted": candidate.promoted, **model.facts})
+            if candidate.promoted:
+                files[i] = name
+            verdict = "promoted" if candidate.promoted else "kept the older one"
+            pairs, rms = model.metrics.pair_accuracy, model.metrics.log2_error
+            lines.append(f"cost model {level}: pairs {pairs:.1%}, rms {rms:.3f} octaves, {verdict}")
+        self.models.append(trained.models)
+        self.files.append(files)
         write_json(self.folder / "history.json", self.history)
         return lines
 
     def state(self) -> dict[str, Any]:
-        return {"trained_at": self.trained_at, "files": self.files, "history": self.history}
+        """As JSON; trainings that are not done are asked for again."""
+        return {
+            "measured": self.measured,
+            "trained_at": self.trained_at,
+            "asked_at": self.asked_at,
+            "files": self.files,
+            "history": self.history,
+        }
 
-    def restore(self, state: Mapping[str, Any], search: Search) -> None:
-        self.trained_at = int(state["trained_at"])
-        self.files = list(state["files"])
-        self.history = list(state["history"])
-        models: list[CostModel | None] = [None if name is None else load_cost_model(self.folder / name) for name in self.files]
-        search.models = models
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
+        self.asked_at, self.files, self.history = list(state["asked_at"]), [list(row) for row in state["files"]], list(state["history"])
+        kept: dict[str, TrainedModel] = {}
+        for name in {name for row in self.files for name in row if name is not None}:
+            kept[name] = _packed(load_cost_model(self.folder / name))
+        self.models = [tuple(None if name is None else kept[name] for name in row) for row in self.files]
+
+
+def _packed(model: CostModel) -> TrainedModel:
+    return TrainedModel(model.raw, model.trained_rows, model.left_out, model.facts, True)

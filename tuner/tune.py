@@ -17,36 +17,37 @@ import onnx
 import simulator
 from compiler.derive.gene import realise_all
 from compiler.derive.plan import Infeasible, Plan, joined
-from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, Engine, load_machine
 from simulator.session import InferenceSession
-from tuner.backend import Backend, SerialBackend
 from tuner.build import MeasuredModel, Opened, containers_of, measure, open_source, package
-from tuner.candidate import FeatureSet, digest
+from tuner.candidate import digest
 from tuner.check import random_feeds, relative_error
-from tuner.checkpoint import load_checkpoint, save_checkpoint
+from tuner.checkpoint import Checkpoint
+from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
-from tuner.evaluate import Answer, Ask, EvaluatorSpec, Roofline
+from tuner.evaluate import EvaluatorSpec, Roofline
 from tuner.host import host_lines, host_nodes, mac_share
+from tuner.ledger import Budget, Ledger
 from tuner.log import Origin, RunLog
 from tuner.mirror import Mirror
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.progress import Progress, Snapshot
+from tuner.recorder import FEATURE_SETS, Facts
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
 from tuner.runfolder import RunFolder, RunIdentity, SearchFolder, write_json
-from tuner.runner import Budget, BudgetSpent, Runner
 from tuner.search.champions import Champions
+from tuner.search.islands import first_states
+from tuner.search.jobs import WorkshopSpec
 from tuner.search.population import Individual
-from tuner.search.search import Search
+from tuner.search.schedule import Schedule
 from tuner.source import Source, write_source
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
 from tuner.training import Trainer
 
-_IDLE_GENERATIONS = 10
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 
 
@@ -140,57 +141,62 @@ def _searched(
         print(f"{piece}: {light.kernels[0].name}..{light.kernels[-1].name}, {len(light.kernels)} operators{for_all}", file=sys.stderr)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
     with ExitStack() as stack:
-        log = stack.enter_context(RunLog(folder.path, origin, (FeatureSet(FEATURE_SET, FEATURES),), beside))
-        backend = stack.enter_context(_backend(light, levels, config, request, search.run))
-        run = _Run(light, opened.name, levels, config, request, folder.place(piece), log, backend, budget)
-        run.resume()
+        log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
+        facts = Facts(origin, light, levels)
+        jobs = stack.enter_context(
+            _jobs(WorkshopSpec(EvaluatorSpec(light, levels), facts, config, config.level_weights, request.seed), request)
+        )
+        run = _Run(facts, config, request, folder.place(piece), log, jobs, budget)
+        idle = jobs.workers - run.schedule.islands
+        if idle > 0 and not request.quiet:
+            _say(f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each")
         with run.progress():
             run.search_until_spent()
     return run
 
 
 @contextmanager
-def _backend(unit: Unit, levels: tuple[str, ...], config: TuneConfig, request: TuneRequest, run_id: str) -> Iterator[Backend[Ask, Answer]]:
-    spec = EvaluatorSpec(unit, levels)
-    if config.farm.backend == "serial":
-        with SerialBackend(spec) as serial:
+def _jobs(spec: WorkshopSpec, request: TuneRequest) -> Iterator[Jobs]:
+    farm = spec.config.farm
+    if farm.backend == "serial":
+        with SerialJobs(spec) as serial:
             yield serial
         return
-    from tuner.farm import RayBackend  # Ray takes seconds to import, and the serial backend does without it
+    from tuner.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
 
-    workers, wait_s, timeout_s = config.farm.workers, config.farm.wait_s, config.farm.item_timeout_s
-    with RayBackend(spec, workers, request.address, wait_s, run_id, item_timeout_s=timeout_s) as farm:
-        yield farm
+    run = spec.facts.origin.run
+    with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=farm.item_timeout_s) as actors:
+        yield actors
 
 
 class _Run:
-    """The search of one run, its log, its checkpoints and what a person sees of it."""
+    """The search of one run, its log, its checkpoints and what a person sees of it.
+
+    began: findings that it begins with, from elsewhere (`tuner.search.knowledge.Findings`).
+    """
 
     def __init__(
-        self,
-        unit: Unit,
-        name: str,
-        levels: tuple[str, ...],
-        config: TuneConfig,
-        request: TuneRequest,
-        place: SearchFolder,
-        log: RunLog,
-        backend: Backend[Ask, Answer],
-        budget: Budget,
-    ) -> None:
-        self.levels, self.config, self.place, self.log, self.quiet = levels, config, place, log, request.quiet
-        self.champions = Champions(len(levels))
-        self.search = Search(unit, levels, config, request.seed, config.level_weights)
-        self.trainer = Trainer(place.models, place.path, levels, config.model, request.seed)
-        self.runner = Runner(unit, name, levels, backend, log, self.champions, budget, self._show)
+        self, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs, budget: Budget,
+        began: Sequence[bytes] = (),
+    ) -> None:  # fmt: skip
+        self.levels, self.config, self.place, self.quiet = facts.levels, config, place, request.quiet
+        self.champions = Champions(len(facts.levels))
+        self.ledger = Ledger(facts.levels, log, self.champions, budget)
+        self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
+        self.trainer = Trainer(place.models, facts.levels, config.model)
+        trainer = self.trainer if config.use.cost_model else None
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say)
+        self.checkpoint = Checkpoint(place.checkpoint, log)
+        self._unsaved: list[bytes] = list(began)
+        self._began = len(began)
         self._shown: Progress | None = None
         self._saved_s = time.monotonic()
+        self._resume()
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        budget = self.runner.budget
-        seconds = None if budget.deadline is None else budget.deadline - time.monotonic()
-        with Progress(budget.candidates, seconds, self.champions.programs, self.quiet) as shown:
+        budget = self.ledger.budget
+        with Progress(budget.candidates, budget.seconds(), self.champions.programs, self.quiet) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())
@@ -200,64 +206,54 @@ class _Run:
         if self._shown is not None:
             self._shown.update(self.snapshot())
 
+    def _say(self, line: str) -> None:
+        if self._shown is not None:
+            self._shown.say(line)
+
     def snapshot(self) -> Snapshot:
         best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.best[i]) is not None}
         base = self.champions.baseline
         baseline = {} if base is None else {level: int(base.cycles[i]) for i, level in enumerate(self.levels)}
-        note = f"generation {self.search.generation}, {self.runner.seq} tasks"
-        return Snapshot(self.champions.programs, best, baseline, dict(self.runner.failures), note)
+        note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
+        return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
-        state = load_checkpoint(self.place.checkpoint, self.log) if self.place.resumed else None
-        if state is None:
+        found = self.checkpoint.load() if self.place.resumed else None
+        if found is None:
+            self.conductor.begin(self._unsaved)
             return
-        self.search.restore(state["search"])
+        state, findings = found
+        self._began, self._unsaved = int(state["began"]), []
         self.champions.restore(state["champions"])
-        self.trainer.restore(state["trainer"], self.search)
-        self.runner.seq = int(state["seq"])
-        self.runner.failures.update(state["failures"])
-        self.runner.tasks = dict.fromkeys(state["tasks"])
-        self._models_changed()
+        self.trainer.restore(state["trainer"])
+        self.ledger.seq = int(state["seq"])
+        self.ledger.failures.update(state["failures"])
+        self.ledger.tasks = self.ledger.log.tasks(self.ledger.seq)
+        epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
+        self.conductor.begin(findings[: self._began], epochs)
 
     def search_until_spent(self) -> None:
-        """Until the budget is spent, or for so many generations nothing new came up that nothing will."""
-        idle = 0
-        try:
-            while idle < _IDLE_GENERATIONS:
-                before = self.runner.seq
-                for _ in self.search.step(self.runner):
-                    self._show()
-                if self.config.use.cost_model and self.trainer.due(self.search):
-                    lines = self.trainer.train(self.search, self.log, self.runner.seq)
-                    self._models_changed()
-                    if self._shown is not None:
-                        for line in lines:
-                            self._shown.say(line)
-                self._checkpoint()
-                idle = idle + 1 if self.runner.seq == before else 0
-        except BudgetSpent:
-            pass
-        self.log.flush()
+        self.conductor.run()
+        self.ledger.log.flush()
 
-    def _models_changed(self) -> None:
-        self.runner.model_versions = [None if model is None else model.version for model in self.search.models]
-
-    def _checkpoint(self) -> None:
-        """Between generations, not more often than the configuration says; the first one at once."""
+    def _committed(self, findings: bytes) -> None:
+        """After a result, not more often than the configuration says; after the first one at once."""
+        self._unsaved.append(findings)
         now = time.monotonic()
-        if self.search.generation > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:
+        if self.schedule.complete > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:
             return
         self._saved_s = now
         state = {
-            "search": self.search.state(),
+            "schedule": self.schedule.state(),
+            "began": self._began,
             "champions": self.champions.state(),
             "trainer": self.trainer.state(),
-            "seq": self.runner.seq,
-            "failures": dict(self.runner.failures),
-            "tasks": list(self.runner.tasks),
+            "seq": self.ledger.seq,
+            "failures": dict(self.ledger.failures),
         }
-        save_checkpoint(self.place.checkpoint, state, self.log)
+        self.checkpoint.save(state, self._unsaved)
+        self._unsaved = []
 
 
 def _plan(unit: Unit, individual: Individual) -> Plan:
@@ -280,7 +276,7 @@ def _finish(
     levels = runs[0].levels
     for run in runs:
         if run.champions.baseline is None:
-            raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.runner.failures)}")
+            raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.ledger.failures)}")
     best = {level: [run.champions.best[i] for run in runs] for i, level in enumerate(levels)}
     plans = {level: _joined(opened, found, champions) for level, champions in best.items()}
     baseline = _joined(opened, found, [run.champions.baseline for run in runs])
@@ -300,7 +296,7 @@ def _finish(
     errors = _errors(opened, folder, same_as, request.style)
     wall_s = time.monotonic() - begun
     searched = sum(run.champions.programs for run in runs)
-    failures = sum((run.runner.failures for run in runs), Counter[str]())
+    failures = sum((run.ledger.failures for run in runs), Counter[str]())
     summary = Summary(
         status="done",
         run=folder.run,
@@ -317,7 +313,7 @@ def _finish(
         wall_s=round(wall_s, 3),
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
-        tasks=sum(run.runner.seq for run in runs),
+        tasks=sum(run.ledger.seq for run in runs),
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
@@ -425,10 +421,12 @@ def _budget(config: TuneConfig, searched: int, wall_s: float) -> BudgetUse:
 def _model_metrics(opened: Opened, search: Searched, run: _Run) -> dict[str, float]:
     out = {}
     piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
-    for level, model in zip(run.levels, run.search.models, strict=True):
-        if model is not None:
-            out[f"{piece}{level}.pair_accuracy"] = round(model.metrics.pair_accuracy, 4)
-            out[f"{piece}{level}.rms_octaves"] = round(model.metrics.log2_error, 4)
+    number = run.conductor.models_used
+    for level, packed in zip(run.levels, run.trainer.models[number - 1] if number else (), strict=False):
+        if packed is not None:
+            metrics = packed.load().metrics
+            out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
+            out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)
     return out
 
 

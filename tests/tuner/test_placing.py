@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Structures, single_operators
+from compiler.derive.gene import Gene, Genome, Structures
 from compiler.derive.moves import verify
-from compiler.derive.plan import Infeasible
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tests.tuning import QUICK
-from tuner.candidate import text_digest
+from tests.tuner.searching import Local, LocalSearch
 from tuner.config import load_config
 from tuner.evaluate import COLUMNS, Ask, Evaluator
 from tuner.search.descent import Descent
 from tuner.search.explore import first_genes
 from tuner.search.placing import Placer, cut_of, one_after_another
-from tuner.search.search import Question, Reply, Search
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "severe")
@@ -205,7 +202,7 @@ def test_proposals_are_placed_new_and_follow_the_generator() -> None:
         verify(unit(), genome)
     assert any(not one_after_another(genome) for genome in found)
     assert all(len(gene.cores) == 2 or unit().kernels[gene.start].out_h < 2 for gene in found[0]), "every segment on all cores is first"
-    rest = p.proposals(0, 0.0, [found[1]], np.random.default_rng(3), found[:2])
+    rest = p.proposals(0, 0.0, [found[1]], np.random.default_rng(3), lambda genome: genome in found[:2])
     assert not set(found[:2]) & set(rest)
 
 
@@ -234,55 +231,38 @@ def test_segments_beside_each_other() -> None:
     assert not one_after_another((Gene(0, 1), Gene(1, 2, cores=(1,))))
 
 
-class Local:
-    """A `Measure` without farm and log."""
-
-    def __init__(self, u: Unit) -> None:
-        self.evaluator, self.asked = Evaluator(u, LEVELS), list[Ask]()
-
-    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
-        self.asked += [question.ask for question in questions]
-        answers = [self.evaluator.answer(question.ask) for question in questions]
-        return [Reply(q, a, text_digest(a.payload) if q.ask.measure else "") for q, a in zip(questions, answers, strict=True)]
-
-
-def searched(*overrides: str, generations: int = 3) -> tuple[Search, Local]:
+def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
     measure = Local(unit())
-    search = Search(unit(), LEVELS, load_config(None, (*QUICK, "search.generation=8", "placement.every=2", *overrides)), 0, {})
-    for _ in range(generations):
-        list(search.step(measure))
-    return search, measure
+    return LocalSearch(unit(), "search.generation=8", "placement.every=2", *overrides).steps(measure, epochs), measure
 
 
 def test_the_search_places_segments_and_learns_what_borders_save() -> None:
     search, measure = searched()
-    programs = [ask.genome for ask in measure.asked if ask.kind == "program"]
+    programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
     assert any(not one_after_another(genome) for genome in programs)
-    assert any(ask.kind == "stage" for ask in measure.asked)
-    assert (search.border > 0).any()
-    best = min(search.islands[0].members, key=lambda m: int(m.cycles[0]))
+    assert any(ask.kind == "stage" for ask in measure.measured())
+    assert (search.known.border > 0).any()
     one, _ = searched("use.cores=false")
-    assert best.cycles[0] < min(int(m.cycles[0]) for island in one.islands for m in island.members)
+    mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
+    assert mine < theirs
 
 
 def test_what_is_expected_of_a_placed_program_is_less_than_the_sum() -> None:
-    search, _ = searched(generations=1)
-    genes = singles(search.table)
+    search, _ = searched(epochs=3)
+    genes = singles(search.known.table)
     placed = tuple(gene._replace(cores=(k % 2,)) for k, gene in enumerate(genes))
-    assert np.less(*search._expected([placed, genes])).all()
+    assert np.less(*search.labs[-1].expected([placed, genes])).all()
 
 
 @pytest.mark.parametrize("switch", ["use.placement=false", "use.cores=false"])
 def test_switched_off_nothing_is_placed(switch: str) -> None:
-    search, measure = searched(switch, generations=2)
-    assert search.placer is None
-    assert not any(ask.kind == "stage" for ask in measure.asked)
+    search, measure = searched(switch, epochs=4)
+    assert search.labs[-1].placer is None
+    assert not any(ask.kind == "stage" for ask in measure.measured())
     if switch == "use.cores=false":
-        assert {gene.cores for ask in measure.asked for gene in ask.genome} == {(0,)}
+        assert {gene.cores for ask in measure.measured() for gene in ask.genome} == {(0,)}
 
 
 def test_one_core_has_nothing_to_place() -> None:
     u = make_unit(small_graph("conv_chain"), load_machine("edge"), DataType.float16)
-    genome = single_operators(u)
-    assert not isinstance(genome, Infeasible)
-    assert Search(u, LEVELS, load_config(None, QUICK), 0, {}).placer is None
+    assert not LocalSearch(u).rules.placing

@@ -12,7 +12,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import RESULTS, Measurement, TaskRecord
-from tuner.checkpoint import load_checkpoint, save_checkpoint
+from tuner.checkpoint import FINDINGS, Checkpoint
 from tuner.log import LogRow, Origin, RunLog, read_log
 from tuner.runfolder import RunFolder, RunIdentity, read_json, write_json
 
@@ -78,29 +78,50 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
-        assert load_checkpoint(folder, log) is None
+        checkpoint = Checkpoint(folder, log)
+        assert checkpoint.load() is None
         log.add_task(task)
         log.add_row(row)
-        save_checkpoint(folder, {"seq": 1, "rng": [1, 2.5, "é"]}, log)
+        checkpoint.save({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
         assert len(read_log(tmp_path)) == 1, "a checkpoint must not be ahead of the log"
-        assert load_checkpoint(folder, log) == {"seq": 1, "rng": [1, 2.5, "é"]}
+        assert Checkpoint(folder, log).load() == ({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
     file = folder / "state.json"
     good = file.read_text()
     with (
         RunLog(tmp_path / "other", Origin("r", "net", "tiny", "1")) as log,
         pytest.raises(BadInputError, match="with 1 rows; the log has 0"),
     ):
-        load_checkpoint(folder, log)
+        Checkpoint(folder, log).load()
     with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
         for bad, text in [
             (good.replace('"seq":1', '"seq":2'), "damaged"),
             (good[:-20], "not JSON"),
             ("[]", "not a checkpoint"),
-            (good.replace('"version":1', '"version":9'), "version 9"),
+            (good.replace('"version":2', '"version":9'), "version 9"),
         ]:
             file.write_text(bad)
             with pytest.raises(BadInputError, match=text):
-                load_checkpoint(folder, log)
+                Checkpoint(folder, log).load()
+
+
+def test_findings_only_grow_and_those_of_a_killed_session_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
+        first = Checkpoint(folder, log)
+        first.save({"at": 1}, [b"one"])
+        first.save({"at": 2}, [b"two", b"three"])
+        with (folder / FINDINGS).open("ab") as file:
+            file.write(b"half of the next")
+        second = Checkpoint(folder, log)
+        assert second.load() == ({"at": 2}, [b"one", b"two", b"three"])
+        second.save({"at": 3}, [b"four"])
+        assert Checkpoint(folder, log).load() == ({"at": 3}, [b"one", b"two", b"three", b"four"])
+        data = (folder / FINDINGS).read_bytes()
+        for bad in (data[:-1], data.replace(b"two", b"TWO")):
+            (folder / FINDINGS).write_bytes(bad)
+            with pytest.raises(BadInputError, match=r"findings.bin: damaged"):
+                Checkpoint(folder, log).load()
 
 
 def test_json_is_whole_or_absent(tmp_path: Path) -> None:

@@ -372,8 +372,8 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert not summary.cost_model
         assert summary.tasks >= 60, "enough to have trained a model"
     elif part == "islands":
-        assert set(log["island"]) == {-1, 0}
-        assert set(read_log(whole)["island"]) == {-1, 0, 1}
+        assert set(log["island"]) == {0}
+        assert set(read_log(whole)["island"]) == {0, 1}
     elif part == "window":
         assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
         whole_tasks = sorted_tasks(whole)

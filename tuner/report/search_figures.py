@@ -20,6 +20,8 @@ def best_so_far(run: RunView, by_time: bool) -> go.Figure:
         rows = run.programs[run.programs["level"].astype("str") == level]
         if not len(rows):
             continue
+        if by_time:
+            rows = rows.sort_values("time", kind="stable")  # islands do not wait for each other
         rows = so_far(rows, run.served)
         best = rows["cycles"].to_numpy(np.float64)
         x = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy() if by_time else np.arange(1, len(rows) + 1)

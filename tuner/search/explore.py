@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.derive.gene import Gene, Genome, block_counts, whole_or, widths
-from compiler.derive.moves import MOVES, Move, on_random_cores, thin_operators
+from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.tile.channels import can_split
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
@@ -103,8 +103,3 @@ def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:
         if key not in table.cycles:
             out.setdefault(key, gene)
     return list(out.values())
-
-
-def allowed(names: set[str]) -> dict[str, Move]:
-    """The moves by name, without those switched off."""
-    return {name: move for name, move in MOVES.items() if name not in names}

@@ -6,7 +6,7 @@ schedules and stages say on which cores each of them runs.  They propose program
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -131,9 +131,15 @@ class Placer:
         return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
 
     def proposals(
-        self, level: int, border: float, good: Sequence[Genome], rng: np.random.Generator, known: Collection[Genome] = ()
+        self,
+        level: int,
+        border: float,
+        good: Sequence[Genome],
+        rng: np.random.Generator,
+        known: Callable[[Genome], bool] = lambda _: False,
+        covers_first: bool = True,
     ) -> list[Genome]:
-        """Placed genomes for a level, none of those in `known`: covers on all cores and on one, descents, list schedules.
+        """Placed genomes for a level, none that is `known`: covers on all cores and on one, descents, list schedules.
 
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
@@ -151,8 +157,10 @@ class Placer:
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
                 descents.append(descent.improved(start, self.config.descent // len(self.ports)))
-        out = [wide, narrow, *(genome for _, genome in sorted(descents)), *(genome for _, genome in listed)]
-        return [genome for genome in dict.fromkeys(out) if genome is not None and genome not in known]
+        plain: list[Genome | None] = [wide, narrow]
+        better: list[Genome | None] = [genome for _, genome in sorted(descents)]
+        out = [*(plain + better if covers_first else better + plain), *(genome for _, genome in listed)]
+        return [genome for genome in dict.fromkeys(out) if genome is not None and not known(genome)]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""

@@ -1,4 +1,4 @@
-"""Islands: populations of genomes that evolve apart, and exchange their best from time to time."""
+"""Islands: populations of genomes that evolve apart, and take in the best of others from time to time."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ class Island:
             keep.setdefault(int(at))
         self.members = [everyone[at] for at in list(keep)[: max(search.population, len(keep) and search.elites)]]
 
+    def best(self, level: int) -> Individual:
+        """The fastest member at a level."""
+        return min(self.members, key=lambda m: (int(m.cycles[level]), m.task))
+
     def parent(self, level: int, search: Search) -> Individual:
         """A tournament at one level."""
         picks = self.rng.integers(len(self.members), size=search.tournament)
@@ -68,10 +72,3 @@ class Island:
                 move = moves[int(self.rng.integers(len(moves)))]
                 changed = move(unit, changed or genome, self.rng) or changed
         return changed
-
-
-def exchange(islands: list[Island], search: Search) -> None:
-    """Every island receives the elites of its neighbour on a ring."""
-    gifts = [island.members[: search.elites] for island in islands]
-    for at, island in enumerate(islands):
-        island.admit(gifts[at - 1], search)

@@ -6,15 +6,17 @@ costs that add up; they do not quite (neighbours overlap), so it proposes progra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail, gene_json, gene_values
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
+_ABSENT = object()
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
 
@@ -28,6 +30,7 @@ class SegmentTable:
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
@@ -43,27 +46,45 @@ class SegmentTable:
         """Bytes to and from DDR; 0 where not measured or not feasible."""
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
-    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0) -> None:
+    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0) -> bool:
+        """What was measured of a gene; False, and nothing changes, where it is known."""
         key = self.structures.key(gene)
         if key in self.cycles:
-            return
-        self._put(key, cycles, moved_bytes)
-
-    def _put(self, key: Key, cycles: NDArray[np.int64] | None, moved_bytes: int) -> None:
-        self.cycles[key] = cycles
+            return False
+        self._set(self.cycles, key, cycles)
         if cycles is None:
-            return
-        self.moved_bytes[key] = moved_bytes
+            return True
+        self._set(self.moved_bytes, key, moved_bytes)
         structure, tail = key
         width = len(tail[_CORES])
         for level, (best, leanest) in enumerate(zip(self._best, self._lean, strict=True)):
             new = (int(cycles[level]), tail)
             for kind in ((structure, None), (structure, width)):
                 if kind not in best or new < best[kind]:
-                    best[kind] = new
+                    self._set(best, kind, new)
             lean = (int(cycles[level]) + moved_bytes // self._port_bytes, *new)
             if (structure, width) not in leanest or lean < leanest[structure, width]:
-                leanest[structure, width] = lean
+                self._set(leanest, (structure, width), lean)
+        return True
+
+    def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
+        if self._undo is not None:
+            self._undo.append((where, key, where.get(key, _ABSENT)))
+        where[key] = value
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is added inside is taken out again at the end.  Not inside another one."""
+        self._undo = []
+        try:
+            yield
+        finally:
+            for where, key, before in reversed(self._undo):
+                if before is _ABSENT:
+                    del where[key]
+                else:
+                    where[key] = before
+            self._undo = None
 
     def best(self, start: int, stop: int, level: int, width: int | None = None) -> tuple[int, Gene] | None:
         """The fastest known segment over operators [start, stop) at a level, on `width` cores or any number of them."""
@@ -144,25 +165,3 @@ class SegmentTable:
                 return None
             genes.append(Gene(k, k + 1, *found[1]))
         return tuple(genes)
-
-    def state(self) -> list[list[Any]]:
-        """JSON form: [key, cycles or null, bytes moved]."""
-        return [
-            [key_json(key), None if cycles is None else [int(v) for v in cycles], self.moved_bytes.get(key, 0)]
-            for key, cycles in self.cycles.items()
-        ]
-
-    def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        for key, cycles, moved_bytes in state:
-            self._put(key_from(key), None if cycles is None else np.array(cycles, np.int64), int(moved_bytes))
-
-
-def key_json(key: Key) -> list[Any]:
-    """JSON form of a key: structure, tail."""
-    structure, tail = key
-    return [structure, gene_json(tail)]
-
-
-def key_from(raw: Sequence[Any]) -> Key:
-    structure, tail = raw
-    return str(structure), gene_values(tail)

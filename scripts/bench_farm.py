@@ -1,0 +1,298 @@
+"""How well a farm is used: two actors against two processes on their own, what the driver costs, what a model scores, what an actor holds.
+
+    python scripts/bench_farm.py [--network light:resnet50] [--machine ascend310] [--seconds 12] [--pairs 5] [--out FILE.json]
+
+Rates are measured tasks per second of a search without model training, from the first evolving epoch on: what comes before is over sooner
+on two actors, and its tasks are smaller.  A pair is one search on two actors, and two searches in processes of their own at the same
+time, one after the other, in turns the one or the other first, so that what else the computer does falls on both.  The driver's cost is the
+CPU time of its process (Ray's threads and the log's among it) for each task that was committed meanwhile.
+
+Scores are of genes that nobody has seen: from gene to plan, to features, to predictions at every level; and of whole programs, children of
+known ones, most of whose segments are known.  About five minutes on two idle cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import simulator
+from compiler.tile.spec import Unit
+from scripts.studies import network
+from tuner.cluster import connect
+from tuner.commands.text import print_table
+from tuner.conduct import Conductor, Jobs, SerialJobs
+from tuner.config import TuneConfig, load_config
+from tuner.evaluate import EvaluatorSpec
+from tuner.ledger import Budget, Ledger
+from tuner.log import Origin, RunLog
+from tuner.recorder import FEATURE_SETS, Facts
+from tuner.search.champions import Champions
+from tuner.search.epoch import EVOLVING
+from tuner.search.explore import propose
+from tuner.search.islands import first_states, unpack_island
+from tuner.search.jobs import News, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.knowledge import Knowledge
+from tuner.search.lab import Lab
+from tuner.search.question import Question, Reply
+from tuner.search.schedule import Schedule
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = 2
+ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: ten times what MetaSchedule scores (332)
+SCORED_AT_ONCE = 192
+
+
+def specification(unit: Unit, config: TuneConfig, seed: int) -> WorkshopSpec:
+    levels = tuple(unit.machine.contention)
+    origin = Origin("bench", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
+    return WorkshopSpec(EvaluatorSpec(unit, levels), Facts(origin, unit, levels), config, {}, seed)
+
+
+@dataclass
+class Window:
+    """A search for so many seconds from the first evolving epoch on.  findings: of everything that was committed, epoch by epoch."""
+
+    seconds: float
+    tasks: int = 0
+    wall_s: float = 0.0
+    driver_s: float = 0.0
+    measuring_s: float = 0.0
+    findings: list[list[bytes]] = field(default_factory=list)
+    states: list[bytes] = field(default_factory=list)
+
+    def run(self, spec: WorkshopSpec, jobs: Jobs) -> Window:
+        levels, config = spec.facts.levels, spec.config
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / ".tmp").mkdir()
+            schedule = Schedule(first_states(len(levels), config, spec.seed))
+            budget = Budget(deadline=time.monotonic() + 3600)
+            with RunLog(folder, spec.facts.origin, FEATURE_SETS) as log:
+                ledger = Ledger(levels, log, Champions(len(levels)), budget)
+                begun: list[float] = []
+
+                def committed(findings: bytes) -> None:
+                    epoch, island = schedule.frontier
+                    if island == 1 or schedule.islands == 1 or len(self.findings) == 0:
+                        self.findings.append([])
+                    self.findings[-1].append(findings)
+                    if epoch == EVOLVING and island == 0 and not begun:
+                        begun.extend((time.monotonic(), time.process_time(), ledger.seq))
+                        budget.deadline = time.monotonic() + self.seconds
+
+                conductor = Conductor(jobs, schedule, ledger, None, committed)
+                conductor.begin(())
+                conductor.run()
+                self.wall_s, self.driver_s = time.monotonic() - begun[0], time.process_time() - begun[1]
+                self.tasks = ledger.seq - int(begun[2])
+                self.states = list(schedule.states)
+        return self
+
+    @property
+    def rate(self) -> float:
+        return self.tasks / self.wall_s
+
+
+def on_actors(spec: WorkshopSpec, seconds: float) -> tuple[Window, list[dict[str, float]]]:
+    """A search on two actors, and the memory of each of them."""
+    from tuner.job_farm import JobFarm
+
+    with JobFarm(spec, WORKERS, run_id=f"bench-{os.getpid()}", say=lambda _: None) as farm:
+        found = Window(seconds).run(spec, farm)
+        return found, [memory_of(int(name.rsplit(":")[-1])) for name in farm.names]
+
+
+def memory_of(pid: int) -> dict[str, float]:
+    """MB of a process: resident, and of that what is nobody else's."""
+    rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    kib = {name: float(text.split()[0]) for name, text in rows.items()}
+    return {"rss_mb": kib["Rss"] / 1024, "unique_mb": (kib["Private_Clean"] + kib["Private_Dirty"]) / 1024}
+
+
+def serial_command(name: str, machine: str, seconds: float, seed: int, overrides: Sequence[str]) -> list[str]:
+    words = ["--network", name, "--machine", machine, "--seconds", str(seconds), "--serial-seed", str(seed)]
+    return [sys.executable, __file__, *words, *(word for text in overrides for word in ("--set", text))]
+
+
+def alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+    """Searches in processes of their own, at the same time."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    running = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for command in commands]
+    texts = [process.communicate()[0] for process in running]
+    if any(process.returncode for process in running):
+        raise SystemExit("a search on its own failed")
+    return [json.loads(text) for text in texts]
+
+
+class Scorer:
+    """What a worker does to look at candidates, without measuring any."""
+
+    def __init__(self, spec: WorkshopSpec, window: Window) -> None:
+        whole = window.findings[: EVOLVING + (len(window.findings) - EVOLVING) // 2]
+        self.workshop: Workshop = spec()
+        begin = time.process_time()
+        self.workshop.hear(News(0, [[], *whole], None))
+        heard = sum(len(part.cycles) for part in self.workshop.known.learnable)
+        self.absorbed_us = (time.process_time() - begin) / max(1, heard) * 1e6
+        trained = self.workshop.work(Training(1, len(whole) + 1, 0), News(len(whole) + 1, (), None))
+        assert isinstance(trained, Trained)
+        self.workshop.hear(News(len(whole) + 1, (), trained.models))
+        self.known: Knowledge = self.workshop.known
+        self.island = unpack_island(window.states[0])
+
+    def lab(self) -> Lab:
+        rules = self.workshop.rules
+        return Lab(rules, self.known, self._measure, 0, EVOLVING, self.workshop.predictors)
+
+    def _measure(self, questions: Sequence[Question]) -> list[Reply]:
+        evaluator = self.workshop.evaluator
+        assert evaluator is not None
+        return [Reply(question, evaluator.answer(question.ask), "") for question in questions]
+
+    def genes_per_s(self, seconds: float) -> float:
+        """Genes scored per second of CPU time, none of them seen before."""
+        rules, table, rng = self.workshop.rules, self.known.table, self.island.rng
+        covers = [found[0] for level in range(len(rules.levels)) if (found := table.cover(level)) is not None]
+        seen: set[Any] = set()
+
+        def score() -> tuple[int, float]:
+            genes = [gene for gene in propose(rules.unit, table, covers, SCORED_AT_ONCE, rng, rules.moves) if gene not in seen]
+            seen.update(genes)
+            lab, begin = self.lab(), time.process_time()
+            raws = [raw for raw in lab.features(genes) if raw is not None]
+            if raws:
+                lab.predict(np.stack(raws))
+            return len(genes), time.process_time() - begin
+
+        return _rate(score, seconds)
+
+    def programs_per_s(self, seconds: float) -> float:
+        """Children scored per second of CPU time, moves and repair among it."""
+        rules, island = self.workshop.rules, self.island
+        moves, search = list(rules.moves.values()), rules.config.search
+
+        def score() -> tuple[int, float]:
+            begin = time.process_time()
+            drawn = (island.child(rules.unit, 0, search, moves, True) for _ in range(SCORED_AT_ONCE))
+            lab = self.lab()
+            whole = [genome for genome in lab.repaired([child for child in drawn if child is not None]) if genome is not None]
+            lab.expected(whole)
+            return len(whole), time.process_time() - begin
+
+        return _rate(score, seconds)
+
+
+def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
+    score()
+    count, spent = 0, 0.0
+    while spent < seconds:
+        more, took = score()
+        count, spent = count + more, spent + took
+    return count / spent
+
+
+def bench(name: str, machine: str, seconds: float, pairs: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
+    """All figures."""
+    unit = network(name, machine)
+    config = load_config(None, (*overrides, "model.min_rows=1000000000"))
+    connection = connect(None, WORKERS)
+    rows, memories, window = [], [], None
+    try:
+        for pair in range(pairs):
+            spec = specification(unit, config, seed + pair)
+            commands = [serial_command(name, machine, seconds, seed + 100 * (i + 1) + pair, overrides) for i in range(WORKERS)]
+            own = alone(commands) if pair % 2 else []
+            window, memory = on_actors(spec, seconds)
+            own = own or alone(commands)
+            memories += memory
+            row = {"actors_per_s": window.rate, "alone_per_s": sum(each["tasks"] / each["wall_s"] for each in own)}
+            row |= {
+                "ratio": row["actors_per_s"] / row["alone_per_s"],
+                "driver_us": window.driver_s / window.tasks * 1e6,
+                "tasks": window.tasks,
+            }
+            rows.append(row)
+    finally:
+        connection.close()
+    assert window is not None
+    middle = {key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us")}
+    scorer = Scorer(specification(unit, load_config(None, overrides), seed), window)
+    result = {"network": name, "machine": machine, "seconds": seconds, "pairs": rows, **middle}
+    result["actors_per_driver"] = WORKERS / middle["actors_per_s"] * 1e6 / middle["driver_us"]
+    result["absorbed_us"] = scorer.absorbed_us
+    result["scored_per_s"], result["programs_scored_per_s"] = (
+        scorer.genes_per_s(min(4.0, seconds)),
+        scorer.programs_per_s(min(4.0, seconds)),
+    )
+    return result | {key: max(memory[key] for memory in memories) for key in ("rss_mb", "unique_mb")}
+
+
+def report(r: dict[str, Any]) -> None:
+    """The pairs, and the figures beside what was asked."""
+    print_table(
+        ["<pair", "2 actors /s", "2 processes /s", "ratio", "driver us per task"],
+        [
+            [str(i), *(f"{row[key]:.1f}" for key in ("actors_per_s", "alone_per_s")), f"{row['ratio']:.3f}", f"{row['driver_us']:.0f}"]
+            for i, row in enumerate(r["pairs"])
+        ],
+    )
+    rows = [
+        ["2 actors / 2 processes (median)", f"{r['ratio']:.3f}", *_asked(r, "ratio", 1)],
+        ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_asked(r, "driver_us", -1)],
+        ["actors that a driver feeds", f"{r['actors_per_driver']:.0f}", "", ""],
+        ["genes scored per s and core", f"{r['scored_per_s']:,.0f}", *_asked(r, "scored_per_s", 1)],
+        ["programs scored per s and core", f"{r['programs_scored_per_s']:,.0f}", "", ""],
+        ["an actor hears of a task of others, us", f"{r['absorbed_us']:.0f}", "", ""],
+        ["memory of an actor, MB: resident", f"{r['rss_mb']:.0f}", "", ""],
+        ["memory of an actor, MB: its own", f"{r['unique_mb']:.0f}", "", ""],
+    ]
+    print()
+    print_table(["<figure", "measured", "asked", "<"], rows)
+
+
+def _asked(r: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
+    """What was asked of a figure, and whether it is reached."""
+    return f"{'>=' if sign > 0 else '<='} {ASKED[key]:,}", "reached" if sign * r[key] >= sign * ASKED[key] else "not reached"
+
+
+def main(
+    network_name: Annotated[str, typer.Option("--network", help="light:NAME, made:NAME or a file.")] = "light:resnet50",
+    machine: Annotated[str, typer.Option(help="Machine that is tuned for.")] = "ascend310",
+    seconds: Annotated[float, typer.Option(min=0.01, help="Of every search, from its first evolving epoch on.")] = 12.0,
+    pairs: Annotated[int, typer.Option(min=1, help="Comparisons; medians are reported.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the first search.")] = 0,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="a.b=c, as of `tilefarm tune`.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON of everything.")] = None,
+    serial_seed: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Measure, and print the tables."""
+    overrides = tuple(settings or ())
+    if serial_seed is not None:
+        config = load_config(None, (*overrides, "model.min_rows=1000000000"))
+        spec = specification(network(network_name, machine), config, serial_seed)
+        with SerialJobs(spec) as jobs:
+            window = Window(seconds).run(spec, jobs)
+        print(json.dumps({"tasks": window.tasks, "wall_s": window.wall_s}))
+        return
+    found = bench(network_name, machine, seconds, pairs, seed, overrides)
+    report(found)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,157 @@
+"""What islands do in their epochs: nothing twice, every kind of proposal, and on after crashes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.derive.gene import block_counts, single_operators
+from compiler.derive.moves import verify
+from compiler.derive.plan import Infeasible
+from compiler.frontend import lower
+from compiler.tile.spec import Unit, make_unit
+from simulator.npu.errors import InfeasibleError
+from simulator.npu.machine import DataType, load_machine
+from tests.models import Builder, small_graph
+from tests.plans import resized
+from tests.tuner.searching import LEVELS, Local, LocalSearch
+from tuner.evaluate import Answer
+from tuner.search.epoch import exchanges
+from tuner.search.lab import Lab
+from tuner.search.population import Individual
+from tuner.search.question import Question, Reply
+
+
+@lru_cache(maxsize=16)
+def unit(name: str) -> Unit:
+    return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
+
+
+def test_nothing_is_measured_twice() -> None:
+    u = unit("inception_block")
+    measure = Local(u)
+    search = LocalSearch(u, "search.islands=1").steps(measure, 8)
+    asks = measure.measured()
+    programs = [ask.genome for ask in asks if ask.kind == "program"]
+    assert len(programs) > 20
+    assert len(set(programs)) == len(programs)
+    keys = [search.known.key(ask.genome[0]) for ask in asks if ask.kind == "segment"]
+    assert len(set(keys)) == len(keys)
+    for genome in programs:
+        verify(u, genome)
+    assert programs[0] == single_operators(u), "layer by layer comes first"
+
+
+def test_the_first_segments_are_dealt_to_the_islands() -> None:
+    u = unit("residual_block")
+    shares = []
+    for islands in (1, 3):
+        measure = Local(u)
+        search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
+        shares.append({search.known.key(ask.genome[0]) for ask in measure.measured() if ask.kind == "segment"})
+        counts = [len(lab.findings.segments) for lab in search.labs[1:]]
+        assert max(counts) - min(counts) <= 2, "no island has more to do than another"
+    assert shares[0] == shares[1]
+
+
+def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
+    u = unit("residual_block")
+    measure = Local(u)
+    search = LocalSearch(u, "search.generation=16").steps(measure, 3)
+    singles = search.known.table.singles()
+    programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
+    assert any(all(gene.stop - gene.start == 1 for gene in genome) for genome in programs[1:])
+    assert singles is not None
+    assert any(len(genome) < len(singles) for genome in programs)
+
+
+def test_a_share_of_the_segments_is_each_islands() -> None:
+    u = unit("residual_block")
+    measure = Local(u)
+    search = LocalSearch(u, "search.islands=3").steps(measure, 3)
+    share = -(-16 * search.rules.several // 3)
+    assert [len(lab.findings.segments) for lab in search.labs[4:]] == [share] * 3
+
+
+def test_islands_take_in_the_elites_of_their_neighbour() -> None:
+    u = unit("conv_chain")
+    search = LocalSearch(u, "search.exchange_every=3", "search.islands=3", "search.elites=2").steps(Local(u), 5)
+    assert [exchanges(epoch, 3) for epoch in range(9)] == [False, False, False, False, False, True, False, False, True]
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    for number in range(3):
+        search.known.elites[number] = [Individual(genome, np.array([1, 1, 1]), f"best of {number}")]
+    search.step(Local(u))
+    for number, island in enumerate(search.islands):
+        names = {member.task for member in island.members}
+        assert f"best of {(number - 1) % 3}" in names
+        assert not names & {f"best of {number}", f"best of {(number + 1) % 3}"}
+
+
+def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
+    u = unit("conv_chain")
+    search = LocalSearch(u)
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    lab = Lab(search.rules, search.known, Local(u), 0, 2, [None] * 3)
+    for gene in genome:
+        lab.table.add(gene, np.array([100, 200, 300]))
+    alone = lab.table.alone(genome)
+    assert alone is not None
+    borders = len(genome) - 1
+    cycles: NDArray[np.int64] = (alone - borders * np.array([10, 20, -5])).astype(np.int64)
+    lab._learn_border([Individual(genome, cycles, "t")])
+    assert search.known.border.tolist() == [5.0, 10.0, 0.0], "half of what is new; a border never costs"
+    assert lab.expected([genome])[0].tolist() == (alone - borders * search.known.border).tolist()
+
+
+def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:
+    """64 rows of 8 KiB: only a row at a time, which is not among the block counts that every operator is tried in."""
+    b = Builder(np.random.default_rng(0), (1, 16, 64, 256))
+    u = make_unit(lower(b.model(b.relu(b.conv("x", 16)))), load_machine("tiny"), DataType.float16)
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    assert max(gene.blocks for gene in genome) > block_counts(u, 0, 1)[11]
+    search = LocalSearch(u).steps(Local(u), 2)
+    assert search.known.table.cover(0) is not None
+    assert search.known.table.singles() is not None
+
+
+class Deaf(Local):
+    """No program can be measured."""
+
+    def reply(self, question: Question) -> Reply:
+        if question.ask.kind == "program":
+            return Reply(question, Answer("infeasible", "segment 0: too large", "", None, None), "t")
+        return super().reply(question)
+
+
+def test_a_model_that_does_not_fit_even_layer_by_layer_is_infeasible() -> None:
+    small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
+    with pytest.raises(InfeasibleError, match=r"tiny: .*1,024 B of L1"):
+        LocalSearch(small).step(Local(small))
+    u = unit("conv_chain")
+    with pytest.raises(InfeasibleError, match="tiny: layer by layer: segment 0: too large"):
+        LocalSearch(u).step(Deaf(u))
+
+
+def test_workers_that_crash_leave_a_search_that_goes_on() -> None:
+    u = unit("residual_block")
+
+    class Crashing(Local):
+        def reply(self, question: Question) -> Reply:
+            if len(question.ask.genome) == 1 and question.ask.genome[0].blocks == 2:
+                return Reply(question, None, "t")
+            return super().reply(question)
+
+    search = LocalSearch(u).steps(Crashing(u), 4)
+    members = [member for island in search.islands for member in island.members]
+    assert members
+    assert all(gene.blocks != 2 for m in members for gene in m.genome if gene.stop - gene.start > 1)
+
+
+def test_levels_are_those_of_the_machine() -> None:
+    assert tuple(load_machine("tiny").contention) == LEVELS

@@ -1,0 +1,199 @@
+"""The driver's loop: hand out jobs, take results, commit them in their order.  It thinks nothing that an actor could."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+from tuner.ledger import Ledger
+from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.knowledge import Knowledge
+from tuner.search.schedule import BEGAN, Schedule
+from tuner.training import Trainer
+
+IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
+POLL_S = 1.0
+
+Key = tuple[int, int]
+TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
+
+
+class Jobs(Protocol):
+    """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def free(self) -> int:
+        """Jobs that could be started now."""
+        ...
+
+    @property
+    def culprits(self) -> Culprits:
+        """Asks found to take their workers with them."""
+        ...
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        """What all islands found in the next epoch."""
+        ...
+
+    def tell_models(self, models: Models) -> None:
+        """The next models."""
+        ...
+
+    def start(self, key: Key, job: Job | Training) -> None: ...
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        """Jobs that are done; waits so long for one."""
+        ...
+
+
+class SerialJobs:
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.job_farm.JobFarm`."""
+
+    workers = 1
+    culprits: Culprits = ()
+
+    def __init__(self, spec: WorkshopSpec) -> None:
+        self.workshop: Workshop = spec()
+        self._bulletin = Bulletin()
+        self._heard_models = 0
+        self._job: tuple[Key, Job | Training] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._job = None
+
+    @property
+    def free(self) -> int:
+        return int(self._job is None)
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._bulletin.epochs.append(list(findings))
+
+    def tell_models(self, models: Models) -> None:
+        self._bulletin.models.append(models)
+
+    def known(self) -> Knowledge:
+        """Everything that was told."""
+        known = self.workshop.known
+        self.workshop.hear(News(known.version, self._bulletin.epochs[known.version :], None))
+        return known
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        self._job = (key, job)
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        del patience_s
+        assert self._job is not None
+        (key, job), self._job = self._job, None
+        news = self._bulletin.news(job, (self.workshop.known.version, self._heard_models))
+        self._heard_models = job.models or self._heard_models
+        return [(key, self.workshop.work(job, news))]
+
+
+class Conductor:
+    """began: findings that the run begins with.  on_commit: after every result that is committed whole, with its findings.
+
+    show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        schedule: Schedule,
+        ledger: Ledger,
+        trainer: Trainer | None,
+        on_commit: Callable[[bytes], None] = lambda _: None,
+        show: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
+        self.on_commit, self.show, self.say = on_commit, show, say
+        self.models_used = 0
+        self._running = 0
+        self._training = False
+        self._idle = 0
+        self._seq = 0
+
+    def begin(self, began: Sequence[bytes], epochs: Sequence[Sequence[bytes]] = ()) -> None:
+        """Tell what the run begins with, and what an earlier session of it found."""
+        assert BEGAN == 1
+        for findings in (began, *epochs):
+            self.jobs.tell_epoch(findings)
+        for models in self.trainer.models if self.trainer is not None else ():
+            self.jobs.tell_models(models)
+        self._seq = self.ledger.seq
+
+    def run(self) -> None:
+        """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
+        while not self.ledger.spent and self._idle < IDLE_EPOCHS:
+            self._hand_out()
+            for key, result in self.jobs.finished(POLL_S):
+                self._receive(key, result)
+            while not self.ledger.spent and (next_one := self.schedule.to_commit()) is not None:
+                self._commit(next_one)
+            self.show()
+        if self.ledger.budget.deadline is not None:
+            self._gather()
+
+    def _hand_out(self) -> None:
+        while self.jobs.free:
+            training = None if self._training else self.schedule.next_training()
+            if training is not None:
+                self._training = True
+                self.jobs.start(TRAINING, training)
+                continue
+            budget = self.ledger.budget
+            due = self.schedule.next(budget.programs(self.ledger.champions.programs), budget.seconds(), self.jobs.culprits)
+            if due is None:
+                return
+            self._running += 1
+            self.jobs.start(*due)
+
+    def _receive(self, key: Key, result: Result | Trained) -> None:
+        if isinstance(result, Result):
+            self._running -= 1
+            self.schedule.received(key, result)
+            return
+        assert self.trainer is not None
+        self._training = False
+        self.schedule.trained += 1
+        for line in self.trainer.finished(result):
+            self.say(line)
+        self.jobs.tell_models(result.models)
+
+    def _commit(self, result: Result) -> None:
+        self.ledger.commit(result.measured)
+        self.models_used = self.schedule.models_of(self.schedule.frontier[0])
+        if not result.whole:
+            if not self.ledger.spent:
+                self.schedule.again()
+            return
+        findings = self.schedule.committed()
+        if self.trainer is not None:
+            self.trainer.measured += result.segments
+        if findings is not None:
+            self._epoch_done(findings)
+        if not self.ledger.spent:  # what a run that goes on begins with was not cut by the budget
+            self.on_commit(result.findings)
+
+    def _epoch_done(self, findings: Sequence[bytes]) -> None:
+        self.jobs.tell_epoch(findings)
+        self._idle = self._idle + 1 if self.ledger.seq == self._seq else 0
+        self._seq = self.ledger.seq
+        if self.trainer is not None and self.trainer.due():
+            self.schedule.train()
+
+    def _gather(self) -> None:
+        """The time is up: what the others have measured until now is worth its place."""
+        while self._running:
+            for key, result in self.jobs.finished(POLL_S):
+                if isinstance(result, Result):
+                    self._running -= 1
+                    self.schedule.waiting[key] = result
+        for key in sorted(self.schedule.waiting):
+            self.ledger.commit(self.schedule.waiting[key].measured)

@@ -1,0 +1,214 @@
+"""Ray actors that run jobs whole: an epoch of an island each, with no round trip inside.
+
+An actor keeps what it has heard; a job brings what it has not.  Beside the job, the actor says how many items it has finished, which tells
+one that hangs from one that is long.  A job whose actor dies or says nothing is run again carefully: its island's code runs in the driver,
+what it asks goes through the farm's batches (`tuner.farm`), which find the item at fault; nobody asks for that item again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from tuner.backend import Outcome, one_line
+from tuner.cluster import FarmError
+from tuner.conduct import Key
+from tuner.evaluate import Answer, Ask
+from tuner.farm import DIED, POLL_S, RayBackend, Shell, Slot
+from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
+
+SILENCE_S = 30.0  # a job in which nothing is finished for so long is run carefully; only a lone item gets `item_timeout_s`
+PULSE_S = 2.0
+TRAINING_SILENCE_S = 600.0
+TRAINING_TRIES = 3
+
+
+class JobShell(Shell):
+    """The shell around a Workshop.  Its pulse is asked for while a job runs, so it has a thread of its own."""
+
+    _worker: Workshop
+
+    def work(self, name: str, job: Job | Training, first: int, models: Models | None, *epochs: Sequence[bytes]) -> Result | Trained:
+        self._worker.worker = name
+        return self._worker.work(job, News(first, epochs, models))
+
+    @ray.method(concurrency_group="pulse")
+    def pulse(self) -> int:
+        return self._worker.done
+
+
+@dataclass
+class _Task:
+    """What a slot does.  pulse: reference to the one that is asked for; done: what the last one said; asked_s: when."""
+
+    key: Key
+    job: Job | Training
+    pulse: Any = None
+    done: int = -1
+    asked_s: float = 0.0
+
+
+class JobFarm(RayBackend[Ask, Answer]):
+    """`Jobs` on `workers` actors with one CPU each; the parameters are those of `RayBackend`."""
+
+    shell = JobShell
+    shell_options: ClassVar[dict[str, Any]] = {"concurrency_groups": {"pulse": 1}}
+
+    def __init__(
+        self,
+        spec: WorkshopSpec,
+        workers: int | None = None,
+        address: str | None = None,
+        wait_s: float = 300.0,
+        run_id: str = "run",
+        **options: Any,
+    ) -> None:
+        self._spec = spec
+        self._bulletin = Bulletin()
+        self._heard: dict[int, tuple[int, int]] = {}
+        self._tasks: dict[int, _Task] = {}
+        self._last_island: dict[int, int] = {}
+        self._done: list[tuple[Key, Result | Trained]] = []
+        self._careful: deque[tuple[Key, Job]] = deque()
+        self._again: deque[tuple[Key, Training]] = deque()
+        self._trainings_lost = 0
+        self._here: Workshop | None = None
+        self._found: dict[Ask, Culprit] = {}
+        super().__init__(spec, workers, address, wait_s, run_id, **options)
+
+    # the side of the conductor
+
+    @property
+    def free(self) -> int:
+        return sum(slot.idle for slot in self._slots) - len(self._again)
+
+    @property
+    def culprits(self) -> Culprits:
+        return tuple(self._found.items())
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._bulletin.epochs.append(ray.put(list(findings)))
+
+    def tell_models(self, models: Models) -> None:
+        self._bulletin.models.append(ray.put(models))
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        """On an actor that has nothing to do, the island's last one if it can be: its caches know the island's programs."""
+        island = job.island if isinstance(job, Job) else -1
+        slot = min((slot for slot in self._slots if slot.idle), key=lambda slot: self._last_island.get(slot.index, -1) != island)
+        news = self._bulletin.news(job, self._heard[slot.index])
+        self._heard[slot.index] = (job.version, job.models or self._heard[slot.index][1])
+        self._last_island[slot.index] = island
+        self._tasks[slot.index] = _Task(key, job, asked_s=time.monotonic())
+        slot.since = time.monotonic()
+        slot.alone = slot.actor.work.remote(slot.name, job, news.first, news.models, *news.epochs)
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        end_s = time.monotonic() + patience_s
+        while not self._done:
+            while self._again and any(slot.idle for slot in self._slots):
+                self.start(*self._again.popleft())
+            if self._careful:
+                key, job = self._careful.popleft()
+                self._done.append((key, self._carefully(job)))
+                break
+            self._poll(max(0.0, min(POLL_S, end_s - time.monotonic())))
+            if time.monotonic() >= end_s:
+                break
+        done, self._done = self._done, []
+        return done
+
+    # jobs on slots
+
+    def _start(self, slot: Slot) -> None:
+        self._heard[slot.index] = (0, 0)
+        slot.alone = None
+        super()._start(slot)
+
+    def _poll(self, patience_s: float) -> None:
+        super()._poll(patience_s)
+        for slot in self._slots:
+            if slot.alone is not None:
+                self._take_pulse(slot, self._tasks[slot.index])
+
+    def _take_pulse(self, slot: Slot, task: _Task) -> None:
+        """Whether something was finished since the last time; asked now and then, awaited never."""
+        now = time.monotonic()
+        if task.pulse is None:
+            if now - max(task.asked_s, slot.since) > PULSE_S:
+                task.pulse, task.asked_s = slot.actor.pulse.remote(), now
+            return
+        if not ray.wait([task.pulse], timeout=0)[0]:
+            return
+        try:
+            done = ray.get(task.pulse)
+        except RayError:  # it is gone; what it was asked to do says so, too
+            return
+        task.pulse = None
+        if done != task.done:
+            task.done, slot.since = done, now
+
+    def _allowed_s(self, slot: Slot) -> float | None:
+        if slot.alone is None or slot.building is not None or self._item_timeout_s is None:
+            return super()._allowed_s(slot)
+        if isinstance(self._tasks[slot.index].job, Training):
+            return TRAINING_SILENCE_S
+        return SILENCE_S
+
+    def _arrived(self, slot: Slot) -> None:
+        if slot.alone is None:
+            super()._arrived(slot)
+            return
+        try:
+            result = ray.get(slot.alone)
+        except RayTaskError as error:  # an island's code, not an item: `Workshop` sees to those
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except RayError as error:
+            self._lost(slot, "crash", one_line(error))
+            return
+        slot.alone, slot.since = None, time.monotonic()
+        self._done.append((self._tasks.pop(slot.index).key, result))
+
+    def _lost(self, slot: Slot, status: Literal["crash", "timeout"], why: str) -> None:
+        if slot.alone is None:
+            super()._lost(slot, status, why)
+            return
+        task = self._tasks.pop(slot.index)
+        if isinstance(task.job, Job):
+            how = "gave no sign of life" if status == "timeout" else "died"
+            self._say(f"{slot.name} {how}; what it did is done again item by item")
+            self._careful.append((task.key, task.job))
+            self._replace(slot)
+            return
+        self._trainings_lost += 1
+        if self._trainings_lost >= TRAINING_TRIES:
+            raise FarmError(f"the cost model could not be trained: {TRAINING_TRIES} workers were lost: {why}")
+        self._again.append((task.key, task.job))
+        self._replace(slot)
+
+    # careful mode
+
+    def _carefully(self, job: Job) -> Result:
+        """The same job, its code here and its asks in batches."""
+        if self._here is None:
+            self._here, self._heard[-1] = self._spec.without_worker(), (0, 0)
+        news = self._bulletin.news(job, self._heard[-1])
+        self._heard[-1] = (job.version, job.models or self._heard[-1][1])
+        models = None if news.models is None else ray.get(news.models)
+        result = self._here.work(job._replace(culprits=self.culprits), News(news.first, ray.get(list(news.epochs)), models), self._asked)
+        assert isinstance(result, Result)
+        return result
+
+    def _asked(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+        self.submit(asks)
+        outcomes = self.collect(len(asks))
+        for ask, outcome in zip(asks, outcomes, strict=True):
+            if outcome.status == "timeout" or (outcome.status == "crash" and outcome.error == DIED):
+                self._found[ask] = Culprit(outcome.status, outcome.error or "", outcome.attempt)
+        yield from outcomes

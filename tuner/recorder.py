@@ -1,0 +1,263 @@
+"""Questions become measurements and rows: the `Measure` of one job, beside the worker or in it.
+
+What a worker knows of a row is written there, as columns of the log's own schema; the driver adds what only it knows (`tuner.ledger`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from compiler.tile.features import FEATURE_SET, FEATURES, scaled
+from compiler.tile.spec import Unit
+from tuner.backend import Outcome
+from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_schema, text_digest
+from tuner.evaluate import Answer, Ask
+from tuner.log import Origin
+from tuner.search.packing import pack_individuals, to_bytes
+from tuner.search.population import Individual
+from tuner.search.question import Question, Reply
+
+FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
+Answers = Callable[[Sequence[Ask]], Iterator[Outcome[Answer]]]  # in the order of the asks, as they come
+
+
+class Enough(Exception):
+    """Raised by a `Recorder` that may measure no more: no error, the job returns what it has."""
+
+
+class Limit(NamedTuple):
+    """programs: that may be measured, None for any number.  deadline: on `time.monotonic` of this process."""
+
+    programs: int | None = None
+    deadline: float | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is the same in all rows of a run."""
+
+    origin: Origin
+    unit: Unit
+    levels: tuple[str, ...]
+
+
+class Measured(NamedTuple):
+    """What a job measured, packed.
+
+    tasks, rows: Arrow streams of `tasks/` and `log/`, `levels` rows for each task, `seq`, `row_id` and `schema_version` still to be set.
+    programs: genomes, cycles and tasks of the programs that fit.  singles: which of them are of single operators one after the other.
+    program: bool [tasks].  status: of each task.
+    """
+
+    tasks: bytes
+    rows: bytes
+    programs: bytes
+    singles: NDArray[np.bool_]
+    program: NDArray[np.bool_]
+    status: list[str]
+
+
+class Recorder:
+    """answers: where asks go.  versions: of the models that predict, by level.  worker: who measures, unless an outcome says otherwise."""
+
+    def __init__(self, facts: Facts, answers: Answers, island: int, generation: int, versions: Sequence[str | None], limit: Limit) -> None:
+        self.facts, self.answers, self.island, self.generation = facts, answers, island, generation
+        self.versions, self.limit = versions, limit
+        self.programs = 0
+        self._tasks: set[str] = set()
+        self._rows = list[_Row]()
+        self._found = list[Individual]()
+
+    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
+        replies: list[Reply] = []
+        while True:
+            if self._spent():
+                raise Enough
+            part = questions[len(replies) :]
+            if not part:
+                return replies
+            if part[0].ask.kind == "program" and self.limit.programs is not None:
+                part = part[: self.limit.programs - self.programs]
+            for question, outcome in zip(part, self.answers([question.ask for question in part]), strict=True):
+                replies.append(self._reply(question, outcome))
+                if self.limit.deadline is not None and self._spent():
+                    raise Enough
+
+    def _spent(self) -> bool:
+        limit = self.limit
+        if limit.programs is not None and self.programs >= limit.programs:
+            return True
+        return limit.deadline is not None and time.monotonic() >= limit.deadline
+
+    def _reply(self, question: Question, outcome: Outcome[Answer]) -> Reply:
+        answer, ask = outcome.value if outcome.status == "ok" else None, question.ask
+        if not ask.measure and answer is not None:
+            return Reply(question, answer, "")
+        kind: TaskKind = ask.kind
+        if kind == "segment" and ask.genome[0].stop - ask.genome[0].start == 1:
+            kind = "operator"
+        payload = answer.payload if answer is not None else ""
+        if not payload:
+            payload = canonical_json({"unit": self.facts.unit.digest, "genome": [list(gene) for gene in ask.genome]})
+        task = text_digest(f"{kind}:{payload}")
+        if task in self._tasks:
+            return Reply(question, answer, task)  # other genes, the same plan: nothing new was learnt
+        self._tasks.add(task)
+        self._rows.append(_Row(task, kind, payload, question, outcome, answer, time.time_ns() // 1000))
+        if kind == "program":
+            self.programs += 1
+            if answer is not None and answer.values is not None:
+                self._found.append(Individual(ask.genome, answer.values[:, 0], task))
+        return Reply(question, answer, task)
+
+    def measured(self) -> Measured:
+        """All of it."""
+        # operators one after the other: whatever cores share one, none runs beside another
+        singles = [all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in m.genome) for m in self._found]
+        return Measured(
+            _stream(self._task_columns()),
+            _stream(self._log_columns()),
+            to_bytes(pack_individuals(self._found, len(self.facts.levels))),
+            np.array(singles, np.bool_),
+            np.array([row.kind == "program" for row in self._rows], np.bool_),
+            [row.status for row in self._rows],
+        )
+
+    def _task_columns(self) -> pa.RecordBatch:
+        rows, count = self._rows, len(self._rows)
+        blank = np.full(len(FEATURES), np.nan, np.float32)
+        raws = [blank if row.answer is None or row.answer.features is None else scaled(row.answer.features) for row in rows]
+        features = np.array(raws, np.float32).reshape(count, len(FEATURES))
+        columns: dict[str, Any] = {
+            "task": pa.array([row.task for row in rows], pa.string()),
+            "schema_version": np.full(count, SCHEMA_VERSION, np.int16),
+            "kind": _names([row.kind for row in rows]),
+            "payload": pa.array([row.payload for row in rows], pa.string()),
+            "parents": pa.array([""] * count, pa.string()),
+            "feature_set": _names([FEATURE_SET] * count),
+        }
+        columns |= {f"f_{name}": pa.array(features[:, i]) for i, name in enumerate(FEATURES)}
+        return _batch(task_schema(FEATURE_SETS), columns)
+
+    def _log_columns(self) -> pa.RecordBatch:
+        rows, facts, levels = self._rows, self.facts, len(self.facts.levels)
+        count, machine = len(self._rows), self.facts.unit.machine
+        every = np.repeat(np.arange(count), levels)
+
+        def each(values: Any) -> Any:
+            return pa.array(np.repeat(np.asarray(values), levels))
+
+        def level(values: Sequence[Any], dtype: Any) -> Any:
+            return pa.array(np.tile(np.asarray(values, dtype), count))
+
+        def named(values: Sequence[str]) -> Any:
+            return _names(values).take(pa.array(every))
+
+        status, origin = [row.status for row in rows], facts.origin
+        bad = np.repeat(np.array([text != "ok" for text in status], np.bool_), levels)
+        blank = np.zeros((levels, len(RESULTS)), np.int64)
+        values = np.array([blank if row.answer is None or row.answer.values is None else row.answer.values for row in rows], np.int64)
+        values = values.reshape(count * levels, len(RESULTS))
+        predicted, versions = self._predictions()
+        columns: dict[str, Any] = {
+            "schema_version": np.full(count * levels, SCHEMA_VERSION, np.int16),
+            "workload": named([self._workload(row) for row in rows]),
+            "kind": named([row.kind for row in rows]),
+            "task": pa.array([row.task for row in rows], pa.string()).take(pa.array(every)),
+            "attempt": each(np.array([row.outcome.attempt for row in rows], np.int16)),
+            "island": np.full(count * levels, self.island, np.int16),
+            "generation": np.full(count * levels, self.generation, np.int64),
+            "level": pa.DictionaryArray.from_arrays(level(range(levels), np.int32), pa.array(facts.levels, pa.string())),
+            "level_index": level(range(levels), np.int8),
+            "ddr_share": level([machine.contention[name] for name in facts.levels], np.float64),
+            "status": named(status),
+            "error": pa.array([row.error for row in rows], pa.string()).take(pa.array(every)),
+            "clock_hz": np.full(count * levels, machine.clock_hz, np.int64),
+            "predicted_cycles": pa.array(predicted, mask=np.isnan(predicted)),
+            "model_version": versions,
+            "worker": named([row.outcome.worker for row in rows]),
+            "wall_s": each(np.array([row.outcome.wall_s / levels for row in rows], np.float64)),
+            "time": each(np.array([row.time_us for row in rows], np.int64)).cast(pa.timestamp("us", tz="UTC")),
+        }
+        columns |= {name: pa.array(values[:, i], mask=bad) for i, name in enumerate(RESULTS)}
+        for name in ("run", "tag", "model", "machine", "simulator", "runner"):
+            columns[name] = _names([getattr(origin, name)]).take(pa.array(np.zeros(count * levels, np.int32)))
+        columns["seed"] = np.full(count * levels, origin.seed, np.int64)
+        return _batch(log_schema(), columns)
+
+    def _predictions(self) -> tuple[NDArray[np.float64], Any]:
+        """By row of the log: what was expected (NaN: nothing), and the model that said so."""
+        levels = len(self.facts.levels)
+        predicted = np.full((len(self._rows), levels), np.nan)
+        for at, row in enumerate(self._rows):
+            if row.question.predicted is not None:
+                predicted[at] = row.question.predicted
+        known = np.array([version is not None for version in self.versions], np.bool_)
+        program = np.array([row.kind == "program" for row in self._rows], np.bool_)
+        predicted[~program[:, None] & ~known[None]] = np.nan  # by the roofline of the features alone
+        used = ~np.isnan(predicted) & known[None]
+        index = np.where(used, np.arange(levels)[None], 0).astype(np.int32).ravel()
+        names = pa.array(list(self.versions), pa.string()).dictionary_encode()
+        return predicted.ravel(), names.take(pa.array(index, mask=~used.ravel()))
+
+    def _workload(self, row: _Row) -> str:
+        name = self.facts.origin.model
+        if row.kind == "program":
+            return name
+        genome, kernels = row.question.ask.genome, self.facts.unit.kernels
+        return workload(name, kernels[genome[0].start].name, kernels[genome[-1].stop - 1].name)
+
+
+class _Row(NamedTuple):
+    task: str
+    kind: TaskKind
+    payload: str
+    question: Question
+    outcome: Outcome[Answer]
+    answer: Answer | None
+    time_us: int
+
+    @property
+    def status(self) -> str:
+        if self.answer is None:
+            return self.outcome.status if self.outcome.status != "ok" else "crash"
+        return "infeasible" if self.answer.values is None else "ok"
+
+    @property
+    def error(self) -> str | None:
+        if self.answer is None:
+            return self.outcome.error or "no answer"
+        return self.answer.error if self.answer.values is None else None
+
+
+def workload(model: str, first: str, last: str) -> str:
+    """What the log calls a run of a model's operators, by its ends."""
+    return f"{model}:{first}" if first == last else f"{model}:{first}..{last}"
+
+
+def _names(values: Sequence[str]) -> Any:
+    return pa.array(values, pa.string()).dictionary_encode()
+
+
+def _batch(schema: pa.Schema, columns: dict[str, Any]) -> pa.RecordBatch:
+    """Columns in the schema's order; those that are missing are null until the driver sets them."""
+    count = len(next(iter(columns.values())))
+    arrays = []
+    for wanted in schema:
+        column = pa.array(columns[wanted.name]) if wanted.name in columns else pa.nulls(count, wanted.type)
+        arrays.append(column if column.type == wanted.type else column.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()

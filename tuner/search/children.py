@@ -1,0 +1,67 @@
+"""Children of an island's members: drawn, repaired, chosen among by prediction, and changed further while that is expected to help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.derive.gene import Genome
+from tuner.search.lab import Lab
+from tuner.search.population import Island
+
+
+def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[Genome]:
+    """At most `count`, none measured or in `taken`, each for a level drawn by its weight."""
+    if count <= 0 or not island.members:
+        return []
+    config, rules, rng = lab.config, lab.rules, island.rng
+    taken = set(taken)
+    share = rules.level_weights / rules.level_weights.sum()
+    moves = list(rules.moves.values())
+    groups: list[tuple[int, list[Genome]]] = []
+    for _ in range(count):
+        level = int(rng.choice(len(rules.levels), p=share))
+        group: list[Genome] = []
+        for _ in range(config.model.proposals if config.use.cost_model else 1):
+            child = island.child(lab.unit, level, config.search, moves, config.use.crossover)
+            if child is None:
+                continue
+            child = rules.all_permitted(child)
+            if not lab.known.measured(child) and child not in taken:
+                group.append(child)
+        groups.append((level, group))
+    flat = iter(lab.repaired([genome for _, group in groups for genome in group]))
+    picks: list[tuple[int, Genome]] = []
+    lucky = []
+    for level, group in groups:
+        whole = [next(flat) for _ in group]
+        fitting = [g for g in whole if g is not None and not lab.known.measured(g) and g not in taken]
+        if not fitting:
+            continue
+        lucky.append(rng.random() < config.search.epsilon)
+        pick = fitting[int(rng.integers(len(fitting)))] if lucky[-1] else fitting[lab.fastest(fitting, level)]
+        taken.add(pick)
+        picks.append((level, pick))
+    return _climbed(lab, island, picks, lucky, taken)
+
+
+def _climbed(lab: Lab, island: Island, picks: Sequence[tuple[int, Genome]], lucky: Sequence[bool], taken: set[Genome]) -> list[Genome]:
+    """Children changed move by move, as long as a change is expected to make them faster; the lucky ones stay as they were drawn."""
+    config, rng = lab.config, island.rng
+    moves = list(lab.rules.moves.values())
+    now = [genome for _, genome in picks]
+    for _ in range(config.search.climb if config.use.cost_model else 0):
+        tries: list[tuple[int, Genome]] = []
+        for i, genome in enumerate(now):
+            for _ in range(0 if lucky[i] else config.model.proposals):
+                changed = moves[int(rng.integers(len(moves)))](lab.unit, genome, rng)
+                if changed is not None:
+                    tries.append((i, lab.rules.all_permitted(changed)))
+        whole = lab.repaired([genome for _, genome in tries])
+        for i, (level, _) in enumerate(picks):
+            found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)
+            options = [now[i], *(g for g in found if not lab.known.measured(g) and g not in taken)]
+            best = options[lab.fastest(options, level)]
+            taken.remove(now[i])
+            taken.add(best)
+            now[i] = best
+    return now

@@ -1,0 +1,69 @@
+"""What an island does in an epoch.
+
+| epoch | islands | does                                                                                            |
+|-------|---------|-------------------------------------------------------------------------------------------------|
+| 0     | one     | measures the model layer by layer: a run that is stopped at once has a result                   |
+| 1     | all     | measures its share of the first segments: every operator alone, short runs                      |
+| 2 ..  | all     | evolves: measures segments that may help, proposes programs, picks by prediction, measures them |
+"""
+
+from __future__ import annotations
+
+from compiler.derive.gene import single_operators
+from compiler.derive.plan import Infeasible
+from simulator.npu.errors import InfeasibleError
+from tuner.search.children import children
+from tuner.search.explore import first_genes
+from tuner.search.lab import Lab
+from tuner.search.population import Island
+from tuner.search.proposals import proposed
+from tuner.search.segments import explore
+
+FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; the last is where evolution starts
+
+
+def run_epoch(lab: Lab, island: Island) -> None:
+    """Changes the island, and the lab's knowledge and findings.  `InfeasibleError` where not even single operators fit."""
+    if lab.epoch == FIRST:
+        _layer_by_layer(lab, island)
+    elif lab.epoch == BEGINNING:
+        _first_segments(lab)
+    else:
+        _evolve(lab, island, lab.epoch - EVOLVING)
+
+
+def exchanges(epoch: int, every: int) -> bool:
+    """Whether islands take in the elites of their neighbours at the start of this epoch."""
+    return epoch > EVOLVING and (epoch - EVOLVING) % every == 0
+
+
+def _layer_by_layer(lab: Lab, island: Island) -> None:
+    genome = single_operators(lab.unit)
+    machine = lab.unit.machine.name
+    if isinstance(genome, Infeasible):
+        raise InfeasibleError(f"{machine}: {genome}")
+    found, replies = lab.measure_programs([lab.rules.all_permitted(genome)], predicted=False)
+    answer = replies[0].answer
+    if answer is not None and answer.status == "infeasible":
+        raise InfeasibleError(f"{machine}: layer by layer: {answer.error}")
+    island.admit(found, lab.config.search)
+
+
+def _first_segments(lab: Lab) -> None:
+    genome = single_operators(lab.unit)
+    # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
+    mine = [] if isinstance(genome, Infeasible) else list(genome)
+    every = lab.wanted([*mine, *first_genes(lab.unit, lab.table, lab.config.use.halo_cache)])
+    lab.measure_segments(every[lab.island :: lab.rules.islands])
+
+
+def _evolve(lab: Lab, island: Island, turn: int) -> None:
+    config, count = lab.config, lab.config.search.generation
+    if lab.rules.islands > 1 and exchanges(lab.epoch, config.search.exchange_every):
+        island.admit(lab.known.elites.get((lab.island - 1) % lab.rules.islands, []), config.search)
+    explore(lab, island)
+    wanted = proposed(lab, island, count, turn)
+    wanted += children(lab, island, count - len(wanted), set(wanted))
+    fitting = [whole for whole in lab.repaired(wanted) if whole is not None and not lab.known.measured(whole)]
+    found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
+    island.admit(found, config.search)

@@ -1,0 +1,29 @@
+"""An island's state as bytes: its members and where its random numbers stand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from tuner.config import TuneConfig
+from tuner.search.packing import below, from_bytes, pack_individuals, prefixed, to_bytes, unpack_individuals
+from tuner.search.population import Island
+
+
+def first_states(levels: int, config: TuneConfig, seed: int) -> list[bytes]:
+    """Of all islands of a run: nobody yet, each with random numbers of its own."""
+    count = config.search.islands if config.use.islands else 1
+    return [pack_island(Island(np.random.default_rng([seed, 1 + number])), levels) for number in range(count)]
+
+
+def pack_island(island: Island, levels: int) -> bytes:
+    rng = json.dumps(island.rng.bit_generator.state, sort_keys=True).encode()
+    return to_bytes({"rng": np.frombuffer(rng, np.uint8)} | prefixed("members", pack_individuals(island.members, levels)))
+
+
+def unpack_island(data: bytes) -> Island:
+    arrays = from_bytes(data)
+    rng = np.random.default_rng(0)
+    rng.bit_generator.state = json.loads(arrays["rng"].tobytes())
+    return Island(rng, unpack_individuals(below("members", arrays)))

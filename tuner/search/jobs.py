@@ -1,0 +1,269 @@
+"""Jobs: an epoch of an island, or a training, run whole wherever there is room.
+
+A job is told what it needs to know and returns what it found; it asks nobody.  So what comes of it does not depend on who runs it, when,
+or beside what.  `Workshop` runs jobs in this process: in the driver (the serial backend), or in an actor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from compiler.derive.gene import Structures
+from compiler.tile.features import FEATURES
+from tuner.backend import Outcome, one_line
+from tuner.config import TuneConfig
+from tuner.cost_model import CostModel, Retrained, Rows, cost_model_from, retrain
+from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
+from tuner.search.epoch import exchanges, run_epoch
+from tuner.search.islands import pack_island, unpack_island
+from tuner.search.knowledge import Knowledge, Learnable
+from tuner.search.lab import Lab
+from tuner.search.rules import Rules
+
+
+class Culprit(NamedTuple):
+    """An item that takes its worker with it, and how the log calls that."""
+
+    status: Literal["crash", "timeout"]
+    error: str
+    attempt: int
+
+
+Culprits = Sequence[tuple[Ask, Culprit]]
+
+
+class Job(NamedTuple):
+    """An epoch of an island.
+
+    version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
+    not among them, b"" for none.  state: of the island.  models: number of the models that predict, 0 for none.  programs, seconds: what
+    may still be measured, and for how long.  culprits: asks that must not be tried.
+    """
+
+    epoch: int
+    island: int
+    version: int
+    models: int
+    state: bytes
+    own: bytes = b""
+    programs: int | None = None
+    seconds: float | None = None
+    culprits: Culprits = ()
+
+
+class Training(NamedTuple):
+    """Models number `number`, from `version` sets of findings; `models` are those that they compete with."""
+
+    number: int
+    version: int
+    models: int
+
+
+class Result(NamedTuple):
+    """Of a job.  whole: False where it was stopped before its end: it measured a beginning of what it would have.
+
+    segments: how many were measured.  cpu_s: time of this process that it took.
+    """
+
+    state: bytes
+    findings: bytes
+    measured: Measured
+    whole: bool
+    segments: int
+    cpu_s: float
+
+
+class TrainedModel(NamedTuple):
+    """One level's model without its trees in memory; promoted: whether it replaces the older one."""
+
+    raw: bytes
+    trained_rows: int
+    left_out: int
+    metrics: dict[str, object]
+    promoted: bool
+
+    def load(self) -> CostModel:
+        return cost_model_from(self.raw, len(FEATURES), self.trained_rows, self.left_out, self.metrics)
+
+
+Models = tuple[TrainedModel | None, ...]  # those in use, by level
+
+
+class Trained(NamedTuple):
+    """Of a training: what was trained, and what is in use after it."""
+
+    candidates: tuple[TrainedModel, ...]
+    models: Models
+
+
+class News(NamedTuple):
+    """What a workshop has not heard of yet.
+
+    first: number of the first of `epochs`; 0 where it has to begin again.  models: those of the job's number, None where it has them.
+    """
+
+    first: int
+    epochs: Sequence[Any]  # a sequence of findings each
+    models: Any
+
+
+class Bulletin:
+    """Everything that workshops may have to hear.  Holds what it is given: values, or references to them.
+
+    epochs: findings of all islands, one entry for each set.  models: those in use after each training.
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[Any] = []
+        self.models: list[Any] = []
+
+    def news(self, job: Job | Training, heard: tuple[int, int]) -> News:
+        """For a workshop that has heard of so many sets of findings, and has the models of that number."""
+        first = heard[0] if heard[0] <= job.version else 0
+        models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
+        return News(first, self.epochs[first : job.version], models)
+
+
+@dataclass(frozen=True)
+class WorkshopSpec:
+    """Makes a Workshop where it is called."""
+
+    evaluator: Callable[[], Evaluator]
+    facts: Facts
+    config: TuneConfig
+    weights: Mapping[str, float]
+    seed: int
+    rules: type[Rules] = Rules
+
+    def __call__(self) -> Workshop:
+        return Workshop(self, self.evaluator())
+
+    def without_worker(self) -> Workshop:
+        """For jobs whose asks are answered elsewhere."""
+        return Workshop(self, None)
+
+
+class Workshop:
+    """Runs jobs.  done: items finished so far, which tells somebody else that it is alive."""
+
+    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator | None) -> None:
+        self.spec, self.evaluator = spec, evaluator
+        facts = spec.facts
+        self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
+        self.known = Knowledge(evaluator.structures if evaluator is not None else Structures(facts.unit), len(facts.levels))
+        self.models: Models = (None,) * len(facts.levels)
+        self.predictors: list[CostModel | None] = [None] * len(facts.levels)
+        self.done = 0
+        self.worker = "driver"
+
+    def run(self, batch: list[Ask]) -> list[Answer]:
+        """Asks one by one, for whoever looks for the one that does harm."""
+        assert self.evaluator is not None
+        return self.evaluator.run(batch)
+
+    def hear(self, news: News) -> None:
+        if news.first != self.known.version:
+            if news.first:
+                raise ValueError(f"news from epoch {news.first} on, where {self.known.version} are known")
+            self.known.forget()
+        for findings in news.epochs:
+            self.known.learn_epoch(findings)
+            self.done += 1
+        if news.models is not None:
+            self.models = news.models
+            self.predictors = [None if model is None else model.load() for model in news.models]
+
+    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
+        """answers: where asks go instead of the evaluator here."""
+        self.hear(news)
+        if isinstance(job, Training):
+            return self._train()
+        begun = time.process_time()
+        limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
+        spec, config = self.spec, self.spec.config
+        predictors = self.predictors if config.use.cost_model and job.models else [None] * len(self.predictors)
+        versions = [None if model is None else model.version for model in predictors]
+        culprits = dict(job.culprits)
+        recorder = Recorder(spec.facts, self._spared(answers or self._here, culprits), job.island, job.epoch, versions, limit)
+        island = unpack_island(job.state)
+        with self.known.aside():
+            if job.own:
+                self.known.learn(job.own)
+            lab = Lab(self.rules, self.known, recorder, job.island, job.epoch, predictors)
+            whole = True
+            try:
+                run_epoch(lab, island)
+            except Enough:
+                whole = False
+        if exchanges(job.epoch + 2, config.search.exchange_every):
+            lab.findings.elites = island.members[: config.search.elites]
+        levels = len(spec.facts.levels)
+        return Result(
+            pack_island(island, levels),
+            lab.findings.pack(job.island, levels),
+            recorder.measured(),
+            whole,
+            len(lab.findings.segments),
+            time.process_time() - begun,
+        )
+
+    def _here(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+        assert self.evaluator is not None
+        for ask in asks:
+            begun = time.perf_counter()
+            try:
+                answer = self.evaluator.answer(ask)
+            except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
+                yield Outcome("crash", None, one_line(error), self.worker, time.perf_counter() - begun)
+            else:
+                yield Outcome("ok", answer, None, self.worker, time.perf_counter() - begun)
+            self.done += 1
+
+    @staticmethod
+    def _spared(answers: Answers, culprits: Mapping[Ask, Culprit]) -> Answers:
+        """Answers without what must not be tried."""
+        if not culprits:
+            return answers
+
+        def spared(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+            told = answers([ask for ask in asks if ask not in culprits])
+            for ask in asks:
+                found = culprits.get(ask)
+                yield next(told) if found is None else Outcome(found.status, None, found.error, "driver", 0.0, found.attempt)
+
+        return spared
+
+    def _train(self) -> Trained:
+        """One model per level, from everything that is known."""
+        facts, learnable = self.spec.facts, self.known.learnable
+        features = np.concatenate([part.features for part in learnable])
+        cycles = np.concatenate([part.cycles for part in learnable])
+        groups = self._workloads(learnable)
+        candidates, in_use = [], list(self.models)
+        for level, current in enumerate(self.predictors):
+            rows = Rows(features, cycles[:, level].astype(np.float64), groups)
+            result = retrain(rows, self.spec.seed, self.spec.config.model, current)
+            candidates.append(_packed(result))
+            if result.promoted:
+                in_use[level] = candidates[-1]
+            self.done += 1
+        assert len(candidates) == len(facts.levels)
+        return Trained(tuple(candidates), tuple(in_use))
+
+    def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
+        facts = self.spec.facts
+        spans, at = np.unique(np.concatenate([part.spans for part in learnable]), axis=0, return_inverse=True)
+        names = [spec.name for spec in facts.unit.kernels]
+        texts = [workload(facts.origin.model, names[start], names[stop - 1]) for start, stop in spans.tolist()]
+        return np.array(texts)[at.ravel()]
+
+
+def _packed(result: Retrained) -> TrainedModel:
+    model = result.candidate
+    return TrainedModel(model.raw, model.trained_rows, model.left_out, model.facts, result.promoted)

@@ -1,0 +1,148 @@
+"""What an island does in one epoch: it asks, remembers what it was told, and predicts the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.derive.gene import Gene, Genome, Key
+from compiler.derive.moves import repaired
+from compiler.tile.features import expected_cycles, scaled
+from tuner.cost_model import Predictor
+from tuner.evaluate import Ask
+from tuner.search.explore import unknown
+from tuner.search.knowledge import Findings, Knowledge, genome_name
+from tuner.search.placing import Placer, one_after_another
+from tuner.search.population import Individual
+from tuner.search.question import Measure, Question, Reply
+from tuner.search.rules import Rules
+
+
+class Lab:
+    """island, epoch: whose and when.  models: of every level, None where the formula predicts.
+
+    findings: what was found.
+    """
+
+    def __init__(
+        self, rules: Rules, known: Knowledge, measure: Measure, island: int, epoch: int, models: Sequence[Predictor | None]
+    ) -> None:
+        self.rules, self.known, self.measure, self.island, self.epoch = rules, known, measure, island, epoch
+        self.unit, self.table, self.config = rules.unit, known.table, rules.config
+        self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
+        self.models = models
+        # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
+        self._raw: dict[Key, NDArray[np.float64] | None] = {}
+        self.findings = Findings()
+
+    # measuring
+
+    def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
+        """Those not measured yet, without what a switch rules out, each once."""
+        return unknown(self.table, [self.rules.permitted(gene) for gene in genes])
+
+    def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> None:
+        """predicted: float64 [genes, levels]."""
+        asks = [Ask("segment", (gene,)) for gene in genes]
+        replies = self.measure([Question(ask, None if predicted is None else predicted[i]) for i, ask in enumerate(asks)])
+        found = self.findings
+        for gene, reply in zip(genes, replies, strict=True):
+            cycles, moved, answer = reply.cycles, reply.moved_bytes, reply.answer
+            self.table.add(gene, cycles, moved)
+            found.segments.append(gene)
+            found.cycles.append(cycles)
+            found.moved.append(moved)
+            features = None if answer is None or cycles is None else answer.features
+            found.features.append(None if features is None else scaled(features))
+            if features is not None:
+                self._raw[self.known.key(gene)] = features
+
+    def measure_stages(self, stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
+        """Cycles per level; None where a stage does not fit."""
+        return [reply.cycles for reply in self.measure([Question(Ask("stage", genes)) for genes in stages])]
+
+    def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> tuple[list[Individual], list[Reply]]:
+        """Those that fit, and all replies."""
+        expected = self.expected(genomes) if predicted else [None] * len(genomes)
+        replies = self.measure([Question(Ask("program", genome), cycles) for genome, cycles in zip(genomes, expected, strict=True)])
+        names = [genome_name(genome) for genome in genomes]
+        self.known.add_programs(names)
+        self.findings.programs += names
+        told = [(genome, reply.cycles, reply.task) for genome, reply in zip(genomes, replies, strict=True)]
+        new = [Individual(genome, cycles, task) for genome, cycles, task in told if cycles is not None]
+        self._learn_border(new)
+        return new, replies
+
+    def _learn_border(self, new: Sequence[Individual]) -> None:
+        """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
+        rows = []
+        for individual in new:
+            if not one_after_another(individual.genome):
+                continue
+            alone = self.table.alone(individual.genome)
+            if alone is not None and len(individual.genome) > 1:
+                rows.append((alone - individual.cycles) / (len(individual.genome) - 1))
+        if rows:
+            self.findings.border = np.median(rows, axis=0)
+            self.known.add_border(self.findings.border)
+
+    # predicting
+
+    def features(self, genes: Sequence[Gene]) -> list[NDArray[np.float64] | None]:
+        """Raw features of genes, asked for where they are not known; None where a gene does not fit."""
+        keys = [self.known.key(gene) for gene in genes]
+        missing = {key: gene for key, gene in zip(keys, genes, strict=True) if key not in self._raw}
+        replies = self.measure([Question(Ask("segment", (gene,), False)) for gene in missing.values()])
+        for key, reply in zip(missing, replies, strict=True):
+            answer = reply.answer
+            self._raw[key] = None if answer is None or answer.status != "ok" else answer.features
+        return [self._raw[key] for key in keys]
+
+    def predict(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64 [n, levels]: by the cost model where there is one, else by the roofline of the features."""
+        x = scaled(raw)
+        out = np.empty((len(raw), len(self.models)))
+        for level, (model, share) in enumerate(zip(self.models, self.rules.shares, strict=True)):
+            out[:, level] = expected_cycles(raw, share) if model is None else model.predict(x)
+        return out
+
+    def expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:
+        """Predicted cycles of programs, per level: segments as measured or predicted, less what borders save, or side by side."""
+        table, key = self.table, self.known.key
+        keys = [[key(gene) for gene in genome] for genome in genomes]
+        unmeasured = [each for each in chain.from_iterable(keys) if table.cycles.get(each) is None]
+        open_ = {each: raw for each in unmeasured if (raw := self._raw.get(each)) is not None}
+        guessed = dict(zip(open_, self.predict(np.stack(list(open_.values()))), strict=True)) if open_ else {}
+        nothing, border = np.zeros(len(self.models)), self.known.border
+        out = []
+        for genome, mine in zip(genomes, keys, strict=True):
+            known = [table.cycles.get(each) for each in mine]
+            cycles = np.stack([guessed.get(each, nothing) if c is None else c for each, c in zip(mine, known, strict=True)])
+            if self.placer is None or one_after_another(genome):
+                out.append(cycles.sum(0) - border * (len(genome) - 1))
+            else:
+                out.append(self.placer.expected(genome, cycles, border))
+        return out
+
+    def fastest(self, genomes: Sequence[Genome], level: int) -> int:
+        """Place of the one that is expected to be fastest at a level, the first of equals."""
+        return int(np.argmin([cycles[level] for cycles in self.expected(genomes)]))
+
+    def repaired(self, genomes: Sequence[Genome]) -> list[Genome | None]:
+        """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""
+        todo: list[Genome | None] = list(genomes)
+        while True:
+            todo = [None if g is None else repaired(self.unit, g, self._fits) for g in todo]
+            open_ = unknown(self.table, [gene for genome in todo if genome is not None for gene in genome])
+            open_ = [gene for gene in open_ if self.known.key(gene) not in self._raw]
+            if not open_:
+                return todo
+            self.features(open_)
+
+    def _fits(self, gene: Gene) -> bool:
+        """False for what is known not to fit; an answer decides about the others."""
+        key = self.known.key(gene)
+        return self.table.cycles.get(key, True) is not None and self._raw.get(key, True) is not None

@@ -1,0 +1,100 @@
+"""Whole programs that are proposed to an island beside its children: covers, placements, stages, loads ahead of borders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.derive.gene import Genome
+from compiler.derive.moves import change_ahead, random_genome
+from tuner.search.lab import Lab
+from tuner.search.placing import cut_of
+from tuner.search.population import Island
+
+
+def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
+    """At most `count` programs that were not measured, in the order in which they deserve it.  turn: evolving epochs before this one.
+
+    What follows from the table alone is dealt to the islands, so that they do not all measure the same.
+    """
+    taken: dict[Genome, None] = {}
+
+    def take(genome: Genome | None) -> None:
+        if genome is not None and not lab.known.measured(genome):
+            taken.setdefault(genome)
+
+    for placed in _by_placement(lab, island, turn)[: count // (4 if lab.island % 2 else 2)]:
+        take(placed)
+    for cover in _by_table(lab, island, turn):
+        take(cover)
+    wanted = dict.fromkeys(list(taken)[: max(1, count * 3 // 4)])
+    taken = wanted
+    if not turn or not island.members:
+        for _ in range(count // 4):
+            take(lab.rules.all_permitted(random_genome(lab.unit, island.rng)))
+    for retimed in _retimed(lab, island, count, turn):
+        take(retimed)
+    return list(taken)[:count]
+
+
+def _by_placement(lab: Lab, island: Island, turn: int) -> list[Genome]:
+    """What stages led to, then the placer's proposals for one level; levels take turns."""
+    if lab.placer is None:
+        return []
+    order = lab.rules.order
+    level = order[(turn + lab.island) % len(order)]
+    good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
+    found = lab.placer.proposals(level, float(lab.known.border[level]), good, island.rng, lab.known.measured, turn == 0)
+    return _by_stages(lab, turn) + found
+
+
+def _by_stages(lab: Lab, turn: int) -> list[Genome]:
+    """Stages of the cheapest cover by short segments on one core, for one level and by one island after the other."""
+    placement, rules = lab.config.placement, lab.rules
+    number, other = divmod(turn, placement.every)
+    if lab.placer is None or other or number % rules.islands != lab.island:
+        return []
+    level = rules.order[number % len(rules.order)]
+    border = float(lab.known.border[level])
+    cover = lab.table.cover(level, border, longest=placement.longest, width=1)
+    pieces = None if cover is None else lab.placer.pieces(cut_of(cover[0]), level, border)
+    staged = None if pieces is None else lab.placer.staged(pieces, lab.measure_stages, level, border)
+    return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.listed]))
+
+
+def _by_table(lab: Lab, island: Island, turn: int) -> Iterator[Genome | None]:
+    """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
+
+    Where segments are placed, every other island hears of covers on all cores: a chain of operators has nothing better, and a cover of
+    any widths does not know what changing between them costs.
+    """
+    rules, border = lab.rules, lab.known.border
+    width = lab.unit.machine.cores if lab.placer is not None and lab.island % 2 else None
+    if lab.island == 0:
+        yield lab.table.singles()
+    if not lab.config.use.covers:
+        return
+    kinds = 2 if lab.placer is not None and rules.islands > 1 else 1  # islands that hear of the same covers share them
+    hands = max(1, rules.islands // kinds)
+    prices = [(price, level) for price in (1.0, 0.5, 0.0, 1.5) for level in rules.order]
+    for at, (price, level) in enumerate(prices):
+        if (at + turn) % hands == lab.island // kinds % hands:
+            found = lab.table.cover(level, price * border[level], width=width)
+            yield found[0] if found else None
+    for _ in range(2):
+        for level in rules.order:
+            found = lab.table.cover(level, border[level], 0.02, island.rng, width=width)
+            yield found[0] if found else None
+
+
+def _retimed(lab: Lab, island: Island, count: int, turn: int) -> Iterator[Genome | None]:
+    """The best program of a level, of each in turn, with other loads ahead of its borders: only whole programs show what that saves."""
+    if "change_ahead" not in lab.rules.moves or not island.members:
+        return
+    best = island.best(lab.rules.order[turn % len(lab.rules.order)]).genome
+    if count < 8 and turn % 2:  # so that there is a place for children
+        return
+    for steps in (1, 3) if count >= 16 else ((1, 3)[turn // 2 % 2],):
+        changed = best
+        for _ in range(steps):
+            changed = change_ahead(lab.unit, changed, island.rng) or changed
+        yield changed

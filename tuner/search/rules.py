@@ -1,0 +1,52 @@
+"""What the configuration permits and prefers: the same for every island of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.derive.gene import Gene, Genome, widths
+from compiler.derive.moves import MOVES, Move
+from compiler.tile.spec import Unit
+from tuner.config import TuneConfig
+
+
+class Rules:
+    """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
+
+    islands: how many there are.  order: levels, those that count most first.  shares: of the DDR bandwidth, by level.
+    """
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
+        self.unit, self.levels, self.config = unit, levels, config
+        use, several = config.use, unit.machine.cores > 1 and config.use.cores
+        self.islands = config.search.islands if use.islands else 1
+        self.shares = np.array([unit.machine.share_units(level) / 65536 for level in levels])
+        self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
+        self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
+        switches = (
+            ("change_window", use.window),
+            ("toggle_halo", use.halo_cache),
+            ("change_prefetch", use.prefetch),
+            ("change_ahead", use.prefetch),
+            ("change_cores", several),
+            ("change_split", several),
+        )
+        off = {name for name, on in switches if not on}
+        if config.search.moves is not None:
+            off |= set(MOVES) - set(config.search.moves)
+        self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
+        self.several = len(widths(unit)) if several else 1
+        self.placing = several and use.placement and use.covers
+
+    def permitted(self, gene: Gene) -> Gene:
+        """The gene without what a switch rules out."""
+        if not self.config.use.block_fusion and gene.stop - gene.start > 1:
+            gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+        if not self.config.use.prefetch:
+            gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
+        return gene if self.config.use.cores else gene._replace(cores=(0,), split="rows")
+
+    def all_permitted(self, genome: Genome) -> Genome:
+        return tuple(map(self.permitted, genome))
