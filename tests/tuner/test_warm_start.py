@@ -23,7 +23,7 @@ from tuner.candidate import text_digest
 from tuner.evaluate import Ask, Evaluator
 from tuner.log import read_log
 from tuner.runfolder import read_json, write_json
-from tuner.search.search import cycles_of
+from tuner.search.question import cycles_of
 from tuner.source import Source as ModelSource
 from tuner.warm_start import FILE, WarmStart, read_warm_start, warm_start
 
