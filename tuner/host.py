@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from compiler.frontend.macs import model_macs
 from tuner.build import Opened
-from tuner.macs import npu_macs
 from tuner.summary import HostNodeSummary
 
 MOST_LINES = 12
@@ -17,7 +16,7 @@ _MISFIT = "does not fit"
 def mac_share(opened: Opened) -> float:
     """Of the model's multiply-accumulates, what the NPU does; 1 where there are none."""
     macs = model_macs(opened.model)
-    return sum(npu_macs(unit, opened.model) for unit in opened.units) / macs if macs else 1.0
+    return sum(model_macs(piece.npu) for piece in opened.part.pieces) / macs if macs else 1.0
 
 
 def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:

@@ -4,11 +4,13 @@
     (y,) = backend.prepare(model).run([x])
 
 What the NPU has to know when a model is compiled (weights, shapes, scales) may be inputs of the model: those are taken from the first
-`run` that needs them, and the model is compiled again when they change.
+`run` that needs them, and the model is compiled again when they change.  What it does not support even so runs on onnxruntime, around as
+many pieces as the rest needs; a model of which nothing can run on the NPU is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +23,11 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from compiler.frontend import lower
 from compiler.frontend.load import prepare as checked
+from compiler.frontend.lower import lower_partition
 from compiler.frontend.skeleton import FLOATS
+from compiler.frontend.worth import Always
+from compiler.ir.graph import Graph
+from compiler.package import onnx_bytes
 from compiler.pipeline import Compiler
 from compiler.tile.machine import check_machine
 from compiler.tile.unit import make_unit
@@ -36,13 +42,23 @@ DEVICE = "CPU"  # the simulated NPU is a process of the host, and this is the na
 _KEPT = 4  # compilations of one model with different bound inputs
 
 
-def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = DataType.float32) -> InferenceSession:
-    """A model compiled layer by layer.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
-    loaded = load_machine(machine)
+def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = DataType.float32, whole: bool = True) -> InferenceSession:
+    """A model compiled layer by layer.  whole: all of it on the NPU; else what can be, whatever it costs.
+
+    Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
+    """
+    loaded, prepared = load_machine(machine), checked(model)
     check_machine(loaded, dtype)
-    compiler = Compiler(make_unit(lower(checked(model)), loaded, dtype))
     level = next(iter(loaded.contention))
-    return InferenceSession(encode(build_variants(compiler, {level: default_plan(compiler.unit)})))
+
+    def container(graph: Graph) -> bytes:
+        compiler = Compiler(make_unit(graph, loaded, dtype))
+        return encode(build_variants(compiler, {level: default_plan(compiler.unit)}))
+
+    if whole:
+        return InferenceSession(container(lower(prepared)))
+    graphs, part = lower_partition(prepared, Always(loaded, dtype))
+    return InferenceSession(onnx_bytes(part, [container(graph) for graph in graphs]))
 
 
 def as_floats(model: ModelProto) -> ModelProto:
@@ -71,6 +87,7 @@ def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
     """A copy in which some inputs are constants."""
     copy = ModelProto()
     copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, 4)  # the first one in which initialisers need not be inputs
     for item in [item for item in copy.graph.input if item.name in values]:
         copy.graph.input.remove(item)
     copy.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in values.items())
@@ -106,14 +123,14 @@ class NpuRep(BackendRep):  # type: ignore[misc]
             self._sessions[b""] = compile_model(self.model, machine, dtype)
         except UnsupportedError:
             if len(self.inputs) < 2:
-                raise
-            self._first_bound = 1
+                self._sessions[b""] = compile_model(self.model, machine, dtype, whole=False)
+            self._first_bound = 1 if len(self.inputs) > 1 else len(self.inputs)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Arrays in the order of the model's inputs; outputs in the order of its outputs."""
-        feeds = dict(zip(self.inputs, map(_host_array, inputs), strict=True))
-        values = {name: feeds.pop(name) for name in self.inputs[self._first_bound :]}
-        session = self._session(values)
+        values = dict(zip(self.inputs, map(_host_array, inputs), strict=True))
+        session = self._session({name: values[name] for name in self.inputs[self._first_bound :]})
+        feeds = {port.name: values[port.name] for port in session.get_inputs()}
         found = [value.astype(kind) for value, kind in zip(session.run(self.outputs, feeds), self.kinds, strict=True)]
         return namedtupledict("Outputs", self.outputs)(*found)
 
@@ -126,11 +143,21 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         key = b"".join(f"{value.dtype}{value.shape}".encode() + value.tobytes() for value in values.values())
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = compile_model(bound(self.model, values), self.machine, self.dtype)
+            session = self._sessions[key] = self._compiled(values)
             while len(self._sessions) > _KEPT:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(key)
         return session
+
+    def _compiled(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
+        """With these inputs as constants; a part of it where the whole cannot be, best without binding any."""
+        try:
+            return compile_model(bound(self.model, values), self.machine, self.dtype)
+        except UnsupportedError as refusal:
+            for model in (self.model, bound(self.model, values)):
+                with contextlib.suppress(UnsupportedError):
+                    return compile_model(model, self.machine, self.dtype, whole=False)
+            raise refusal
 
 
 class NpuBackend(Backend):  # type: ignore[misc]

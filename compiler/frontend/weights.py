@@ -115,6 +115,7 @@ class _Drawer:
         self.drawn: dict[str, NDArray[np.float32]] = {}
         self.alias: dict[str, str] = {}  # a relabelled constant -> the constant
         self.moments: dict[str, _Moments] = {}
+        self.sigmoid_of: dict[str, str] = {}
 
     def constant(self, name: str) -> str | None:
         name = self.alias.get(name, name)
@@ -160,6 +161,8 @@ class _Drawer:
         elif op in _CURVES:
             low, high = (self.numbers.get(name, bound) for name, bound in zip([*inputs[1:3], "", ""], (-math.inf, math.inf), strict=False))
             self.moments[out] = _curved(op, self.of(inputs[0]), low, high)
+            if op == "Sigmoid":
+                self.sigmoid_of[out] = inputs[0]
         elif op in ("Mul", "Add", "Sub", "Div", "Sum"):
             self.moments[out] = self._arithmetic(op, inputs)
         elif op in ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Dropout", "Transpose") and inputs:
@@ -212,6 +215,8 @@ class _Drawer:
             source = self.constant(name)
             if source is not None and tensors:
                 self.draw(source, *((1.0, 0.1, 0.5) if op in ("Mul", "Div") else (0.0, 0.1)))
+        if op == "Mul" and any(self.sigmoid_of.get(a) == b for a, b in (inputs, inputs[::-1])):
+            return _curved("Silu", self.of(next(name for name in inputs if name not in self.sigmoid_of)), -math.inf, math.inf)
         numbers = [self.numbers[name] for name in inputs if name in self.numbers]
         if numbers and len(inputs) == 2 and len(tensors) == 2:
             return _with_number(op, self.of(next((name for name in inputs if name not in self.numbers), inputs[0])), numbers[0])
@@ -237,6 +242,7 @@ _CURVES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "HardSigmoid": lambda x: np.clip(0.2 * x + 0.5, 0, 1),
     "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Silu": lambda x: x / (1 + np.exp(-x)),
     "Tanh": np.tanh,
     "Erf": np.vectorize(math.erf),
     "Gelu": lambda x: x * np.vectorize(math.erf)(x / math.sqrt(2)) / 2 + x / 2,

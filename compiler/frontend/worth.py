@@ -45,6 +45,7 @@ class Offload:
 
     @property
     def launch_s(self) -> float:
+        """Seconds from the host's call to the first instruction."""
         return self.machine.host.launch_us * 1e-6
 
     def host_s(self, nodes: Sequence[NodeWork]) -> float:
@@ -65,3 +66,12 @@ class Offload:
         if npu < host:
             return None
         return f"supported, but not worth a piece of its own: {host * 1e6:,.1f} us on the host, {npu * 1e6:,.1f} us with launch and copies"
+
+
+class Always(Offload):
+    """Everything that can run on the NPU does, whatever it costs: to see whether it is right."""
+
+    launch_s = 0.0
+
+    def declined(self, work: PieceWork) -> str | None:
+        return None

@@ -50,9 +50,7 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
     Models are not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
     model's inputs and outputs or the file would pass 2 GB, `UnsupportedError` for a model that is compiled already.
     """
-    compiled = [Compiled(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
-    for each in compiled:
-        _check_ports(each.piece.npu.graph, each.container)
+    compiled = _compiled(part, containers)
     path = Path(out_path)
     if style == "function":
         chunks = _function_style(part, compiled)
@@ -66,6 +64,18 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
     if style == "epcontext-external":
         atomic_write(path.parent / context_file(path), [each.data for each in compiled])
     atomic_write(path, chunks)
+
+
+def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
+    """The file that `write_onnx` writes by style function.  Raises as that."""
+    return b"".join(_function_style(part, _compiled(part, containers)))
+
+
+def _compiled(part: Partition, containers: Sequence[bytes]) -> list[Compiled]:
+    compiled = [Compiled(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
+    for each in compiled:
+        _check_ports(each.piece.npu.graph, each.container)
+    return compiled
 
 
 def context_file(path: Path) -> str:

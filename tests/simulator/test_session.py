@@ -1,9 +1,15 @@
 """The session: onnxruntime's call shape, values from the instructions of the level's variant."""
 
+import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import helper
 
 from simulator.npu import isa
 from simulator.npu.container import Container, Variant, encode
@@ -11,7 +17,9 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import DataType, Engine, Memory, load_machine
 from simulator.npu.program import DdrBuffer, MemoryMap
-from simulator.session import InferenceSession
+from simulator.session import InferenceSession, SessionOptions
+from tests.piece_models import piece_model
+from tuner.cli import main
 
 TINY = load_machine("tiny")
 CHANNELS, H, W = 20, 3, 5
@@ -129,6 +137,98 @@ def test_a_wrong_output_or_level_is_named(session, x):
         session.run(["z"], {"x": x})
     with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):
         session.run(None, {"x": x}, level="slight")
+
+
+def test_the_level_may_come_from_onnxruntimes_run_options(session, x):
+    options = onnxruntime.RunOptions()
+    (none,) = session.run([], {"x": x}, options)  # no outputs named: all, as onnxruntime has it
+    options.add_run_config_entry("tilefarm.level", "severe")
+    (severe,) = session.run(None, {"x": x}, options)
+    np.testing.assert_array_equal(severe, 2 * none)
+    (named,) = session.run(None, {"x": x}, options, level="none")
+    np.testing.assert_array_equal(named, none)
+    with pytest.raises(BadInputError, match="run_options 'severe': expected onnxruntime's RunOptions; a level is named by level="):
+        session.run(None, {"x": x}, "severe")
+    options.add_run_config_entry("tilefarm.level", "heavy")
+    with pytest.raises(BadInputError, match="level 'heavy'"):
+        session.run(None, {"x": x}, options)
+
+
+def test_who_runs_it_and_what_it_says_of_itself(session, tmp_path):
+    assert session.get_providers() == ["TilefarmExecutionProvider"]
+    assert session.get_modelmeta().producer_name == ""  # a bare container has no model around it
+    model = piece_model("chain")
+    model.producer_name, model.domain, model.model_version, model.doc_string = "somebody", "org.example", 7, "what it is"
+    helper.set_model_props(model, {"license": "Apache-2.0", "": "no key"})
+    onnx.save(model, tmp_path / "m.onnx")
+    meta = InferenceSession(compiled(tmp_path / "m.onnx")).get_modelmeta()
+    theirs = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]).get_modelmeta()
+    assert meta.producer_name == "tilefarm"
+    for name in ("graph_name", "domain", "description", "graph_description", "version", "custom_metadata_map"):
+        assert getattr(meta, name) == getattr(theirs, name), name
+
+
+def test_a_profile_has_the_hosts_time_and_the_npus(tmp_path):
+    onnx.save(piece_model("chain"), tmp_path / "m.onnx")
+    path = compiled(tmp_path / "m.onnx")
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    assert session.get_providers() == ["TilefarmExecutionProvider", "CPUExecutionProvider"]
+    feeds = {"x": np.ones((1, 64, 14, 14), np.float32)}
+    for level in ("none", "severe"):
+        session.run(None, feeds, level=level)
+    written = session.end_profiling()
+    assert written.startswith(str(tmp_path / "profile_"))
+    assert session.end_profiling() == ""  # it is over
+    trace = json.loads(Path(written).read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert trace["otherData"]["runs"] == 2
+    clock = session.compiled.machine.clock_hz
+    for run, level in enumerate(("none", "severe")):
+        mine = [event for event in events if event["args"]["run"] == run]
+        kinds = [event["cat"] for event in sorted(mine, key=lambda event: (event["ts"], -event["dur"]))]
+        assert kinds == ["run", "npu", "host", "npu", "host", "npu"]
+        whole, *steps = sorted(mine, key=lambda event: (event["ts"], -event["dur"]))
+        programs = [event for event in steps if event["cat"] == "npu"]
+        assert [event["name"] for event in programs] == ["Partition0", "Partition1", "Partition2"]
+        assert sum(event["args"]["cycles"] for event in programs) == session.compiled.cycles(level)[level]
+        for event in programs:
+            assert event["args"]["level"] == level
+            assert event["args"]["variant"] == "none"  # both levels have the same plan here
+            assert event["dur"] == pytest.approx(event["args"]["cycles"] / clock * 1e6, abs=1e-3)
+        hosts = [event for event in steps if event["cat"] == "host"]
+        assert [event["args"]["nodes"] for event in hosts] == [["t5"], ["t13"]]
+        assert all(event["dur"] > 0 for event in hosts)
+        assert whole["dur"] == pytest.approx(sum(event["dur"] for event in steps), abs=1e-2)
+        for one, two in itertools.pairwise(steps):  # one clock: nothing overlaps, nothing is missing
+            assert two["ts"] == pytest.approx(one["ts"] + one["dur"], abs=1e-2)
+
+
+def test_profiles_do_not_overwrite_each_other(session, x, tmp_path):
+    names = set()
+    for _ in range(3):
+        mine = InferenceSession(encode(relu_container()), SessionOptions(True, str(tmp_path / "p")))
+        mine.run(None, {"x": x})
+        names.add(mine.end_profiling())
+    assert len(names) == 3 == len(list(tmp_path.iterdir()))
+    assert session.end_profiling() == ""  # not enabled
+
+
+def test_a_model_in_several_pieces_has_no_one_container(tmp_path):
+    onnx.save(piece_model("chain"), tmp_path / "m.onnx")
+    session = InferenceSession(compiled(tmp_path / "m.onnx"))
+    with pytest.raises(BadInputError, match="the model has 3 containers: Partition0, Partition1, Partition2"):
+        _ = session.container
+    with pytest.raises(BadInputError, match=r"input 'x': found float32 \[1, 64, 14\], expected float32 \[1, 64, 14, 14\]"):
+        session.run(None, {"x": np.zeros((1, 64, 14), np.float32)})
+
+
+def compiled(model: Path) -> Path:
+    """Layer by layer for `edge`, beside the model."""
+    out = model.with_suffix(".compiled.onnx")
+    assert main(["compile", str(model), "--machine", "edge", "--out", str(out)]) == 0
+    return out
 
 
 def test_a_file_that_is_none_is_named(tmp_path):

@@ -12,7 +12,8 @@ from compiler.derive.gene import block_counts, single_operators
 from compiler.derive.moves import verify
 from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from compiler.derive.gene import Gene, Structures
 from compiler.derive.moves import random_genome
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

@@ -15,7 +15,8 @@ import pytest
 from compiler.derive.gene import Gene, single_operators
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES
-from compiler.tile.spec import Unit, make_unit
+from compiler.tile.spec import Unit
+from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tuner.backend import Outcome

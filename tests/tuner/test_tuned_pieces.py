@@ -135,6 +135,15 @@ def test_a_piece_that_does_not_fit_stays_with_the_host(tmp_path: Path, capsys: p
         open_source(Source(model, load_machine("edge:buffers_bytes.L1=1024")))
 
 
+def test_bert_with_its_table_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """int64 token ids: the host looks them up, all that is computed is one piece."""
+    assert main(["compile", "made:bert_base-small,lookup=1", "--machine", "edge", "--out", str(tmp_path / "bert.onnx"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["npu_mac_share"] == 1
+    assert [node["op"] for node in report["host"]] == ["Gather"]
+    assert main(["run", str(tmp_path / "bert.onnx"), "--input", "random", "--check"]) == 0
+
+
 # tuning ------------------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from onnx import ModelProto
 
+from compiler.frontend.made.efficientnet import efficientnet_b0
 from compiler.frontend.made.inception import inception_v3
 from compiler.frontend.made.mobilenet import mobilenet_v1, mobilenet_v2
 from compiler.frontend.made.nasnet import nasnet_mobile
@@ -32,6 +33,7 @@ class Network(NamedTuple):
 
 NETWORKS: dict[str, Network] = {
     "bert_base": Network(bert_base, {"tokens": 32, "layers": 1, "width": 64, "heads": 2, "vocabulary": 100}),
+    "efficientnet_b0": Network(efficientnet_b0, {"size": 64, "width": 0.25, "classes": 10}),
     "inception_v3": Network(inception_v3, {"size": 75, "width": 0.125, "classes": 10}),
     "mobilenet_v1": Network(mobilenet_v1, {"size": 64, "width": 0.25, "classes": 10}),
     "mobilenet_v2": Network(mobilenet_v2, {"size": 64, "width": 0.25, "classes": 10}),

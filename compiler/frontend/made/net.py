@@ -103,6 +103,13 @@ class Net:
     def relu6(self, x: Tensor) -> Tensor:
         return self.node("Clip", [x.name, self.number(0), self.number(6)], x.shape)
 
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return self.node("Sigmoid", [x.name], x.shape)
+
+    def silu(self, x: Tensor) -> Tensor:
+        """As exporters write it."""
+        return self.mul(x, self.sigmoid(x))
+
     def max_pool(self, x: Tensor, kernel: int, stride: int, pad: int = 0) -> Tensor:
         return self._pool("MaxPool", x, kernel, stride, pad)
 

@@ -22,6 +22,7 @@ from tuner.export import open_run
 # Zoph et al. 2018 table 2, Xie et al. 2019 table 3 (mean of five wirings), Dosovitskiy et al. 2021 table 1, Devlin et al. 2019 (the
 # encoder and the pooler are what is left of 110 without 24 of embeddings)
 PUBLISHED = {
+    "efficientnet_b0": (5.3, 386, 0.01),
     "inception_v3": (23.8, 5713, 0.01),
     "mobilenet_v1": (4.2, 569, 0.02),
     "mobilenet_v2": (3.5, 301, 0.01),
@@ -88,7 +89,7 @@ def test_options_override_those_of_the_small_variant() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("inception", "made:inception: no such network is made; expected one of bert_base, inception_v3"),
+        ("inception", "made:inception: no such network is made; expected one of bert_base, efficientnet_b0"),
         ("vit_b16,depth=2", "has no option 'depth'; expected some of size, layers"),
         ("vit_b16,layers=two", "layers 'two'; a number such as 12 is expected"),
     ],

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
-from compiler.frontend.worth import NodeWork, Offload, PieceWork
+from compiler.frontend.worth import Always, NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
@@ -23,18 +23,7 @@ from tests.piece_models import IN_PIECES, WIDTH, piece_model
 
 EDGE = load_machine("edge")
 OFFLOAD = Offload(EDGE, DataType.float16)
-
-
-class Free(Offload):
-    """A launch and copies that cost nothing."""
-
-    launch_s = 0.0
-
-    def npu_s(self, work: PieceWork) -> float:
-        return 0.0
-
-
-FREE = Free(EDGE, DataType.float16)
+FREE = Always(EDGE, DataType.float16)
 
 
 def parted(model: ModelProto, offload: Offload | None = OFFLOAD) -> Partition:

@@ -37,6 +37,8 @@ def vector(*shape: int) -> Callable[[Builder], str]:
     return lambda b: b.normal(shape)
 
 
+LARGE = np.array([1, 1, 8, 7], np.float32)  # factors of an image's axes
+
 CASES: dict[str, Callable[[Builder], str]] = {
     "conv dilated": lambda b: b.conv("x", 5, (3, 2), (2, 1), (2, 0, 1, 3), dilation=(2, 3)),
     "conv grouped": lambda b: b.conv("x", 12, (3, 3), groups=3),
@@ -53,6 +55,8 @@ CASES: dict[str, Callable[[Builder], str]] = {
     "average pool same": lambda b: b.node("AveragePool", ["x"], kernel_shape=[2, 3], strides=[2, 2], auto_pad="SAME_LOWER"),
     "global average": lambda b: b.node("GlobalAveragePool", ["x"]),
     "global max": lambda b: b.node("GlobalMaxPool", ["x"]),
+    "global average of many pixels": lambda b: b.node("GlobalAveragePool", [b.node("Resize", ["x", "", b.constant(LARGE)])]),
+    "global max of many pixels": lambda b: b.node("GlobalMaxPool", [b.node("Resize", ["x", "", b.constant(LARGE)])]),
     "batch norm": lambda b: b.batch_norm("x"),
     "lrn odd": lambda b: b.lrn("x", 3, 0.5),
     "lrn wide": lambda b: b.lrn("x", 31, 2.0),
