@@ -295,6 +295,16 @@ def spread(unit: Unit, genome: Genome) -> Genome:
     return tuple(wide(gene) or gene for gene in genome)
 
 
+def on_all_cores(unit: Unit, gene: Gene) -> Gene | None:
+    """The gene over all cores, in the fewest blocks from its own on that give each of them rows, else by channels; None where neither
+    is possible.  It may not fit."""
+    cores = unit.machine.cores
+    wide = gene._replace(cores=tuple(range(cores)))
+    counts = (count for count in block_counts(unit, gene.start, gene.stop) if count >= gene.blocks)
+    tries = [wide, *(wide._replace(blocks=count, split="rows") for count in counts), wide._replace(split="channels")]
+    return next((g for g in tries if g.split in splits(unit, g, cores)), None)
+
+
 def over(unit: Unit, gene: Gene, width: int, split: Split) -> Gene | None:
     """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; None where no such fits."""
     wider = gene._replace(cores=tuple(range(width)), split=split)
@@ -326,12 +336,16 @@ class Structures:
         self.unit = unit
         self._signatures = [_short(json.dumps(signature(unit, spec), sort_keys=True)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
+        self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
 
         `ahead_kib` is not in it: what it saves is between the segment and its predecessor.
         """
+        return self._keyed(gene)
+
+    def _key(self, gene: Gene) -> Key:
         gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0)
         if len(gene.cores) == 1:
             gene = gene._replace(split="rows")

@@ -9,6 +9,8 @@ move and emit: `tile.stage_features`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,10 @@ from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.tile.channels import channel_parts, largest
-from compiler.tile.space import tables
+from compiler.tile.space import tables, writes_l1
 from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
-from simulator.npu.cycles import CostTables
-from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
 FEATURE_SET = "schedule-3"
 _EXTENSIVE = (
@@ -66,7 +67,7 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
 def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
     """What adds up over the cores that share a segment's channels, and what each of them has."""
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
-    t = tables(unit.machine)
+    t = _rates(unit.machine, unit.dtype)
     images, cores = unit.storages[0].n, plan.dealt
     out = [0.0] * len(FEATURES)
     for k, tiling in enumerate(plan.tilings):
@@ -97,11 +98,11 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
 def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
     """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
     out = [0.0] * len(FEATURES)
-    _operator(out, unit, tables(unit.machine), tiling, blocks, k, 1)
+    _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, 1)
     return max(out[_AT[name]] for name in (*_ENGINES, "mte3_on_chip_cycles"))
 
 
-def _operator(out: list[float], unit: Unit, t: CostTables, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
+def _operator(out: list[float], unit: Unit, t: _Rates, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
     """Adds operator k of the segment to the features; returns the rows that it computes."""
     spec = unit.kernels[blocks.start + k]
     rows = blocks.heights[k]
@@ -114,6 +115,46 @@ def _operator(out: list[float], unit: Unit, t: CostTables, tiling: Tiling, block
     return _over(rows, 1)
 
 
+class _Rates(NamedTuple):
+    """What a machine takes for a data type, as plain numbers: bytes per cycle of paths, cycles of start-ups (see `CostTables`)."""
+
+    lanes: int
+    l1_l0a: int
+    l1_l0b: int
+    l0c_ub: int
+    ub_l1: int
+    l1_ub: int
+    start_a: int
+    start_out: int
+    start_product: int
+    start_vector: int
+    axes: list[list[int]]
+    step: int
+    macs: float
+    vector_cycles: list[int]
+
+
+@lru_cache(maxsize=64)
+def _rates(machine: Machine, dtype: DataType) -> _Rates:
+    t, moves = tables(machine), tables(machine).rate
+    return _Rates(
+        lanes=dtype.lanes,
+        l1_l0a=int(moves[Memory.L1, Memory.L0A]),
+        l1_l0b=int(moves[Memory.L1, Memory.L0B]),
+        l0c_ub=int(moves[Memory.L0C, Memory.UB]),
+        ub_l1=int(moves[Memory.UB, Memory.L1]),
+        l1_ub=int(moves[Memory.L1, Memory.UB]),
+        start_a=int(t.startup[Memory.L1, Memory.L0A]),
+        start_out=int(t.startup[Memory.L0C, Memory.UB]),
+        start_product=int(t.scalars[0]),
+        start_vector=int(t.scalars[1]),
+        axes=t.matrix[dtype].tolist(),
+        step=int(t.step_cycles[dtype]),
+        macs=machine.macs_per_cycle[dtype.name],
+        vector_cycles=t.vector_cycles.tolist(),
+    )
+
+
 def _over(rows: dict[int, int], pixels: int, tile: int = 1) -> int:
     """Tiles of so many pixels in all blocks; rows: how many blocks have so many rows, of `pixels` each."""
     return sum(count * -(-r * pixels // tile) for r, count in rows.items())
@@ -122,7 +163,7 @@ def _over(rows: dict[int, int], pixels: int, tile: int = 1) -> int:
 def _conv(
     out: list[float],
     unit: Unit,
-    t: CostTables,
+    t: _Rates,
     s: ConvSpec,
     tiling: ConvTiling,
     rows: dict[int, int],
@@ -140,33 +181,31 @@ def _conv(
     tiles_n, tiles_k = -(-n1 // tiling.tile_n1), -(-k1 // tiling.tile_k1)
     padded = _over(rows, s.out_w, 16) * 16
     products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
-    l1, l0a, l0b, l0c = Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C
-    lanes, axes, step = unit.dtype.lanes, t.matrix[unit.dtype].tolist(), int(t.step_cycles[unit.dtype])
+    lanes, axes = t.lanes, t.axes
     steps_m = sum(count * _steps(-(-r * s.out_w // 16) * 16, tiling.tile_m, axes[0]) for r, count in rows.items())
     steps_k = chunks_k * _steps(k1 * lanes, tiling.tile_k1 * lanes, axes[1])
     steps_n = chunks_n * _steps(n1 * 16, tiling.tile_n1 * 16, axes[2])
-    cube = float(steps_m * steps_k * steps_n) * s.groups * step * images
-    ideal = float(pixels) * (s.k1 * lanes) * (s.n1 * 16) / unit.machine.macs_per_cycle[unit.dtype.name]
+    cube = float(steps_m * steps_k * steps_n) * s.groups * t.step * images
+    ideal = float(pixels) * (s.k1 * lanes) * (s.n1 * 16) / t.macs
     m_outer = tiling.order == "m"
     times_a = 1 if tiles_k == 1 and m_outer else tiles_n
     times_b = blocks_of_image if tiles_k == 1 and not m_outer else tiles_m
-    a = float(padded) * s.k1 * s.groups * 32 / t.rate[l1, l0a] * times_a * chunks_n
-    b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.rate[l1, l0b]
+    a = float(padded) * s.k1 * s.groups * 32 / t.l1_l0a * times_a * chunks_n
+    b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.l1_l0b
     stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
-    out[_AT["cube_cycles"]] += cube + products * t.scalars[0]
+    out[_AT["cube_cycles"]] += cube + products * t.start_product
     out[_AT["ideal_cube_cycles"]] += ideal * s.groups * images
-    out[_AT["mte1_cycles"]] += (a + b) * images + products * t.startup[l1, l0a]
-    inside = blocks.inside[k]
-    fix = float(pixels) * s.n1 * s.groups * 64 / t.rate[l0c, Memory.UB] * images
-    out[_AT["fixpipe_cycles"]] += fix + stores * t.startup[l0c, Memory.UB]
+    out[_AT["mte1_cycles"]] += (a + b) * images + products * t.start_a
+    fix = float(pixels) * s.n1 * s.groups * 64 / t.l0c_ub * images
+    out[_AT["fixpipe_cycles"]] += fix + stores * t.start_out
     out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else blocks_of_image * images) + s.bias_blocks * cores) * BLOCK_BYTES
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
-    if inside and unit.machine.path(l0c, l1) is None:
-        out[_AT["mte3_on_chip_cycles"]] += float(pixels) * s.y.planes * BLOCK_BYTES / max(1, t.rate[Memory.UB, l1]) * images
+    if blocks.inside[k] and not writes_l1(unit.machine):
+        out[_AT["mte3_on_chip_cycles"]] += float(pixels) * s.y.planes * BLOCK_BYTES / max(1, t.ub_l1) * images
     out[_AT["instructions"]] += products * 3 + stores * 2
     out[_AT["products"]] += products
-    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.rate[l0c, Memory.UB] * blocks_of_image * images
+    out[_AT["drain_cycles"]] += tiling.tile_m * tiling.tile_n1 * 64 / t.l0c_ub * blocks_of_image * images
     out[_AT["streamed_share"]] += not resident
 
 
@@ -181,7 +220,7 @@ def _steps(length: int, tile: int, axis: list[int]) -> int:
 def _vector(
     out: list[float],
     unit: Unit,
-    t: CostTables,
+    t: _Rates,
     s: PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec,
     tiling: VectorTiling,
     rows: dict[int, int],
@@ -205,7 +244,7 @@ def _vector(
     elif isinstance(s, VectorSpec):
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
-        repeats = size / 8 * sum(max(1, int(t.vector_cycles[int(step[0])])) for step in s.steps)
+        repeats = size / 8 * sum(max(1, t.vector_cycles[step]) for step in s.steps[:, 0].tolist())
     elif isinstance(s, SoftmaxSpec):
         repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
     elif isinstance(s, LayerNormSpec):
@@ -214,13 +253,13 @@ def _vector(
         runs = len(s.columns) + len(s.rows)
         repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
         read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
-    out[_AT["vector_cycles"]] += repeats + calls * t.scalars[1]
+    out[_AT["vector_cycles"]] += repeats + calls * t.start_vector
     staged = s.reads[0].storage in blocks.staged
     out[_AT["load_bytes"]] += 0.0 if staged else read * BLOCK_BYTES
     if staged:
-        out[_AT["mte1_cycles"]] += read * BLOCK_BYTES / t.rate[Memory.L1, Memory.UB]
+        out[_AT["mte1_cycles"]] += read * BLOCK_BYTES / t.l1_ub
     if blocks.inside[k]:
-        out[_AT["mte3_on_chip_cycles"]] += size * BLOCK_BYTES / t.rate[Memory.UB, Memory.L1]
+        out[_AT["mte3_on_chip_cycles"]] += size * BLOCK_BYTES / t.ub_l1
     out[_AT["instructions"]] += calls + tiles * 2
     out[_AT["drain_cycles"]] += tiles
 

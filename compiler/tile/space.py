@@ -99,6 +99,12 @@ def tables(machine: Machine) -> CostTables:
 
 
 @lru_cache(maxsize=64)
+def writes_l1(machine: Machine) -> bool:
+    """Whether results of the matrix unit can go to L1 without UB."""
+    return machine.path(Memory.L0C, Memory.L1) is not None
+
+
+@lru_cache(maxsize=64)
 def _cost(machine: Machine, dtype: int, direct: bool) -> _Cost:
     t = tables(machine)
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
@@ -353,7 +359,7 @@ def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvT
 
 
 def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
-    direct = to_l1 and unit.machine.path(Memory.L0C, Memory.L1) is not None
+    direct = to_l1 and writes_l1(unit.machine)
     return _ranked(unit.machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
 
 

@@ -197,11 +197,17 @@ def test_proposals_are_placed_new_and_follow_the_generator() -> None:
     p = placer(table, descent=100)
     found = p.proposals(0, 0.0, [], np.random.default_rng(3))
     assert found == p.proposals(0, 0.0, [], np.random.default_rng(3))
-    assert len(set(found)) == len(found) > 3
+    assert len(set(found)) == len(found) >= 3
     for genome in found:
         verify(unit(), genome)
-    assert any(not one_after_another(genome) for genome in found)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    assert any(not one_after_another(genome) for _, genome in p.listed(pieces)), "there are others, which are expected to be slower"
     assert all(len(gene.cores) == 2 or unit().kernels[gene.start].out_h < 2 for gene in found[0]), "every segment on all cores is first"
+    estimate = Descent(table, 0, 0.0, 134.0, p.delay, np.random.default_rng(0))
+    expected = [estimate.expected(genome) for genome in found[1:]]
+    assert expected == sorted(expected)
+    assert expected[-1] <= 1.05 * expected[0], "what is expected to be slower than that is not measured"
     rest = p.proposals(0, 0.0, [found[1]], np.random.default_rng(3), lambda genome: genome in found[:2])
     assert not set(found[:2]) & set(rest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, block_counts, whole_or, widths
+from compiler.derive.gene import Gene, Genome, block_counts, on_all_cores, whole_or, widths
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.tile.channels import can_split
 from compiler.tile.space import CHUNK_BUDGETS
@@ -19,8 +19,8 @@ _OWN = (
 def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
-    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: the
-    same in the first block counts that give each of them work, and with channels split where they can be.
+    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: in block
+    counts that give each of them work, on all of them in as many as on one, and with channels split where they can be.
     """
     genes = []
     for length in (1, 2, 3):
@@ -31,7 +31,9 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
             for width in widths(unit)[1:]:
                 wide = Gene(start, start + length, cores=tuple(range(width)))
                 enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
-                for blocks in enough[:4] if length == 1 else enough[:3:2]:
+                closely = width == unit.machine.cores
+                singles, runs = (enough[:12], [*enough[:1], *enough[2:4], *enough[6:8]]) if closely else (enough[:4], enough[:3:2])
+                for blocks in singles if length == 1 else runs:
                     genes += _with_halos(wide._replace(blocks=blocks), caching)
                 if can_split(unit, start, start + length, width):
                     for blocks in counts[:4:2] if length == 1 else counts[:1]:
@@ -50,7 +52,11 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
 def propose(
     unit: Unit, table: SegmentTable, covers: list[Genome], count: int, rng: np.random.Generator, moves: dict[str, Move]
 ) -> list[Gene]:
-    """`count` genes (or fewer) that are not measured yet, from the covers (one per level)."""
+    """`count` genes (or fewer) that are not measured yet, from the covers (one per level).
+
+    Half of them on all cores: a search that may run segments side by side should know those that run one after the other as well as a
+    search that knows nothing else.
+    """
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
     every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
@@ -66,6 +72,8 @@ def propose(
             fresh = _moved(unit, singles, own, rng)
         else:
             fresh = _moved(unit, covers[int(rng.integers(len(covers)))], every, rng)
+        if unit.machine.cores > 1 and rng.random() < 0.5:
+            fresh = [on_all_cores(unit, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)
             if key not in table.cycles and key not in out:

@@ -29,6 +29,7 @@ from tuner.search.table import SegmentTable
 Cut = Sequence[tuple[int, int]]
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
+_DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
 
 
 def cut_of(genome: Genome) -> Cut:
@@ -139,8 +140,14 @@ class Placer:
         known: Callable[[Genome], bool] = lambda _: False,
         covers_first: bool = True,
     ) -> list[Genome]:
-        """Placed genomes for a level, none that is `known`: covers on all cores and on one, descents, list schedules.
+        """Placed genomes for a level, none that is `known`: descents, list schedules and the cover on one core, the fastest first as far as
+        the estimate knows, and before or behind them the cover on all cores.
 
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
+        cover on all cores is, since that is what the others have to beat.
+
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
+        cover on all cores is, since that is what the others have to beat.
         good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
         """
         covers = [self.table.cover(level, border, width=self.cores), self.table.cover(level, border)]
@@ -157,9 +164,12 @@ class Placer:
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
                 descents.append(descent.improved(start, self.config.descent // len(self.ports)))
-        plain: list[Genome | None] = [wide, narrow]
-        better: list[Genome | None] = [genome for _, genome in sorted(descents)]
-        out = [*(plain + better if covers_first else better + plain), *(genome for _, genome in listed)]
+        estimate = Descent(self.table, level, border, self.ports[level], self.delay, rng)
+        every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), narrow) if genome is not None)
+        expected = {genome: estimate.expected(genome) for genome in every}
+        limit = (1 + _DOUBT) * min(expected.values(), default=0.0)
+        better: list[Genome | None] = [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit]
+        out = [wide, *better] if covers_first else [*better, wide]
         return [genome for genome in dict.fromkeys(out) if genome is not None and not known(genome)]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
