@@ -117,9 +117,18 @@ class Budget(_Section):
         return self
 
 
+class Runner(_Section):
+    name: Annotated[str, Field(min_length=1)]
+    repeats: PositiveInt
+    timeout_s: Positive
+    finalists: PositiveInt
+    rounds: PositiveInt
+
+
 class Farm(_Section):
     backend: Literal["ray", "serial"]
     workers: PositiveInt | None
+    resource: Annotated[str, Field(min_length=1)] | None
     wait_s: Annotated[float, Field(ge=0)]
     item_timeout_s: Positive
     checkpoint_every_s: Positive
@@ -158,6 +167,7 @@ class TuneConfig(_Section):
     use: Use
     level_weights: dict[str, Positive]
     budget: Budget
+    runner: Runner
     farm: Farm
     study: Study
 

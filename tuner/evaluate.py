@@ -1,6 +1,8 @@
 """What a worker does: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
 
 A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
+
+Where a runner measures, its cycles take the place of the simulator's, which still says what a board does not: bytes, busy cycles, peaks.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels
 from tuner.candidate import canonical_json
 from tuner.prepared import prepared
+from tuner.runners.encode import encoded
+from tuner.runners.find import RunnerSpec
+from tuner.runners.reading import Bench, Kind, Reading
 
 COLUMNS = (
     "cycles", "roofline_cycles", "ddr_read_bytes", "ddr_write_bytes",
@@ -55,10 +60,10 @@ class Ask(NamedTuple):
 class Answer(NamedTuple):
     """What became of it.  features: float64 raw (see `compiler.tile.features`).  values: int64 [levels, len(COLUMNS)], or None.
 
-    payload: canonical JSON of the task, '' where only features were asked for.
+    status: crash, timeout and invalid come from a runner.  payload: canonical JSON of the task, '' where only features were asked for.
     """
 
-    status: Literal["ok", "infeasible"]
+    status: Literal["ok", "infeasible", "crash", "timeout", "invalid"]
     error: str | None
     payload: str
     features: NDArray[np.float64] | None
@@ -74,10 +79,14 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluatorSpec:
-    """Makes an Evaluator where it is called: in this process or in an actor.  The unit comes without its weights' values."""
+    """Makes an Evaluator where it is called: in this process or in an actor.
+
+    The unit comes without its weights' values, unless a runner measures: a board is given whole programs.
+    """
 
     unit: Unit
     levels: tuple[str, ...]
+    runner: RunnerSpec | None = None
 
     def __call__(self) -> Evaluator:
         """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (half a minute, once)."""
@@ -85,11 +94,12 @@ class EvaluatorSpec:
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):
             evaluator.answer(Ask("program", genome))
+        evaluator.bench = None if self.runner is None else self.runner()
         return evaluator
 
 
 class Evaluator:
-    """Holds the unit, the compiler's caches and the plans of genes seen."""
+    """Holds the unit, the compiler's caches and the plans of genes seen.  bench: the runner, None for the simulator alone."""
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 256 << 20) -> None:
         self.unit, self.levels = unit, levels
@@ -98,6 +108,7 @@ class Evaluator:
         self._known: OrderedDict[Gene, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
         self._digest = unit.digest
+        self.bench: Bench | None = None
 
     def run(self, batch: list[Ask]) -> list[Answer]:
         return [self.answer(ask) for ask in batch]
@@ -120,10 +131,7 @@ class Evaluator:
             return self._stage(genome, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
         payload = canonical_json({"unit": self._digest, "plan": plan.model_dump(mode="json")})
-        parts = self.compiler.parts(plan)
-        if isinstance(parts, Infeasible):
-            return Answer("infeasible", str(parts), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure(parts, range(len(self.unit.kernels))))
+        return self._answer("program", self.compiler.parts(plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
@@ -147,18 +155,34 @@ class Evaluator:
     def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
         content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
-        parts = self.compiler.alone(plan, gene.start)
-        if isinstance(parts, Infeasible):
-            return Answer("infeasible", str(parts), payload, raw, None)
-        return Answer("ok", None, payload, raw, self._measure(parts, range(gene.start, gene.stop)))
+        return self._answer("segment", self.compiler.alone(plan, gene.start), range(gene.start, gene.stop), (plan,), payload, raw)
 
     def _stage(self, genome: Genome, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Answer:
         payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
         parts = self.compiler.some([(plan, gene.start) for plan, gene in zip(plans, genome, strict=True)])
+        return self._answer("stage", parts, [k for gene in genome for k in range(gene.start, gene.stop)], plans, payload, raw)
+
+    def _answer(
+        self,
+        kind: Kind,
+        parts: list[Part] | Infeasible,
+        kernels: Sequence[int],
+        plans: Sequence[SegmentPlan],
+        payload: str,
+        raw: NDArray[np.float64],
+    ) -> Answer:
+        """Measured, by the simulator and then by the runner."""
         if isinstance(parts, Infeasible):
             return Answer("infeasible", str(parts), payload, raw, None)
-        kernels = [k for gene in genome for k in range(gene.start, gene.stop)]
-        return Answer("ok", None, payload, raw, self._measure(parts, kernels))
+        values = self._measure(parts, kernels)
+        if self.bench is not None:
+            expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
+            found = self.bench.cycles(encoded(self.unit, kind, self.compiler.link(parts), plans, expected), self.levels)
+            if isinstance(found, Reading):
+                status = "invalid" if found.status == "ok" else found.status
+                return Answer(status, found.error, payload, raw, None)
+            values[:, 0] = found
+        return Answer("ok", None, payload, raw, values)
 
     def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
         footprints = [self.compiler.footprint(part.lowered) for part in parts]

@@ -228,7 +228,7 @@ class _Row(NamedTuple):
     def status(self) -> str:
         if self.answer is None:
             return self.outcome.status if self.outcome.status != "ok" else "crash"
-        return "infeasible" if self.answer.values is None else "ok"
+        return self.answer.status
 
     @property
     def error(self) -> str | None:

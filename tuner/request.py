@@ -20,7 +20,8 @@ class TuneRequest:
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.
-    mirror: URL of a folder that the run folder is copied to while it grows.
+    mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.runners.find`); resource: of
+    Ray, that each worker takes one of.
     """
 
     model: Path
@@ -44,6 +45,8 @@ class TuneRequest:
     random_weights: int | None = None
     quiet: bool = False
     mirror: str | None = None
+    runner: str | None = None
+    resource: str | None = None
     warm_start: tuple[Path, ...] = ()
 
 

@@ -49,6 +49,31 @@ class PieceSummary(_Part):
     cycles: dict[str, int]
 
 
+class FinalistSummary(_Part):
+    """A program that a board measured again at the end, the baseline last.
+
+    search: id of its search.  By level: cycles, median of the rounds (null where half of them failed); spread: the median absolute
+    deviation from it, x 1.4826, in parts of it; simulated_cycles: what the simulator says.
+    """
+
+    search: str
+    plan: str
+    segments: int
+    instructions: int
+    cycles: dict[str, int | None]
+    spread: dict[str, float]
+    simulated_cycles: dict[str, int]
+
+
+class RunnerSummary(_Part):
+    """What measured.  repeats: readings per program and level in the search; rounds: in the finals."""
+
+    name: str
+    repeats: int
+    rounds: int
+    finalists: tuple[FinalistSummary, ...]
+
+
 class LevelSummary(_Part):
     """The champion of one contention level.
 
@@ -107,4 +132,5 @@ class Summary(_Part):
     npu_mac_share: float = Field(1.0, description="of the model's multiply-accumulates, what the NPU does")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
+    runner: RunnerSummary | None = Field(None, description="what measured, and its finals; null for the simulator")
     levels: dict[str, LevelSummary]

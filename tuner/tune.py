@@ -18,10 +18,11 @@ import simulator
 from compiler.derive.gene import realise_all
 from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.tile.spec import Unit
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, Engine, load_machine
 from simulator.session import InferenceSession
+from tuner.board import as_measured, pieces_as_measured, plan_for, runner_name, runner_spec, runner_summary, verdicts
 from tuner.build import MeasuredModel, Opened, containers_of, measure, open_source, package
 from tuner.candidate import digest
 from tuner.check import random_feeds, relative_error
@@ -63,7 +64,14 @@ def configured(request: TuneRequest) -> TuneConfig:
     values: dict[str, object] = {}
     if request.candidates is not None or request.seconds is not None:
         values |= {"budget.candidates": request.candidates, "budget.seconds": request.seconds}
-    for path, value in (("farm.backend", request.backend), ("farm.workers", request.workers), ("farm.wait_s", request.wait_s)):
+    options = {
+        "farm.backend": request.backend,
+        "farm.workers": request.workers,
+        "farm.wait_s": request.wait_s,
+        "farm.resource": request.resource,
+        "runner.name": request.runner,
+    }
+    for path, value in options.items():
         if value is not None:
             values[path] = value
     if request.level_weights:
@@ -142,13 +150,13 @@ def _searched(
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
         print(f"{piece}: {light.kernels[0].name}..{light.kernels[-1].name}, {len(light.kernels)} operators{for_all}", file=sys.stderr)
-    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, seed=request.seed, tag=request.tag)
+    unit = light if runner_spec(config) is None else opened.units[search.pieces[0]]  # a board is given weights
+    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
         facts = Facts(origin, light, levels)
-        jobs = stack.enter_context(
-            _jobs(WorkshopSpec(EvaluatorSpec(light, levels), facts, config, config.level_weights, request.seed), request)
-        )
+        evaluator = EvaluatorSpec(unit, levels, runner_spec(config))
+        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request))
         assert isinstance(folder.identity, RunIdentity)
         run = _Run(facts, config, request, folder.place(piece), log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
@@ -168,8 +176,8 @@ def _jobs(spec: WorkshopSpec, request: TuneRequest) -> Iterator[Jobs]:
         return
     from tuner.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
 
-    run = spec.facts.origin.run
-    with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=farm.item_timeout_s) as actors:
+    run, timeout_s, resource = spec.facts.origin.run, farm.item_timeout_s, farm.resource
+    with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=timeout_s, resource=resource) as actors:
         yield actors
 
 
@@ -228,7 +236,7 @@ class _Run:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
         if found is None:
-            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites))
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
             return
         state, findings = found
         self._began, self._unsaved = int(state["began"]), []
@@ -281,7 +289,8 @@ class _Run:
         self._unsaved = []
 
 
-def _plan(unit: Unit, individual: Individual) -> Plan:
+def _plan(unit: Unit, individual: Individual | None) -> Plan:
+    assert individual is not None
     plan = realise_all(unit, individual.genome)
     if isinstance(plan, Infeasible):
         raise RuntimeError(f"a measured genome has no plan: {plan}")
@@ -301,15 +310,23 @@ def _finish(
     levels = runs[0].levels
     for run in runs:
         if run.champions.baseline is None:
-            raise RuntimeError(f"no program of single operators could be measured; failures: {dict(run.ledger.failures)}")
-    best = {level: [run.champions.best[i] for run in runs] for i, level in enumerate(levels)}
-    plans = {level: _joined(opened, found, champions) for level, champions in best.items()}
-    baseline = _joined(opened, found, [run.champions.baseline for run in runs])
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(run.ledger.failures.items()))
+            what = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{folder.path}: {what}; the column `error` of its log says why")
+    units = [opened.units[search.pieces[0]] for search in found]
+    best = {level: [_plan(unit, run.champions.best[i]) for unit, run in zip(units, runs, strict=True)] for i, level in enumerate(levels)}
+    bases = [_plan(unit, run.champions.baseline) for unit, run in zip(units, runs, strict=True)]
+    said = () if runner_spec(config) is None else verdicts(opened, found, folder.path, bases, config, request.address)
+    if said:
+        best = {level: [verdict.plans[level] for verdict in said] for level in levels}
+    plans = {level: _joined(opened, found, chosen) for level, chosen in best.items()}
+    baseline = _joined(opened, found, bases)
     for name, plan in {**plans, "baseline": baseline}.items():
         atomic_write(folder.plans / f"{name}.json", [plan.to_json().encode()])
     measured = measure(opened, plans)
-    for i, level in enumerate(levels):
-        for search, champion in zip(found, best[level], strict=True):
+    for i, level in enumerate(levels if not said else ()):
+        for search, run in zip(found, runs, strict=True):
+            champion = run.champions.best[i]
             assert champion is not None
             cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(champion.cycles[i])
             if cycles != expected:
@@ -322,6 +339,8 @@ def _finish(
     wall_s = time.monotonic() - begun
     searched = sum(run.champions.programs for run in runs)
     failures = sum((run.ledger.failures for run in runs), Counter[str]())
+    rows = {level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels}
+    pieces = _pieces(opened, found, measured)
     summary = Summary(
         status="done",
         run=folder.run,
@@ -347,19 +366,19 @@ def _finish(
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
         npu_mac_share=mac_share(opened),
         host=host_nodes(opened),
-        pieces=_pieces(opened, found, measured),
-        levels={level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels},
+        pieces=pieces_as_measured(pieces, found, said) if said else pieces,
+        runner=runner_summary(config, found, said) if said else None,
+        levels=as_measured(rows, found, said, opened.machine.clock_hz) if said else rows,
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
 
 
-def _joined(opened: Opened, found: Sequence[Searched], champions: Sequence[Individual | None]) -> Plan:
-    """The plan of a model: of every piece what its search found."""
+def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:
+    """The plan of a model: of every piece what its search found, for the first of the pieces that it serves."""
     plans: dict[int, Plan] = {}
-    for search, champion in zip(found, champions, strict=True):
-        assert champion is not None
-        plans |= {k: _plan(opened.units[k], champion) for k in search.pieces}
+    for search, plan in zip(found, chosen, strict=True):
+        plans |= {k: plan if k == search.pieces[0] else plan_for(plan, opened.units[k]) for k in search.pieces}
     return joined({name: plans[k] for k, name in enumerate(opened.names)})
 
 

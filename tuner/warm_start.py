@@ -36,7 +36,6 @@ from tuner.runfolder import IDENTITY, read_json
 from tuner.runs import Run, open_run
 from tuner.search.knowledge import Findings
 
-RUNNER = "simulator"
 _SEGMENTS = ("operator", "segment")
 _REASONS = {
     "machine": "of another machine",
@@ -108,7 +107,9 @@ def _log_digest(run: Run) -> str:
     return text_digest(rows.to_csv(index=False))
 
 
-def taken(paths: Sequence[Path], said: Sequence[str], unit: Unit, levels: tuple[str, ...], elites: int) -> WarmStart | None:
+def taken(
+    paths: Sequence[Path], said: Sequence[str], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+) -> WarmStart | None:
     """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
 
     Raises `BadInputError` where the runs are not what they were when the new one was begun.
@@ -121,12 +122,12 @@ def taken(paths: Sequence[Path], said: Sequence[str], unit: Unit, levels: tuple[
         run = open_run(path)
         if line != f"{run.identity['run']} {_log_digest(run)}":
             raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
-    return read_warm_start(paths, unit, levels, elites)
+    return read_warm_start(paths, unit, levels, elites, runner)
 
 
-def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], elites: int) -> WarmStart:
+def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator") -> WarmStart:
     """The usable tasks of earlier runs, in their order; of equal tasks the first.  Raises `BadInputError`."""
-    readers = [_Reader(open_run(path), unit, levels, elites) for path in paths]
+    readers = [_Reader(open_run(path), unit, levels, elites, runner) for path in paths]
     segments: dict[str, _Segment] = {}
     for reader in readers:
         for task, segment in reader.segments.items():
@@ -156,8 +157,8 @@ class _Segment:
 class _Reader:
     """One earlier run."""
 
-    def __init__(self, run: Run, unit: Unit, levels: tuple[str, ...], elites: int) -> None:
-        self.unit, self.levels, self.elites = unit, levels, elites
+    def __init__(self, run: Run, unit: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
+        self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
         log, tasks = read_log(run.path), read_tasks(run.path)
@@ -171,7 +172,7 @@ class _Reader:
         self.source = Source(run.identity["run"], count, count - left_out.total(), left_out)
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
-        reason = _reasons(log, self.levels)
+        reason = _reasons(log, self.levels, self.runner)
         left_out.update(reason.values())
         log = log[~log["task"].isin(list(reason))]
         cycles = log.drop_duplicates(["task", "level"], keep="last").pivot(index="task", columns="level", values="cycles")
@@ -229,7 +230,7 @@ class _Reader:
         return {structures.structure(i, j): (i, j) for i, j in reversed(spans)}
 
 
-def _reasons(log: pd.DataFrame, levels: tuple[str, ...]) -> dict[str, str]:
+def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:
     """Tasks that are left out for what their rows say -> why."""
     out: dict[str, str] = {}
 
@@ -238,7 +239,7 @@ def _reasons(log: pd.DataFrame, levels: tuple[str, ...]) -> dict[str, str]:
             out.setdefault(task, why)
 
     mark(log.loc[log["simulator"] != simulator.VERSION, "task"], "simulator")
-    mark(log.loc[log["runner"] != RUNNER, "task"], "runner")
+    mark(log.loc[log["runner"] != runner, "task"], "runner")
     measured = log[log["status"] == "ok"]
     mark(measured.loc[~_sound(measured), "task"], "poisoned")
     have = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()

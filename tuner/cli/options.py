@@ -85,6 +85,14 @@ Backend = Annotated[BackendName | None, typer.Option(help="ray: a farm of actors
 Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]
 Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
 Wait = Annotated[float | None, typer.Option(metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")]
+RunnerName = Annotated[
+    str | None,
+    typer.Option("--runner", metavar="R", help="What measures: module:function, 'command:WORDS', an entry point. (default: runner.name)"),
+]
+Resource = Annotated[
+    str | None,
+    typer.Option("--resource", metavar="NAME", help="Resource of Ray that each worker takes one of. (default: farm.resource)"),
+]
 MirrorUrl = Annotated[
     str | None, typer.Option("--mirror", metavar="URL", help="Copy --out there while it grows: s3://bucket/folder, file:///folder, ...")
 ]

@@ -20,7 +20,9 @@ from tuner.cli.options import (
     Model,
     Quiet,
     RandomWeights,
+    Resource,
     Resume,
+    RunnerName,
     Seed,
     Set,
     Shape,
@@ -53,6 +55,8 @@ def _tune(
     address: Address = None,
     workers: Workers = None,
     wait: Wait = None,
+    runner: RunnerName = None,
+    resource: Resource = None,
     resume: Resume = False,
     style: Style = StyleName.function,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the log; repeatable.")] = None,
@@ -74,7 +78,8 @@ def _tune(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
+        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror,
+        runner=runner, resource=resource, warm_start=tuple(warm_start or ()),
     )  # fmt: skip
     tune(request, as_json)
 

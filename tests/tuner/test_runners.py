@@ -1,0 +1,210 @@
+"""Runners: whatever a user's board, command or function does becomes a number, or one line that says why not, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import load_machine
+from tuner.runners import find
+from tuner.runners.command import CommandRunner
+from tuner.runners.finals import Final, FinalsWorker, winner
+from tuner.runners.find import RunnerSpec, find_runner
+from tuner.runners.reading import Bench, Encoded, Reading
+from tuner.runners.simulated import measure
+
+PROGRAM = Encoded(b"bytes of a program", load_machine("tiny"), "program")
+
+
+def ask(tmp_path: Path, code: str, timeout_s: float = 5.0) -> Reading:
+    """What a Python command of this text answers; `path` and `level` are its arguments."""
+    script = tmp_path / "board.py"
+    script.write_text(f"import json, os, subprocess, sys, time\n_, path, level = sys.argv\n{code}\n")
+    return CommandRunner((sys.executable, str(script)), timeout_s)(PROGRAM, "severe")
+
+
+def test_a_command_reads_the_container_and_answers(tmp_path: Path) -> None:
+    code = "print('warming up'); print(json.dumps({'cycles': len(open(path, 'rb').read()) + len(level)}))"
+    assert ask(tmp_path, code) == Reading(len(PROGRAM.container) + len("severe"))
+    clock = PROGRAM.machine.clock_hz
+    assert ask(tmp_path, "print(json.dumps({'seconds': 0.002, 'board': 7}))\nprint()") == Reading(round(0.002 * clock))
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "text"),
+    [
+        ("print('hello')", "invalid", "the last line is 'hello', expected"),
+        ("", "invalid", "the last line is ''"),
+        ("print('[1]')", "invalid", "expected {"),
+        ("print(json.dumps({'cycles': 0}))", "invalid", "cycles 0, expected a whole number above 0"),
+        ("print(json.dumps({'cycles': 1.5}))", "invalid", "cycles 1.5"),
+        ("print(json.dumps({'cycles': True}))", "invalid", "cycles True"),
+        ("print('{\"seconds\": NaN}')", "invalid", "seconds nan"),
+        ("print(json.dumps({'cycles': 3, 'seconds': 1.0}))", "invalid", "the last line is"),
+        ("os.write(1, b'\\xff\\xfe\\n')", "invalid", "the last line is"),
+        ("while True: print('x' * 1000)", "invalid", "more than 65,536 bytes of output: xxx"),
+        ("print(json.dumps({'cycles': 3})); sys.exit('no board: \\n is it on?')", "crash", "ended with 1: is it on?"),
+        ("os.kill(os.getpid(), 11)", "crash", "killed by SIGSEGV"),
+        ("print('waiting', flush=True); time.sleep(60)", "timeout", "no end within 0.8 s: waiting"),
+        ("os.close(1); os.close(2); time.sleep(60)", "timeout", "no end within 0.8 s"),
+    ],
+)
+def test_what_a_command_does_wrong_is_one_line(tmp_path: Path, code: str, status: str, text: str) -> None:
+    start = time.monotonic()
+    reading = ask(tmp_path, code, 0.8)
+    assert (reading.cycles, reading.status) == (None, status)
+    assert reading.error is not None
+    assert text in reading.error
+    assert "\n" not in reading.error
+    assert time.monotonic() - start < 5
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("end", ["time.sleep(60)", "print(json.dumps({'cycles': 5}))"])
+def test_a_command_takes_its_children_along(tmp_path: Path, end: str) -> None:
+    child = tmp_path / "child"
+    code = f"p = subprocess.Popen(['sleep', '60'])\nopen({str(child)!r}, 'w').write(str(p.pid))\n{end}"
+    reading = ask(tmp_path, code, 1.5)
+    assert reading.status == ("ok" if "cycles" in end else "timeout")
+    pid = int(child.read_text())
+    until = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(pid)
+
+
+def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
+    reading = CommandRunner((str(tmp_path / "nothing"),))(PROGRAM, "none")
+    assert reading == Reading(None, "crash", f"{tmp_path / 'nothing'}: cannot be started: No such file or directory")
+
+
+# names
+
+
+def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_runner("simulator") is None
+    assert RunnerSpec("simulator")() is None
+    here = "tuner.runners.simulated:measure"
+    assert find_runner(here) is measure
+    assert RunnerSpec(here, 3)() == Bench(measure, 3)
+    found = find_runner(f"command:{sys.executable} -c 'a b'", 3.0)
+    assert found == CommandRunner((sys.executable, "-c", "a b"), 3.0)
+    monkeypatch.setattr(find, "entry_points", lambda group: [EntryPoint("board", here, group)])
+    assert find_runner("board") is measure
+    with pytest.raises(BadInputError, match=r"--runner bord: unknown; known: simulator, board; or module:function"):
+        find_runner("bord")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("no.such.module:f", "No module named 'no'"),
+        ("tuner.runners.simulated:nothing", "has no function nothing"),
+        ("tuner.runners.find:GROUP", "has no function GROUP"),
+        ("command:", "nothing: no such command here"),
+        ("command:/no/such/board --fast", "/no/such/board: no such command here"),
+        ("command:'", "No closing quotation"),
+    ],
+)
+def test_names_that_are_no_runner(name: str, text: str) -> None:
+    with pytest.raises(BadInputError, match=f"--runner {name}") as caught:
+        find_runner(name)
+    assert text in str(caught.value)
+
+
+# repeats and noise
+
+
+def test_the_median_of_the_repeats_levels_in_turns() -> None:
+    asked: list[str] = []
+
+    def noisy(program: Encoded, level: str) -> Reading:
+        asked.append(level)
+        return Reading(100 * len(level) + [0, 50, 7][asked.count(level) - 1])
+
+    assert Bench(noisy, 3).cycles(PROGRAM, ["none", "severe"]) == [407, 607]
+    assert asked == ["none", "severe"] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        (17, "invalid", "answered 17, expected a Reading"),
+        (Reading(1.5), "invalid", "1.5 cycles"),  # type: ignore[arg-type]
+        (Reading(0), "invalid", "0 cycles"),
+        (Reading(None, "timeout", "too\nlong"), "timeout", "too long"),
+        (Reading(5, "crash"), "crash", "no reason given"),
+        (ZeroDivisionError("x"), "crash", "ZeroDivisionError: x"),
+    ],
+)
+def test_what_a_function_answers_wrongly(answer: object, status: str, text: str) -> None:
+    def wrong(program: Encoded, level: str) -> Reading:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    failed = Bench(wrong, 2).cycles(PROGRAM, ["none"])
+    assert isinstance(failed, Reading)
+    assert failed.status == status
+    assert failed.error is not None
+    assert text in failed.error
+
+
+def finals(times: list[float], noise: float, rounds: int, seed: int) -> np.ndarray:
+    """A board whose clock drifts and whose readings scatter."""
+    rng, calls = np.random.default_rng(seed), 0
+
+    def board(program: Encoded, level: str) -> Reading:
+        nonlocal calls
+        calls += 1
+        drift = 1 + 0.002 * calls
+        return Reading(round(times[int(program.container)] * drift * float(np.exp(rng.normal(0, noise)))))
+
+    programs = tuple(Encoded(str(i).encode(), PROGRAM.machine, "program") for i in range(len(times)))
+    return FinalsWorker(Bench(board)).run([Final(programs, "none", rounds)])[0]
+
+
+SIMPLE_LAST = [(9, 900, "a"), (5, 500, "b"), (1, 100, "c")]
+
+
+def test_noise_goes_to_the_simpler_plan_and_a_real_difference_does_not() -> None:
+    for seed in range(20):
+        equal = finals([1e6, 1e6, 1e6], 0.02, 9, seed)
+        assert winner(equal, SIMPLE_LAST) in (1, 2) or np.median(equal[:, 2]) > np.median(equal[:, 0]) * 1.01
+        apart = finals([1e6, 1.3e6, 1.2e6], 0.02, 9, seed)
+        assert winner(apart, SIMPLE_LAST) == 0
+    simple = sum(winner(finals([1e6, 1e6, 1e6], 0.02, 9, seed), SIMPLE_LAST) == 2 for seed in range(100))
+    assert simple > 80, simple
+
+
+def test_a_board_without_noise_is_believed() -> None:
+    cycles = np.array([[100, 101, 100]] * 3)
+    assert winner(cycles, [(1, 1, "x"), (0, 0, "y"), (0, 9, "z")]) == 2, "one cycle is a difference, equal ones go to the simpler"
+    cycles[1, 2] = 0
+    assert winner(cycles, [(1, 1, "x"), (0, 0, "y"), (0, 9, "z")]) == 2, "one failure is forgiven"
+    cycles[0, 2] = 0
+    assert winner(cycles, [(1, 1, "x"), (0, 0, "y"), (0, 9, "z")]) == 0, "two of three are not"
+    with pytest.raises(ValueError, match="every finalist failed"):
+        winner(np.zeros((2, 2), np.int64), SIMPLE_LAST)
+
+
+def test_finals_go_on_when_a_program_fails() -> None:
+    def board(program: Encoded, level: str) -> Reading:
+        return Reading(None, "timeout", "slow") if program.container == b"1" else Reading(7)
+
+    programs = tuple(PROGRAM._replace(container=text) for text in (b"0", b"1"))
+    assert FinalsWorker(Bench(board)).run([Final(programs, "none", 3)])[0].tolist() == [[7, 0]] * 3

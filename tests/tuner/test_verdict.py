@@ -1,0 +1,114 @@
+"""A champion of a noisy board is measured again beside its rivals before it is named one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.npu.container import decode
+from simulator.npu.errors import TilefarmError
+from simulator.npu.machine import DataType, load_machine
+from tests.tuning import quick, save_small
+from tuner.backend import SerialBackend
+from tuner.build import Opened, open_source
+from tuner.log import read_log, read_tasks
+from tuner.runners.finals import FinalsWorker
+from tuner.runners.reading import Bench, Encoded, Reading
+from tuner.runners.simulated import measure
+from tuner.runners.verdict import Verdict, decide, finalists
+from tuner.source import Source
+
+LEVELS = ("none", "slight", "severe")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Opened]:
+    folder = tmp_path_factory.mktemp("run")
+    model = save_small("conv_chain", folder)
+    quick(model, folder / "run", 24)
+    return folder / "run", open_source(Source(model, load_machine("edge"), DataType.float16))
+
+
+def decided(run: tuple[Path, Opened], board: object, rounds: int = 9) -> Verdict:
+    folder, opened = run
+    summary = json.loads((folder / "summary.json").read_text())
+    plans = finalists(read_log(folder), read_tasks(folder), summary["run"], LEVELS, 3)
+    (compiler,) = opened.compilers
+    with SerialBackend(lambda: FinalsWorker(Bench(board))) as farm:  # type: ignore[arg-type]
+        return decide(compiler, plans[1:], plans[0], LEVELS, rounds, farm)
+
+
+def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Opened]) -> None:
+    folder, _ = run
+    log = read_log(folder)
+    plans = finalists(log, read_tasks(folder), log["run"].iloc[0], LEVELS, 2)
+    digests = {plan.digest for plan in plans}
+    levels = json.loads((folder / "summary.json").read_text())["levels"]
+    assert {levels[level]["plan"] for level in LEVELS} <= digests
+    assert 2 <= len(plans) == len(digests) <= 6
+
+
+def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[Path, Opened]) -> None:
+    verdict = decided(run, measure, 2)
+    for finalist in (*verdict.finalists, verdict.baseline):
+        assert finalist.cycles == finalist.simulated
+        assert set(finalist.spread.values()) == {0.0}
+    for level in LEVELS:
+        best = min(finalist.simulated[level] for finalist in verdict.finalists)
+        assert verdict.cycles(verdict.plans[level], level) == best
+
+
+def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened]) -> None:
+    seen: list[Encoded] = []
+
+    def board(program: Encoded, level: str) -> Reading:
+        seen.append(program)
+        return Reading(5)
+
+    verdict = decided(run, board, 1)
+    container = decode(seen[0].container)
+    weights, ours = np.frombuffer(container.constants, np.uint8), run[1].units[0].constants
+    assert np.array_equal(weights, ours[: len(weights)])
+    assert weights.any()
+    assert not ours[len(weights) :].any()
+    assert sum(segment.operators for segment in container.variants[0].segments) == len(run[1].units[0].kernels)
+    # all equal: the simplest one wins at every level
+    simplest = min(verdict.finalists, key=lambda each: (len(each.plan.segments), each.instructions, each.plan.digest))
+    assert set(verdict.plans.values()) == {simplest.plan}
+
+
+def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]) -> None:
+    def moody(program: Encoded, level: str) -> Reading:
+        if level == "severe" and program.container == fastest:
+            return Reading(None, "timeout", "gone")
+        return measure(program, level)
+
+    fastest = b""
+    verdict = decided(run, moody, 3)
+    chosen = verdict.plans["none"]
+    seen: list[bytes] = []
+
+    def look(program: Encoded, level: str) -> Reading:
+        reading = measure(program, level)
+        if level == "none" and reading.cycles == verdict.cycles(chosen, "none"):
+            seen.append(program.container)
+        return reading
+
+    decided(run, look, 1)
+    fastest = seen[0]
+    again = decided(run, moody, 3)
+    assert chosen not in again.plans.values()
+    failed = next(finalist for finalist in again.finalists if finalist.plan == chosen)
+    assert failed.cycles["severe"] is None
+    assert failed.cycles["none"] == verdict.cycles(chosen, "none")
+
+
+def test_a_board_that_fails_is_said(run: tuple[Path, Opened]) -> None:
+    def dead(program: Encoded, level: str) -> Reading:
+        return Reading(None, "timeout", "gone") if level == "slight" else Reading(5)
+
+    with pytest.raises(TilefarmError, match=r"every finalist failed in half of the rounds .*; --resume tries it again"):
+        decided(run, dead, 2)

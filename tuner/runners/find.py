@@ -1,0 +1,65 @@
+"""Runners by name: built in, a command, a function, or what an installed package offers as entry point `tilefarm.runners`."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from simulator.npu.errors import BadInputError
+from tuner.runners.command import CommandRunner
+from tuner.runners.reading import Bench, Measure
+
+GROUP = "tilefarm.runners"
+BUILT_IN = "simulator"
+COMMAND = "command:"
+
+
+@dataclass(frozen=True)
+class RunnerSpec:
+    """name: see `find_runner`.  repeats: readings per program and level.  timeout_s: for a command, one reading."""
+
+    name: str
+    repeats: int = 1
+    timeout_s: float = 10.0
+
+    def __call__(self) -> Bench | None:
+        """In the process that measures.  None: the simulator.  Raises `BadInputError`."""
+        measure = find_runner(self.name, self.timeout_s)
+        return None if measure is None else Bench(measure, self.repeats)
+
+
+def find_runner(name: str, timeout_s: float = 10.0) -> Measure | None:
+    """`simulator` (None), `command:WORDS...`, `module:function`, or the name of an entry point.  Raises `BadInputError`."""
+    if name == BUILT_IN:
+        return None
+    if name.startswith(COMMAND):
+        return _command(name, timeout_s)
+    offered = {point.name: point for point in entry_points(group=GROUP)}
+    if ":" not in name and name not in offered:
+        known = ", ".join((BUILT_IN, *sorted(offered)))
+        raise BadInputError(f"--runner {name}: unknown; known: {known}; or module:function, or 'command:WORDS'")
+    target = offered[name].value if name in offered else name
+    module, _, function = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise BadInputError(f"--runner {name}: {' '.join(str(error).split())}") from None
+    for part in function.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise BadInputError(f"--runner {name}: {module} has no function {function}")
+    return found
+
+
+def _command(name: str, timeout_s: float) -> Measure:
+    try:
+        words = shlex.split(name.removeprefix(COMMAND))
+    except ValueError as error:
+        raise BadInputError(f"--runner {name}: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise BadInputError(f"--runner {name}: {words[0] if words else 'nothing'}: no such command here")
+    return CommandRunner(tuple(words), timeout_s)

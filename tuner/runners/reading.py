@@ -1,0 +1,88 @@
+"""What a runner is given and what it answers.
+
+A runner is a function `measure(program, level) -> Reading`: it runs an encoded program on something real, at a level of DDR contention
+that it sees to, and says how long that took.  It is called in a worker's process, one program at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, NamedTuple
+
+from simulator.npu.machine import Machine
+
+Kind = Literal["segment", "stage", "program"]
+Status = Literal["ok", "crash", "timeout", "invalid"]
+
+
+class Encoded(NamedTuple):
+    """A program as the machine takes it.
+
+    container: bytes of `simulator.npu.container`, whose variants are the same for all levels.  kind: segments and stages are parts of a
+    model, which read what earlier parts would have left in DDR.
+    """
+
+    container: bytes
+    machine: Machine
+    kind: Kind
+
+
+class Reading(NamedTuple):
+    """cycles: of the machine's clock, above 0, where status is ok; else `error` says why not, in a line.
+
+    crash: it did not come to its end.  timeout: not in time.  invalid: it ended, and what it said cannot be.
+    """
+
+    cycles: int | None = None
+    status: Status = "ok"
+    error: str | None = None
+
+    @classmethod
+    def of_seconds(cls, seconds: float, machine: Machine) -> Reading:
+        """A time on the machine's clock."""
+        return cls(max(1, round(seconds * machine.clock_hz)))
+
+
+Measure = Callable[[Encoded, str], Reading]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A runner, asked again and again."""
+
+    measure: Measure
+    repeats: int = 1
+
+    def cycles(self, program: Encoded, levels: Sequence[str]) -> list[int] | Reading:
+        """The median of the repeats at every level, or the first reading that failed.
+
+        Levels take turns, so that a drift of the board is in all of them.
+        """
+        found: dict[str, list[int]] = {level: [] for level in levels}
+        for _ in range(self.repeats):
+            for level in levels:
+                reading = self.once(program, level)
+                if reading.cycles is None:
+                    return reading
+                found[level].append(reading.cycles)
+        return [round(median(found[level])) for level in levels]
+
+    def once(self, program: Encoded, level: str) -> Reading:
+        """One reading; what is not one becomes one that failed."""
+        try:
+            reading = self.measure(program, level)
+        except Exception as error:  # noqa: BLE001  somebody else's code; one bad candidate must not end the run
+            return Reading(None, "crash", _line(f"{type(error).__name__}: {error}"))
+        if not isinstance(reading, Reading):
+            return Reading(None, "invalid", _line(f"the runner answered {reading!r}, expected a Reading"))
+        if reading.status != "ok":
+            return Reading(None, reading.status, _line(reading.error or "no reason given"))
+        if isinstance(reading.cycles, bool) or not isinstance(reading.cycles, int) or reading.cycles <= 0:
+            return Reading(None, "invalid", _line(f"{reading.cycles!r} cycles, expected a whole number above 0"))
+        return reading
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:500]
