@@ -8,6 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 import simulator
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
@@ -55,17 +58,19 @@ def searched(
     candidates: int,
     make_evaluator: Callable[[], Evaluator] | None = None,
     rules: type[Rules] = Rules,
+    log_to: Path | None = None,
 ) -> Searched:
     """A search of `candidates` measured programs in this process, as `tilefarm tune` does it; overrides: `a.b=c` texts.
 
-    make_evaluator: one of this unit, at the levels that it knows; rules: what may be proposed.
+    make_evaluator: one of this unit, at the levels that it knows; rules: what may be proposed.  log_to: a folder for `log/` and
+    `tasks/`, new or empty.
     """
     evaluator = (make_evaluator or EvaluatorSpec(unit, tuple(unit.machine.contention)))()
     levels, config = evaluator.levels, load_config(None, overrides)
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / ".tmp").mkdir()
-        (folder / "models").mkdir()
+        folder = log_to or Path(name)
+        for each in (".tmp", "models"):
+            (folder / each).mkdir(parents=True, exist_ok=True)
         origin = Origin("study", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
         facts = Facts(origin, unit, levels)
         champions, trainer = Champions(len(levels)), Trainer(folder / "models", levels, config.model)
@@ -77,6 +82,14 @@ def searched(
             conductor.begin(())
             conductor.run()
             return Searched(champions, jobs.known(), ledger.seq)
+
+
+def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], Any], samples: int = 2000) -> tuple[float, float]:
+    """95% of the statistic over samples drawn from `values` with replacement (bootstrap)."""
+    rng = np.random.default_rng(0)
+    found = [float(statistic(values[rng.integers(len(values), size=len(values))])) for _ in range(samples)]
+    low, high = np.quantile(found, (0.025, 0.975), method="nearest")
+    return float(low), float(high)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

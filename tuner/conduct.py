@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 from tuner.ledger import Ledger
+from tuner.plateau import Plateau
+from tuner.search.epoch import EVOLVING
 from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.schedule import BEGAN, Schedule
@@ -14,6 +16,7 @@ from tuner.training import Trainer
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
 POLL_S = 1.0
 
+Stopped = Literal["budget", "plateau", "exhausted"]
 Key = tuple[int, int]
 TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 
@@ -99,6 +102,7 @@ class Conductor:
     """began: findings that the run begins with.  on_commit: after every result that is committed whole, with its findings.
 
     show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
+    plateau: ends the search when nothing is gained any more.
     """
 
     def __init__(
@@ -110,9 +114,11 @@ class Conductor:
         on_commit: Callable[[bytes], None] = lambda _: None,
         show: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
+        plateau: Plateau | None = None,
     ) -> None:
         self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
         self.on_commit, self.show, self.say = on_commit, show, say
+        self.plateau = plateau or Plateau(None, 0.0)
         self.models_used = 0
         self._running = 0
         self._training = False
@@ -130,15 +136,24 @@ class Conductor:
 
     def run(self) -> None:
         """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
-        while not self.ledger.spent and self._idle < IDLE_EPOCHS:
+        while self.stopped is None:
             self._hand_out()
             for key, result in self.jobs.finished(POLL_S):
                 self._receive(key, result)
-            while not self.ledger.spent and (next_one := self.schedule.to_commit()) is not None:
+            while self.stopped is None and (next_one := self.schedule.to_commit()) is not None:
                 self._commit(next_one)
             self.show()
         if self.ledger.budget.deadline is not None:
             self._gather()
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why the search has ended; None while it goes on."""
+        if self.ledger.spent:
+            return "budget"
+        if self.plateau.reached:
+            return "plateau"
+        return "exhausted" if self._idle >= IDLE_EPOCHS else None
 
     def _hand_out(self) -> None:
         while self.jobs.free:
@@ -183,6 +198,9 @@ class Conductor:
 
     def _epoch_done(self, findings: Sequence[bytes]) -> None:
         self.jobs.tell_epoch(findings)
+        best = [member for member in self.ledger.champions.best if member is not None]
+        if self.schedule.complete > EVOLVING and len(best) == len(self.ledger.levels):
+            self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
         self._idle = self._idle + 1 if self.ledger.seq == self._seq else 0
         self._seq = self.ledger.seq
         if self.trainer is not None and self.trainer.due():

@@ -103,10 +103,12 @@ class Use(_Section):
 
 
 class Budget(_Section):
-    """Exactly one of the two."""
+    """Exactly one of candidates and seconds."""
 
     candidates: PositiveInt | None
     seconds: Positive | None
+    plateau: PositiveInt | None
+    plateau_gain: Rate
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -19,6 +19,7 @@ class TuneRequest:
     candidates: measured programs; seconds: wall time; at most one of the two.  machine: a preset's name or a YAML file.
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
+    warm_start: folders of earlier runs whose measurements count here.
     mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.runners.find`); resource: of
     Ray, that each worker takes one of.
     """
@@ -46,6 +47,7 @@ class TuneRequest:
     mirror: str | None = None
     runner: str | None = None
     resource: str | None = None
+    warm_start: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,3 +95,4 @@ class SweepRequest(FarmRequest):
     style: Style = "function"
     tag: str = ""
     mirror: str | None = None
+    warm_start: tuple[Path, ...] = ()

@@ -43,6 +43,7 @@ class RunIdentity(Identity):
     seed: int
     levels: tuple[str, ...]
     tag: str = ""
+    warm_start: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:

@@ -100,7 +100,11 @@ class LevelSummary(_Part):
 
 
 class Summary(_Part):
-    """The whole file."""
+    """The whole file.
+
+    stopped: why each search ended: its budget was spent, nothing was gained any more (`budget.plateau`), or nothing new was left to try.
+    warm_start: what each earlier run brought, a line per search and run.
+    """
 
     schema_version: Literal[1] = 1
     status: Literal["done"]
@@ -115,6 +119,8 @@ class Summary(_Part):
     versions: dict[str, str]
     config_digest: str
     budget: BudgetUse
+    stopped: tuple[Literal["budget", "plateau", "exhausted"], ...]
+    warm_start: tuple[str, ...] = ()
     wall_s: float
     candidates: int
     candidates_per_s: float

@@ -34,6 +34,7 @@ from tuner.place import url_below
 from tuner.request import SweepRequest, TuneRequest
 from tuner.runfolder import Identity, RunFolder, plain
 from tuner.runs import SUMMARY, open_run
+from tuner.warm_start import sources
 
 INDEX = "index.parquet"
 
@@ -80,6 +81,7 @@ class SweepIdentity(Identity):
     config_digest: str
     budget: str
     tag: str = ""
+    warm_start: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:
@@ -118,6 +120,7 @@ class CellWorker:
             model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
             resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
             random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
+            warm_start=tuple(path.resolve() for path in asked.warm_start),
         )  # fmt: skip
         try:
             tune(run)
@@ -164,7 +167,10 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         config.digest,
         f"{config.budget.candidates} candidates" if config.budget.candidates is not None else f"{config.budget.seconds} s",
         request.tag,
+        sources(request.warm_start, out, request.resume),
     )
+    if identity.warm_start and not request.warm_start:
+        raise BadInputError("--warm-start: name the runs again that the sweep began with: cells that have not begun need them")
     with ExitStack() as stack:
         stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp",)))
         errors: dict[str, str] = {}

@@ -35,6 +35,7 @@ from tuner.ledger import Budget, Ledger
 from tuner.log import Origin, RunLog
 from tuner.mirror import Mirror
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
+from tuner.plateau import Plateau
 from tuner.progress import Progress, Snapshot
 from tuner.recorder import FEATURE_SETS, Facts
 from tuner.reference import reference
@@ -48,6 +49,7 @@ from tuner.search.schedule import Schedule
 from tuner.source import Source, write_source
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
 from tuner.training import Trainer
+from tuner.warm_start import WarmStart, lines, sources, taken
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 
@@ -100,6 +102,7 @@ def tune(request: TuneRequest) -> Summary:
         request.seed,
         levels,
         request.tag,
+        sources(request.warm_start, request.out, request.resume),
     )
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(request.out, identity, request.resume))
@@ -154,7 +157,8 @@ def _searched(
         facts = Facts(origin, light, levels)
         evaluator = EvaluatorSpec(unit, levels, runner_spec(config))
         jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request))
-        run = _Run(facts, config, request, folder.place(piece), log, jobs, budget)
+        assert isinstance(folder.identity, RunIdentity)
+        run = _Run(facts, config, request, folder.place(piece), log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             _say(f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each")
@@ -180,26 +184,29 @@ def _jobs(spec: WorkshopSpec, request: TuneRequest) -> Iterator[Jobs]:
 class _Run:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
-    began: findings that it begins with, from elsewhere (`tuner.search.knowledge.Findings`).
+    said: of the earlier runs that it begins with (`tuner.warm_start.sources`).
     """
 
     def __init__(
         self, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs, budget: Budget,
-        began: Sequence[bytes] = (),
+        said: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self.levels, self.config, self.place, self.quiet = facts.levels, config, place, request.quiet
+        self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
         self.trainer = Trainer(place.models, facts.levels, config.model)
         trainer = self.trainer if config.use.cost_model else None
-        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say)
+        plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau)
         self.checkpoint = Checkpoint(place.checkpoint, log)
-        self._unsaved: list[bytes] = list(began)
-        self._began = len(began)
+        self.warm_start: list[str] = []  # lines for a person
+        self._warm_tasks: list[str] = []
+        self._unsaved: list[bytes] = []
+        self._began = 0
         self._shown: Progress | None = None
         self._saved_s = time.monotonic()
-        self._resume()
+        self._resume(request.warm_start, said)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -225,11 +232,11 @@ class _Run:
         note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
         return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
 
-    def _resume(self) -> None:
+    def _resume(self, paths: Sequence[Path], said: Sequence[str]) -> None:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
         if found is None:
-            self.conductor.begin(self._unsaved)
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
             return
         state, findings = found
         self._began, self._unsaved = int(state["began"]), []
@@ -237,9 +244,24 @@ class _Run:
         self.trainer.restore(state["trainer"])
         self.ledger.seq = int(state["seq"])
         self.ledger.failures.update(state["failures"])
-        self.ledger.tasks = self.ledger.log.tasks(self.ledger.seq)
+        self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
+        self.ledger.tasks = self.ledger.log.tasks(self.ledger.seq) | set(self._warm_tasks)
+        self.conductor.plateau.restore(state["plateau"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
         self.conductor.begin(findings[: self._began], epochs)
+
+    def _begin(self, warm: WarmStart | None) -> None:
+        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models."""
+        if warm is not None:
+            self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
+            self._unsaved.append(warm.findings())
+            self._began = 1
+            self.ledger.tasks.update(warm.tasks)
+            self.trainer.measured = len(warm.tasks)
+            if not self.quiet:
+                for line in self.warm_start:
+                    _say(line)
+        self.conductor.begin(self._unsaved)
 
     def search_until_spent(self) -> None:
         self.conductor.run()
@@ -259,6 +281,9 @@ class _Run:
             "trainer": self.trainer.state(),
             "seq": self.ledger.seq,
             "failures": dict(self.ledger.failures),
+            "plateau": self.conductor.plateau.state(),
+            "warm_start": self.warm_start,
+            "warm_tasks": self._warm_tasks,
         }
         self.checkpoint.save(state, self._unsaved)
         self._unsaved = []
@@ -329,6 +354,8 @@ def _finish(
         versions={name: _version(name) for name in _PACKAGES} | {"simulator": simulator.VERSION},
         config_digest=config.digest,
         budget=_budget(config, searched, wall_s),
+        stopped=tuple(run.conductor.stopped or "budget" for run in runs),
+        warm_start=tuple(line for run in runs for line in run.warm_start),
         wall_s=round(wall_s, 3),
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),

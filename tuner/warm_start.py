@@ -4,49 +4,38 @@ A task of an earlier log counts where its digest would be the same here: equal c
 machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments and
 train the first cost model; of programs of the same unit the best of each level are measured again, before anything else is proposed.
 
-What was taken is kept in `RUN/warm_start.parquet`, so that a run can be resumed whatever became of the earlier ones since.
-
-| column           | dtype   | meaning                                                                    |
-|------------------|---------|----------------------------------------------------------------------------|
-| `task`, `kind`   | string  | digest of the task; operator, segment or program                           |
-| `genome`         | string  | its genes as JSON, at the first place where this network has the structure |
-| `moved_bytes`    | int64   | to and from DDR                                                            |
-| `cycles_<level>` | int64   | what was measured                                                          |
-| `f_<feature>`    | float32 | features, as in `tasks/`; NaN where the log has none of this program's set |
+Which runs those were, and what their logs held, is part of the new run's identity (`run.json`); what was taken of them lies in its
+checkpoint, so it can be resumed whatever becomes of them.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import simulator
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, gene_json, gene_values
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures
 from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.plan import Plan, SegmentPlan
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
-from tuner.candidate import FEATURE_PREFIX, canonical_json, digest, text_digest
+from tuner.candidate import FEATURE_PREFIX, text_digest
 from tuner.log import read_log, read_tasks
+from tuner.runfolder import IDENTITY, read_json
 from tuner.runs import Run, open_run
+from tuner.search.knowledge import Findings
 
-FILE = "warm_start.parquet"
-RUNNER = "simulator"
 _SEGMENTS = ("operator", "segment")
 _REASONS = {
     "machine": "of another machine",
@@ -61,12 +50,11 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Source:
-    """An earlier run.  usable: how many of its tasks count here; digest: of these; left_out: how many do not, by reason."""
+    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason."""
 
     run: str
     tasks: int
     usable: int
-    digest: str
     left_out: Mapping[str, int]
 
     def __str__(self) -> str:
@@ -90,75 +78,56 @@ class WarmStart:
     features: NDArray[np.float32]
     programs: tuple[Genome, ...]
 
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """What a run's results follow from, for `run.json`: a line per source."""
-        return tuple(f"{source.run} {source.usable} tasks {source.digest}" for source in self.sources)
-
-    def save(self, folder: Path) -> None:
-        """Write `folder`/warm_start.parquet."""
-        count, blank = len(self.programs), np.zeros(len(self.programs), np.int64)
-        columns: dict[str, Any] = {
-            "task": [*self.tasks, *[""] * count],
-            "kind": [*("operator" if gene.stop - gene.start == 1 else "segment" for gene in self.genes), *["program"] * count],
-            "genome": [canonical_json([gene_json(gene) for gene in genome]) for genome in (*((g,) for g in self.genes), *self.programs)],
-            "moved_bytes": np.concatenate([self.moved_bytes, blank]),
-        }
-        columns |= {f"cycles_{level}": np.concatenate([self.cycles[:, i], blank]) for i, level in enumerate(self.levels)}
-        features = np.concatenate([self.features, np.full((count, len(FEATURES)), np.nan, np.float32)])
-        columns |= {FEATURE_PREFIX + name: features[:, i] for i, name in enumerate(FEATURES)}
-        sources = canonical_json([asdict(source) | {"left_out": dict(source.left_out)} for source in self.sources])
-        table = pa.table(columns).replace_schema_metadata({"feature_set": FEATURE_SET, "sources": sources})
-        sink = io.BytesIO()
-        pq.write_table(table, sink, compression="zstd")
-        atomic_write(folder / FILE, [sink.getvalue()])
-
-    @classmethod
-    def load(cls, folder: Path, levels: tuple[str, ...]) -> Self:
-        """What `save` wrote.  Raises `BadInputError`."""
-        path = folder / FILE
-        try:
-            table = pq.read_table(path)
-            metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-            sources = tuple(Source(**raw) for raw in json.loads(metadata["sources"]))
-            frame = table.to_pandas()
-            genomes = [tuple(Gene._make(gene_values(gene)) for gene in json.loads(text)) for text in frame["genome"]]
-            known = (frame["kind"] != "program").to_numpy()
-            if metadata["feature_set"] != FEATURE_SET:
-                raise BadInputError(f"{path}: features {metadata['feature_set']!r}; this program has {FEATURE_SET!r}")
-            return cls(
-                sources,
-                levels,
-                tuple(frame["task"][known]),
-                tuple(genome[0] for genome, segment in zip(genomes, known, strict=True) if segment),
-                frame["moved_bytes"][known].to_numpy(np.int64),
-                frame.loc[known, [f"cycles_{level}" for level in levels]].to_numpy(np.int64),
-                frame.loc[known, [FEATURE_PREFIX + name for name in FEATURES]].to_numpy(np.float32),
-                tuple(genome for genome, segment in zip(genomes, known, strict=True) if not segment),
-            )
-        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-            raise BadInputError(f"{path}: not what a warm start left: {error}") from None
+    def findings(self) -> bytes:
+        """As a search begins with them."""
+        good = [None if np.isnan(row).any() else row for row in self.features]
+        found = Findings(list(self.genes), list(self.cycles), self.moved_bytes.tolist(), good, proposed=list(self.programs))
+        return found.pack(0, len(self.levels))
 
 
-def warm_start(paths: Sequence[Path], out: Path, resume: bool, unit: Unit, levels: tuple[str, ...], elites: int) -> WarmStart | None:
-    """For a run in `out`; None where it has none.  elites: programs of each level that are taken of one earlier run.
+def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
+    """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
 
-    A run that is resumed takes what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
+    A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
     folder is no run.
     """
-    if not (resume and (out / FILE).is_file()):
-        return read_warm_start(paths, unit, levels, elites) if paths else None
-    saved = WarmStart.load(out, levels)
-    began, asked = [source.run for source in saved.sources], [open_run(path).identity["run"] for path in paths]
+    runs = [open_run(path) for path in paths]
+    if not (resume and (out / IDENTITY).is_file()):
+        return tuple(f"{run.identity['run']} {_log_digest(run)}" for run in runs)
+    there = tuple(map(str, read_json(out / IDENTITY).get("warm_start", ())))
+    began, asked = [line.split(" ")[0] for line in there], [str(run.identity["run"]) for run in runs]
     if asked and asked != began:
         other = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
-        raise BadInputError(f"--warm-start: {out} began with {', '.join(began)}, not {', '.join(asked)}; {other} differs")
-    return saved
+        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {other} differs")
+    return there
 
 
-def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], elites: int) -> WarmStart:
+def _log_digest(run: Run) -> str:
+    rows = read_log(run.path)[["task", "level", "status", "simulator", "cycles"]].astype(str).sort_values(["task", "level"])
+    return text_digest(rows.to_csv(index=False))
+
+
+def taken(
+    paths: Sequence[Path], said: Sequence[str], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+) -> WarmStart | None:
+    """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
+
+    Raises `BadInputError` where the runs are not what they were when the new one was begun.
+    """
+    if not said:
+        return None
+    if not paths:
+        raise BadInputError("--warm-start: the run was stopped before its first checkpoint; name the runs again that it began with")
+    for line, path in zip(said, paths, strict=True):
+        run = open_run(path)
+        if line != f"{run.identity['run']} {_log_digest(run)}":
+            raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
+    return read_warm_start(paths, unit, levels, elites, runner)
+
+
+def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator") -> WarmStart:
     """The usable tasks of earlier runs, in their order; of equal tasks the first.  Raises `BadInputError`."""
-    readers = [_Reader(open_run(path), unit, levels, elites) for path in paths]
+    readers = [_Reader(open_run(path), unit, levels, elites, runner) for path in paths]
     segments: dict[str, _Segment] = {}
     for reader in readers:
         for task, segment in reader.segments.items():
@@ -188,8 +157,8 @@ class _Segment:
 class _Reader:
     """One earlier run."""
 
-    def __init__(self, run: Run, unit: Unit, levels: tuple[str, ...], elites: int) -> None:
-        self.unit, self.levels, self.elites = unit, levels, elites
+    def __init__(self, run: Run, unit: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
+        self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
         log, tasks = read_log(run.path), read_tasks(run.path)
@@ -200,14 +169,10 @@ class _Reader:
             left_out["machine"] = count
         else:
             self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
-        used = [[task, segment.cycles.tolist()] for task, segment in self.segments.items()]
-        usable = count - left_out.total()
-        self.source = Source(
-            run.identity["run"], count, usable, digest([used, [[gene_json(g) for g in p] for p in self.programs]]), left_out
-        )
+        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out)
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
-        reason = _reasons(log, self.levels)
+        reason = _reasons(log, self.levels, self.runner)
         left_out.update(reason.values())
         log = log[~log["task"].isin(list(reason))]
         cycles = log.drop_duplicates(["task", "level"], keep="last").pivot(index="task", columns="level", values="cycles")
@@ -265,7 +230,7 @@ class _Reader:
         return {structures.structure(i, j): (i, j) for i, j in reversed(spans)}
 
 
-def _reasons(log: pd.DataFrame, levels: tuple[str, ...]) -> dict[str, str]:
+def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:
     """Tasks that are left out for what their rows say -> why."""
     out: dict[str, str] = {}
 
@@ -274,7 +239,7 @@ def _reasons(log: pd.DataFrame, levels: tuple[str, ...]) -> dict[str, str]:
             out.setdefault(task, why)
 
     mark(log.loc[log["simulator"] != simulator.VERSION, "task"], "simulator")
-    mark(log.loc[log["runner"] != RUNNER, "task"], "runner")
+    mark(log.loc[log["runner"] != runner, "task"], "runner")
     measured = log[log["status"] == "ok"]
     mark(measured.loc[~_sound(measured), "task"], "poisoned")
     have = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()

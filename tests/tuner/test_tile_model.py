@@ -44,9 +44,9 @@ class Taste(CostModel):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run on one network, long enough for models."""
+    """A short run on one network, with enough segments for models of every level to earn their place."""
     folder = tmp_path_factory.mktemp("tile")
-    quick(save_small("residual_block", folder), folder / "RUN", 24)
+    quick(save_small("residual_block", folder), folder / "RUN", 24, "segments.measured=64", "segments.candidates=192", "model.rounds=60")
     return folder / "RUN"
 
 

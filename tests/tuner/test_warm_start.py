@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,15 +16,15 @@ from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
-from tests.tuning import quick
+from tests.tuning import assert_equal_runs, quick
 from tuner.build import open_source
 from tuner.candidate import text_digest
 from tuner.evaluate import Ask, Evaluator
 from tuner.log import read_log
-from tuner.runfolder import read_json, write_json
+from tuner.runfolder import read_json
 from tuner.search.question import cycles_of
 from tuner.source import Source as ModelSource
-from tuner.warm_start import FILE, WarmStart, read_warm_start, warm_start
+from tuner.warm_start import read_warm_start, sources, taken
 
 LEVELS = ("none", "slight", "severe")
 ELITES = 4
@@ -132,7 +131,6 @@ def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: P
     assert found.sources[0].usable == clean.sources[0].usable - 9
     assert "; 3 of another simulator; 2 of another runner; " in str(found.sources[0])
     assert "; 4 poisoned" in str(found.sources[0])
-    assert found.identity != clean.identity
 
 
 def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
@@ -160,32 +158,50 @@ def test_several_runs(short: Path, earlier: Path, tmp_path: Path) -> None:
     both = read_warm_start([earlier, tmp_path / "second"], unit, LEVELS, ELITES)
     assert both.tasks == tuple(dict.fromkeys([*one.tasks, *two.tasks]))
     assert len(both.tasks) < len(one.tasks) + len(two.tasks)
-    assert both.identity == one.identity + two.identity
+    assert both.sources == one.sources + two.sources
 
 
-def test_kept_with_the_run(short: Path, earlier: Path, tmp_path: Path) -> None:
-    """A resumed run takes what it began with, also where the earlier run is gone; other runs are refused by name."""
+def test_a_run_begins_with_them(short: Path, earlier: Path, tmp_path: Path) -> None:
+    """Known segments are not in the new log, the earlier champions are its first programs, and a resume comes to the same."""
+    warm = (earlier,)
+    summary = quick(short, tmp_path / "whole", 24, seed=7, warm_start=warm)
+    log, before = read_log(tmp_path / "whole"), read_log(earlier)
+    known = set(before.loc[(before["status"] == "ok") & (before["kind"] != "program"), "task"])
+    assert known
+    assert not known & set(log["task"])
+    best = {level: before.loc[(before["kind"] == "program") & (before["level"] == level), "cycles"].min() for level in LEVELS}
+    assert all(summary.levels[level].cycles <= best[level] for level in LEVELS)
+    first = log[(log["kind"] == "program") & (log["generation"] <= 1)]
+    assert all(first.loc[first["level"] == level, "cycles"].min() == best[level] for level in LEVELS)
+    assert "tasks usable" in summary.warm_start[0]
+    assert read_json(tmp_path / "whole" / "run.json")["warm_start"] == [*sources(warm, tmp_path / "x", False)]
+    # interrupted, and gone on with: from the checkpoint, whatever became of the earlier run
+    gone = tmp_path / "gone"
+    shutil.copytree(earlier, gone)
+    quick(short, tmp_path / "parts", 12, seed=7, warm_start=(gone,))
+    with pytest.raises(BadInputError, match="began with"):
+        quick(short, tmp_path / "parts", 24, seed=7, warm_start=(tmp_path / "whole",), resume=True)
+    shutil.rmtree(gone)
+    quick(short, tmp_path / "parts", 24, seed=7, resume=True)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_models_are_trained_from_them_first(short: Path, earlier: Path, tmp_path: Path) -> None:
+    quick(short, tmp_path / "run", 8, "model.min_rows=40", "model.retrain_every=1000", seed=7, warm_start=(earlier,))
+    log = read_log(tmp_path / "run")
+    assert log.loc[(log["generation"] == 2) & (log["kind"] != "program"), "model_version"].notna().all()
+
+
+def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: Path) -> None:
     unit = unit_of(short)
-    found = warm_start([earlier], tmp_path, False, unit, LEVELS, ELITES)
-    assert found is not None
-    found.save(tmp_path)
-    moved = tmp_path / "grown"
-    shutil.copytree(earlier, moved)
-    for given in ([earlier], [moved], []):
-        again = warm_start(given, tmp_path, True, unit, LEVELS, ELITES)
-        assert again is not None
-        assert (again.sources, again.tasks, again.genes, again.programs) == (found.sources, found.tasks, found.genes, found.programs)
-        assert again.identity == found.identity
-        for name in ("moved_bytes", "cycles", "features"):
-            pd.testing.assert_frame_equal(pd.DataFrame(getattr(again, name)), pd.DataFrame(getattr(found, name)))
-    identity = read_json(moved / "run.json")
-    write_json(moved / "run.json", identity | {"run": "another-run"})
-    with pytest.raises(BadInputError, match="another-run differs"):
-        warm_start([moved], tmp_path, True, unit, LEVELS, ELITES)
-    assert warm_start([], tmp_path / "nowhere", True, unit, LEVELS, ELITES) is None
-    (tmp_path / FILE).write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(BadInputError, match="not what a warm start left"):
-        WarmStart.load(tmp_path, LEVELS)
+    said = sources([earlier], tmp_path, False)
+    assert taken([earlier], said, unit, LEVELS, ELITES) is not None
+    assert taken([], (), unit, LEVELS, ELITES) is None
+    grown = altered(earlier, tmp_path / "grown", cycles={next(iter(read_log(earlier)["task"])): 5.0})
+    with pytest.raises(BadInputError, match="has changed since"):
+        taken([grown], said, unit, LEVELS, ELITES)
+    with pytest.raises(BadInputError, match="before its first checkpoint"):
+        taken([], said, unit, LEVELS, ELITES)
 
 
 def test_no_run_is_refused(short: Path, tmp_path: Path) -> None:

@@ -96,6 +96,9 @@ Resource = Annotated[
 MirrorUrl = Annotated[
     str | None, typer.Option("--mirror", metavar="URL", help="Copy --out there while it grows: s3://bucket/folder, file:///folder, ...")
 ]
+WarmStart = Annotated[
+    list[Path] | None, typer.Option("--warm-start", metavar="RUN", help="An earlier run whose measurements count here; repeatable.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 

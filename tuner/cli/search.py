@@ -29,6 +29,7 @@ from tuner.cli.options import (
     Style,
     StyleName,
     Wait,
+    WarmStart,
     Workers,
     machine_names,
     named,
@@ -63,6 +64,7 @@ def _tune(
     shape: Shape = None,
     random_weights: RandomWeights = None,
     mirror: MirrorUrl = None,
+    warm_start: WarmStart = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +79,7 @@ def _tune(
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
         shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror,
-        runner=runner, resource=resource,
+        runner=runner, resource=resource, warm_start=tuple(warm_start or ()),
     )  # fmt: skip
     tune(request, as_json)
 
@@ -145,6 +147,7 @@ def _sweep(
     dtype: DType = DTypeName.float16,
     random_weights: RandomWeights = None,
     mirror: MirrorUrl = None,
+    warm_start: WarmStart = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
@@ -157,6 +160,6 @@ def _sweep(
         models=tuple(named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
         candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        quiet=quiet, mirror=mirror,
+        quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
     )  # fmt: skip
     return sweep(request, as_json)

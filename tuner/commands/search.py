@@ -33,7 +33,9 @@ def tune(request: TuneRequest, as_json: bool) -> None:
         print_json(summary)
         return
     print_levels(summary["levels"])
-    print(f"{request.out}: {summary['status']}; {request.out / 'best.onnx'}")
+    early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
+    why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
+    print(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
     print(f"next: tilefarm report {request.out}; tilefarm run {request.out / 'best.onnx'} --input random --check")
 
 

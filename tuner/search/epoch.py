@@ -3,7 +3,7 @@
 | epoch | islands | does                                                                                            |
 |-------|---------|-------------------------------------------------------------------------------------------------|
 | 0     | one     | measures the model layer by layer: a run that is stopped at once has a result                   |
-| 1     | all     | measures its share of the first segments: every operator alone, short runs                      |
+| 1     | all     | measures its share of what the run began with, and of the first segments: every operator alone, short runs |
 | 2 ..  | all     | evolves: measures segments that may help, proposes programs, picks by prediction, measures them |
 """
 
@@ -27,6 +27,7 @@ def run_epoch(lab: Lab, island: Island) -> None:
     if lab.epoch == FIRST:
         _layer_by_layer(lab, island)
     elif lab.epoch == BEGINNING:
+        _first_programs(lab, island)
         _first_segments(lab)
     else:
         _evolve(lab, island, lab.epoch - EVOLVING)
@@ -47,6 +48,15 @@ def _layer_by_layer(lab: Lab, island: Island) -> None:
     if answer is not None and answer.status == "infeasible":
         raise InfeasibleError(f"{machine}: layer by layer: {answer.error}")
     island.admit(found, lab.config.search)
+
+
+def _first_programs(lab: Lab, island: Island) -> None:
+    """This island's share of what the run began with, as far as it fits here."""
+    given = [lab.rules.all_permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
+    fitting = [whole for whole in lab.repaired(given) if whole is not None and not lab.known.measured(whole)]
+    if fitting:
+        found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
+        island.admit(found, lab.config.search)
 
 
 def _first_segments(lab: Lab) -> None:

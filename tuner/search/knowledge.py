@@ -42,6 +42,7 @@ class Findings:
     segments: genes measured alone.  cycles: int64 [levels] of each, None where it does not fit.  moved: bytes to and from DDR.
     features: float32 [F] as the cost model takes them.  programs: names of the genomes that were measured (`genome_name`).
     border: float64 [levels], cycles that a border saved, or None where no program says.  elites: the island's best, where others ask.
+    proposed: genomes from elsewhere that are worth measuring.
     """
 
     segments: list[Gene] = field(default_factory=list)
@@ -51,6 +52,7 @@ class Findings:
     programs: list[int] = field(default_factory=list)
     border: NDArray[np.float64] | None = None
     elites: list[Individual] = field(default_factory=list)
+    proposed: list[Genome] = field(default_factory=list)
 
     def pack(self, island: int, levels: int) -> bytes:
         count = len(self.segments)
@@ -64,9 +66,9 @@ class Findings:
             "programs": np.array(self.programs, np.int64),
             "border": np.zeros((0, levels)) if self.border is None else self.border[None],
         }
-        return to_bytes(
-            arrays | prefixed("segments", pack_genes(self.segments)) | prefixed("elites", pack_individuals(self.elites, levels))
-        )
+        unmeasured = [Individual(genome, nothing, "") for genome in self.proposed]
+        arrays |= prefixed("elites", pack_individuals(self.elites, levels)) | prefixed("proposed", pack_individuals(unmeasured, levels))
+        return to_bytes(arrays | prefixed("segments", pack_genes(self.segments)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,7 @@ class Knowledge:
         self.border = np.zeros(self.levels)
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
+        self.proposed: list[Genome] = []
         self.learnable: list[Learnable] = []
         self.version = 0
 
@@ -117,6 +120,7 @@ class Knowledge:
         self.learnable.append(Learnable(arrays["features"][fresh], cycles[fresh], spans[fresh]))
         if elites := unpack_individuals(below("elites", arrays)):
             self.elites[arrays["island"].item()] = elites
+        self.proposed = [*self.proposed, *(m.genome for m in unpack_individuals(below("proposed", arrays)))]
 
     def add_programs(self, names: Sequence[int]) -> None:
         self.programs.update(names)
@@ -133,12 +137,13 @@ class Knowledge:
     def aside(self) -> Iterator[None]:
         """What is learnt inside is forgotten at the end."""
         border, programs, elites, rows = self.border, self.programs, dict(self.elites), len(self.learnable)
+        proposed = self.proposed
         self.programs = set(programs)
         try:
             with self.table.aside():
                 yield
         finally:
-            self.border, self.programs, self.elites = border, programs, elites
+            self.border, self.programs, self.elites, self.proposed = border, programs, elites, proposed
             del self.learnable[rows:]
 
     def key(self, gene: Gene) -> Key:

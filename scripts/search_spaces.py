@@ -1,0 +1,141 @@
+"""What the study of searches looks through: all legal tilings of one convolution, and all plans of a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+
+from compiler.derive.gene import BLOCK_COUNTS, Gene, Genome, block_counts, realise, single_operators
+from compiler.derive.moves import MOVES, crossover, random_genome, repaired
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan
+from compiler.ir.region import has_halo
+from compiler.tile.operator_space import OperatorSpace
+from compiler.tile.spec import Unit
+from simulator.npu.errors import InfeasibleError
+
+Rng = np.random.Generator
+COLUMNS = ("blocks", "prefetch", "resident", "chunk_n1", "chunk_k1", "tile_m", "tile_n1", "tile_k1", "n_outer")
+
+
+class TilingSpace:
+    """Ways to run one convolution; a point is a row of `OperatorSpace.points`.
+
+    Changing a coordinate keeps the others as far as that is legal: the nearest legal way, in octaves, is taken.
+    """
+
+    def __init__(self, unit: Unit, space: OperatorSpace) -> None:
+        self.unit, self.space = unit, space
+        self._logs = np.log2(space.points + 1.0).astype(np.float32)
+        columns = [np.unique(column, return_inverse=True) for column in space.points.T]
+        self.values = [values for values, _ in columns]
+        self._rows = [[np.flatnonzero(place == i) for i in range(len(values))] for values, place in columns]
+        self._halo = has_halo(unit.kernels[0].kernel)
+        genome = single_operators(unit)
+        if isinstance(genome, Infeasible):
+            raise InfeasibleError(f"{unit.machine.name}: {genome}")
+        plan = realise(unit, genome[0])
+        assert plan is not None
+        self.start = self._nearest(_row(plan))
+
+    def plan(self, point: int) -> SegmentPlan:
+        """Halos cached: of an operator alone that saves loads and L1, so ours looks at nothing else."""
+        plan = self.space.plan(point)
+        return plan.model_copy(update={"halo": ("cache",)}) if self._halo and plan.blocks > 1 else plan
+
+    def random(self, rng: Rng) -> int:
+        return int(rng.integers(len(self.space.points)))
+
+    def neighbour(self, point: int, rng: Rng) -> int:
+        row = self.space.points[point].copy()
+        free = [i for i, values in enumerate(self.values) if len(values) > 1]
+        column = free[int(rng.integers(len(free)))]
+        values = self.values[column]
+        at = int(np.searchsorted(values, row[column]))
+        near = [i for i in (at - 2, at - 1, at + 1, at + 2) if 0 <= i < len(values)] if rng.random() < 0.7 else range(len(values))
+        row[column] = values[near[int(rng.integers(len(near)))]]
+        return self._nearest(row, column)
+
+    def crossover(self, a: int, b: int, rng: Rng) -> int:
+        one, two = self.space.points[a], self.space.points[b]
+        return self._nearest(np.where(rng.random(len(one)) < 0.5, one, two))
+
+    def parameters(self, point: int) -> dict[str, Any]:
+        return {name: int(value) for name, value in zip(COLUMNS, self.space.points[point], strict=True)}
+
+    def suggested(self, trial: optuna.Trial) -> int:
+        row = [trial.suggest_categorical(name, values.tolist()) for name, values in zip(COLUMNS, self.values, strict=True)]
+        return self._nearest(np.array(row, np.int64))
+
+    def _nearest(self, row: NDArray[np.int64], kept: int | None = None) -> int:
+        """The legal way nearest to a row, of those with the same value in column `kept`; the first of equals."""
+        wanted = np.log2(row + 1.0).astype(np.float32)
+        if kept is None:
+            return int(np.argmin(np.abs(self._logs - wanted).sum(1)))
+        rows = self._rows[kept][int(np.searchsorted(self.values[kept], row[kept]))]
+        return int(rows[np.argmin(np.abs(self._logs[rows] - wanted).sum(1))])
+
+
+def _row(plan: SegmentPlan) -> NDArray[np.int64]:
+    tiling = plan.tilings[0]
+    assert isinstance(tiling, ConvTiling)
+    sizes = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+    return np.array([plan.blocks, plan.prefetch, tiling.weights == "resident", *sizes, tiling.order == "n"], np.int64)
+
+
+class PlanSpace:
+    """Genomes of a network: random ones, moves and crossover of the search itself, and its repair."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        genome = single_operators(unit)
+        if isinstance(genome, Infeasible):
+            raise InfeasibleError(f"{unit.machine.name}: {genome}")
+        self.start: Genome = genome
+        self._moves = [move for name, move in MOVES.items() if name != "change_cores" or unit.machine.cores > 1]
+        self._known: dict[Gene, bool] = {}
+
+    def random(self, rng: Rng) -> Genome:
+        while True:
+            genome = self._repaired(random_genome(self.unit, rng))
+            if genome is not None:
+                return genome
+
+    def neighbour(self, point: Genome, rng: Rng) -> Genome:
+        changed = self._moves[int(rng.integers(len(self._moves)))](self.unit, point, rng)
+        return point if changed is None else self._repaired(changed) or point
+
+    def crossover(self, a: Genome, b: Genome, rng: Rng) -> Genome:
+        return crossover(a, b, rng) or a
+
+    def parameters(self, point: Genome) -> dict[str, Any]:
+        genes = {gene.start: gene for gene in point}
+        out: dict[str, Any] = {}
+        for k in range(len(self.unit.kernels)):
+            if k:
+                out[f"cut{k}"] = k in genes
+            if k in genes:
+                out |= {f"blocks{k}": genes[k].blocks, f"cached{k}": bool(genes[k].cached)}
+        return out
+
+    def suggested(self, trial: optuna.Trial) -> Genome:
+        """Where segments begin; of each, blocks and whether halos are cached."""
+        count = len(self.unit.kernels)
+        starts = [0, *(k for k in range(1, count) if trial.suggest_categorical(f"cut{k}", [True, False]))]
+        genes = []
+        for start, stop in zip(starts, [*starts[1:], count], strict=True):
+            blocks = trial.suggest_categorical(f"blocks{start}", BLOCK_COUNTS)
+            cached = trial.suggest_categorical(f"cached{start}", [False, True])
+            fewer = max(b for b in block_counts(self.unit, start, stop) if b <= blocks)
+            genes.append(Gene(start, stop, fewer, cached=-1 if cached else 0))
+        return self._repaired(tuple(genes)) or self.start
+
+    def _repaired(self, genome: Genome) -> Genome | None:
+        return repaired(self.unit, genome, self._fits)
+
+    def _fits(self, gene: Gene) -> bool:
+        if gene not in self._known:
+            self._known[gene] = realise(self.unit, gene) is not None
+        return self._known[gene]

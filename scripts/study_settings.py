@@ -1,0 +1,144 @@
+"""What does each learned or clever part of the search bring?  The default settings against others, at equal numbers of measured programs.
+
+Without --config: every switch of the search turned off, one at a time (an ablation).  With --config FILE (the best.yaml of a study, say):
+that file against the default.  Per network and seed: champions' cycles with the other settings over those with the default, the geometric
+mean over the levels; over all pairs of network and seed its geometric mean with the 95% interval of a bootstrap over the pairs.  Above 1
+the default is better; an interval that holds 1 says nothing.
+
+    python scripts/study_settings.py --out settings --processes 2
+    python scripts/study_settings.py --out settings --config STUDY/best.yaml --networks inception_v1,resnet50
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+import yaml
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from scripts.studies import interval, network, searched, short, write_rows
+from simulator.npu.errors import BadInputError
+from tuner.commands.text import print_table
+from tuner.config import leaves, load_config
+
+DEFAULT = "default"
+OFF = {
+    "no covers": ("use.covers=false",),
+    "no cost model": ("use.cost_model=false",),
+    "no crossover": ("use.crossover=false",),
+    "no islands": ("use.islands=false",),
+    "no climbing": ("search.climb=0",),
+    "no sliding windows": ("use.window=false",),
+    "no halo cache": ("use.halo_cache=false",),
+    "no prefetch": ("use.prefetch=false",),
+    "whole tensors only": ("use.block_fusion=false",),
+}
+
+
+class Cell(NamedTuple):
+    """One search.  settings: `a.b=c` texts over the default."""
+
+    network: str
+    seed: int
+    name: str
+    settings: tuple[str, ...]
+
+
+def champions(cell: Cell, machine: str, candidates: int) -> dict[str, int]:
+    """Level -> cycles of the best program."""
+    unit = network(cell.network, machine)
+    best = searched(unit, cell.settings, cell.seed, candidates).champions.best
+    return {
+        level: int(found.cycles[i]) for i, (level, found) in enumerate(zip(unit.machine.contention, best, strict=True)) if found is not None
+    }
+
+
+def differences(file: str) -> tuple[str, ...]:
+    """What a configuration changes of the default, as `a.b=c` texts; not the budget, the farm or the study."""
+    default, other = (dict(leaves(config.model_dump(mode="json"))) for config in (load_config(), load_config(file)))
+    changed = {path: value for path, value in other.items() if value != default.get(path)}
+    found = tuple(
+        f"{path}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
+        for path, value in changed.items()
+        if path.partition(".")[0] not in ("budget", "farm", "study")
+    )
+    if not found:
+        raise BadInputError(f"--config {file}: changes nothing of the default that could change a result")
+    return found
+
+
+def ratios(rows: Sequence[dict[str, Any]], name: str) -> NDArray[np.float64]:
+    """Of one variant: a ratio per pair of network and seed, over the levels."""
+    logs: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row["settings"] == name:
+            logs.setdefault((row["network"], row["seed"]), []).append(float(np.log(row["over_default"])))
+    return np.exp([np.mean(values) for values in logs.values()])
+
+
+def mean(values: NDArray[np.float64]) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def verdict(low: float, high: float) -> str:
+    return "helps" if low > 1 else "harms" if high < 1 else "no difference shown"
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="folder for settings.csv and summary.csv")],
+    networks: Annotated[str, typer.Option(help="comma-separated")] = "squeezenet,inception_v1,shufflenet,made:mobilenet_v2",
+    machine: Annotated[str, typer.Option()] = "edge",
+    seeds: Annotated[int, typer.Option(help="seeds 0..")] = 3,
+    candidates: Annotated[int, typer.Option(help="measured programs of each search")] = 64,
+    config: Annotated[str | None, typer.Option(help="a configuration to compare instead of the switches")] = None,
+    only: Annotated[str | None, typer.Option(help=f"comma-separated, of: {', '.join(OFF)}")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="searches at once; changes no figure")] = 1,
+) -> None:
+    """The default settings against others, network by network and seed by seed."""
+    if config is not None:
+        variants = {Path(config).stem: differences(config)}
+    else:
+        variants = {name: OFF[name] for name in (only.split(",") if only else OFF)}
+    every = {DEFAULT: (), **variants}
+    cells = [Cell(name, seed, *item) for name in networks.split(",") for seed in range(seeds) for item in every.items()]
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        base: dict[str, int] = {}
+        for cell, found in zip(cells, pool.map(champions, cells, repeat(machine), repeat(candidates)), strict=True):
+            base = found if cell.name == DEFAULT else base
+            place = {"network": short(cell.network), "seed": cell.seed, "settings": cell.name}
+            rows += [{**place, "level": level, "cycles": cycles, "over_default": cycles / base[level]} for level, cycles in found.items()]
+            print(f"{place['network']} seed {cell.seed} {cell.name}: " + ", ".join(f"{k} {v:,}" for k, v in found.items()), file=sys.stderr)
+    summary = []
+    for name, settings in variants.items():
+        pairs = ratios(rows, name)
+        low, high = interval(pairs, mean)
+        summary.append(
+            {"settings": name, "values": " ".join(settings), "pairs": len(pairs), "over_default": mean(pairs), "low": low, "high": high,
+             "worst_for_default": float(pairs.min()), "best_for_default": float(pairs.max())}
+        )  # fmt: skip
+    print(f"{machine}, {candidates} measured programs: cycles over those of the default settings, geometric mean over levels and pairs")
+    columns = ("<settings", "pairs", "over default", "95% interval", "least", "most", "<what the default has")
+    print_table(
+        columns,
+        [
+            (row["settings"], row["pairs"], f"{row['over_default']:.4f}", f"{row['low']:.4f} .. {row['high']:.4f}",
+             f"{row['worst_for_default']:.4f}", f"{row['best_for_default']:.4f}", verdict(row["low"], row["high"]))
+            for row in summary
+        ],
+    )  # fmt: skip
+    write_rows(out / "settings.csv", rows)
+    write_rows(out / "summary.csv", summary)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,50 @@
+"""The comparison of settings on a small model: its table follows from its rows, and a configuration is taken apart right."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from scripts.study_settings import differences
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import load_machine
+from tests.models import small_model
+from tuner.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_switch_is_compared_pair_by_pair(tmp_path: Path) -> None:
+    model = tmp_path / "inception.onnx"
+    onnx.save(small_model("inception_block"), model)
+    command = [sys.executable, str(ROOT / "scripts/study_settings.py"), "--out", str(tmp_path / "out"), "--networks", str(model)]
+    command += ["--seeds", "2", "--candidates", "6", "--only", "whole tensors only"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out/settings.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * len(load_machine("edge").contention)
+    logs = [math.log(float(row["over_default"])) for row in rows if row["settings"] != "default"]
+    assert {row["over_default"] for row in rows if row["settings"] == "default"} == {"1.0"}
+    with (tmp_path / "out/summary.csv").open(newline="") as file:
+        (summary,) = csv.DictReader(file)
+    assert float(summary["over_default"]) == pytest.approx(math.exp(sum(logs) / len(logs)))
+    assert float(summary["low"]) <= float(summary["over_default"]) <= float(summary["high"])
+
+
+def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
+    changed = load_config().replaced({"search.epsilon": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
+    (tmp_path / "best.yaml").write_text(changed.to_yaml())
+    texts = differences(str(tmp_path / "best.yaml"))
+    assert load_config(None, texts).digest == changed.digest
+    assert not any(text.startswith("budget") for text in texts)
+    (tmp_path / "same.yaml").write_text("budget: {candidates: 9}\n")
+    with pytest.raises(BadInputError, match="changes nothing"):
+        differences(str(tmp_path / "same.yaml"))
