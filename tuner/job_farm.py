@@ -119,7 +119,7 @@ class JobFarm(RayBackend[Ask, Answer]):
                 self._done.append((key, self._carefully(job)))
                 break
             self._poll(max(0.0, min(POLL_S, end_s - time.monotonic())))
-            if time.monotonic() >= end_s:
+            if time.monotonic() >= end_s or not any(slot.awaited for slot in self._slots):
                 break
         done, self._done = self._done, []
         return done

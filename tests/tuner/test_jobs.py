@@ -80,6 +80,23 @@ def test_an_island_goes_on_where_it_was() -> None:
         unpack_island(b"something else")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        to_bytes({"a": np.arange(5)})[:-1],
+        to_bytes({"a": np.arange(5)}) + b"x",
+        (9).to_bytes(8, "little") + b'[["a", 1]',
+        (18).to_bytes(8, "little") + b'[["a", "|O", [1]]]' + b"\0" * 8,
+        (19).to_bytes(8, "little") + b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8,
+        (1 << 62).to_bytes(8, "little") + b"[]",
+    ],
+)
+def test_bytes_that_are_no_arrays_are_refused(data: bytes) -> None:
+    with pytest.raises(BadInputError, match="not arrays of a search"):
+        from_bytes(data)
+
+
 def test_a_genome_has_the_same_name_in_every_process() -> None:
     """Python salts the hashes of texts, not of numbers; a name that changed would be a program measured twice after a resume."""
     code = """
