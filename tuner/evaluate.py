@@ -89,7 +89,7 @@ class EvaluatorSpec:
     runner: RunnerSpec | None = None
 
     def __call__(self) -> Evaluator:
-        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (half a minute, once)."""
+        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (a minute, once)."""
         evaluator = Evaluator(self.unit, self.levels)
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):

@@ -52,18 +52,18 @@ def test_a_command_reads_the_container_and_answers(tmp_path: Path) -> None:
         ("while True: print('x' * 1000)", "invalid", "more than 65,536 bytes of output: xxx"),
         ("print(json.dumps({'cycles': 3})); sys.exit('no board: \\n is it on?')", "crash", "ended with 1: is it on?"),
         ("os.kill(os.getpid(), 11)", "crash", "killed by SIGSEGV"),
-        ("print('waiting', flush=True); time.sleep(60)", "timeout", "no end within 0.8 s: waiting"),
-        ("os.close(1); os.close(2); time.sleep(60)", "timeout", "no end within 0.8 s"),
+        ("print('waiting', flush=True); time.sleep(60)", "timeout", "no end within 3 s: waiting"),
+        ("os.close(1); os.close(2); time.sleep(60)", "timeout", "no end within 3 s"),
     ],
 )
 def test_what_a_command_does_wrong_is_one_line(tmp_path: Path, code: str, status: str, text: str) -> None:
     start = time.monotonic()
-    reading = ask(tmp_path, code, 0.8)
+    reading = ask(tmp_path, code, 3.0 if status == "timeout" else 30.0)
     assert (reading.cycles, reading.status) == (None, status)
     assert reading.error is not None
     assert text in reading.error
     assert "\n" not in reading.error
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def alive(pid: int) -> bool:
@@ -78,10 +78,10 @@ def alive(pid: int) -> bool:
 def test_a_command_takes_its_children_along(tmp_path: Path, end: str) -> None:
     child = tmp_path / "child"
     code = f"p = subprocess.Popen(['sleep', '60'])\nopen({str(child)!r}, 'w').write(str(p.pid))\n{end}"
-    reading = ask(tmp_path, code, 1.5)
+    reading = ask(tmp_path, code, 4.0)
     assert reading.status == ("ok" if "cycles" in end else "timeout")
     pid = int(child.read_text())
-    until = time.monotonic() + 5
+    until = time.monotonic() + 20
     while alive(pid) and time.monotonic() < until:
         time.sleep(0.01)
     assert not alive(pid)
