@@ -59,7 +59,7 @@ _PLANS = (
     "The pipeline of each distinct variant at its own level. Drag to zoom in, double-click to zoom out; colours tell neighbouring segments "
     "apart."
 )
-_FARM = "Share of the time in which a worker was measuring; the rest is choosing what to measure, hearing of others, training, and the start."
+_FARM = "Share of the time in which a worker was measuring; the rest is choosing what to measure, training, and the start."
 
 
 def _result(levels: dict[str, Any]) -> str:
