@@ -1,4 +1,4 @@
-"""Features to cycles: gradient boosting on log2 cycles, trained from the log, held out by workload, promoted only if better.
+"""Features to cycles: gradient boosting on log2 cycles, held out by workload, promoted only if better.
 
 | name     | dtype        | meaning                                                        |
 |----------|--------------|----------------------------------------------------------------|
@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.candidate import FEATURE_PREFIX
 from tuner.config import Model as ModelParams
 from tuner.runfolder import read_json, write_json
 
@@ -271,26 +270,3 @@ def retrain(rows: Rows, seed: int, params: ModelParams, current: CostModel | Non
 def merit(metrics: Metrics) -> tuple[float, float, float]:
     """What the gate compares: the order of pairs first, then rank correlation, then the regret of a short list."""
     return metrics.pair_accuracy, metrics.spearman, -metrics.regret.get("8", 0.0)
-
-
-def rows_from_log(
-    tasks: pd.DataFrame, log: pd.DataFrame, kind: str, level: str, simulator: str, feature_set: str, features: Sequence[str]
-) -> Rows:
-    """Rows of one kind, level, simulator version and feature set, one per task (the last published), in order of publication."""
-    wanted = (log["status"] == "ok") & (log["kind"] == kind) & (log["level"] == level) & (log["simulator"] == simulator)
-    measured = log.loc[wanted, ["task", "cycles", "workload"]].drop_duplicates("task", keep="last")
-    columns = [FEATURE_PREFIX + name for name in features]
-    described = tasks.loc[tasks["feature_set"] == feature_set, ["task", *columns]].drop_duplicates("task")
-    joined = measured.merge(described, on="task", how="inner", validate="one_to_one")
-    return usable(
-        joined[columns].to_numpy(np.float32),
-        joined["cycles"].to_numpy(np.float64, na_value=np.nan),
-        joined["workload"].astype(str).to_numpy(),
-    )
-
-
-def metrics_line(metrics: Metrics) -> str:
-    """One line for a person."""
-    regret = ", ".join(f"@{k} {value:.1%}" for k, value in metrics.regret.items()) or "unknown"
-    ranking = f"spearman {metrics.spearman:.3f}, pairs {metrics.pair_accuracy:.1%}"
-    return f"{ranking}, regret {regret}, rms {metrics.log2_error:.3f} octaves"

@@ -65,10 +65,6 @@ class StorageSpec:
     def image_blocks(self) -> int:
         return self.planes * self.plane_blocks
 
-    def image_at(self, image: int) -> int:
-        """Block of an image; a constant of one image serves all."""
-        return self.address + (image * self.image_blocks if self.n > 1 else 0)
-
 
 @dataclass(frozen=True, eq=False)
 class KernelSpec:

@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import RESULTS, FeatureSet, Measurement, TaskRecord
 from tuner.config import load_config
-from tuner.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, metrics_line, retrain, rows_from_log, train
-from tuner.log import LogRow, Origin, RunLog, read_log, read_tasks
+from tuner.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
 
@@ -65,7 +62,6 @@ def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
     rows = Rows(np.zeros((100, 1), np.float32), truth, np.array(["a"] * 100))
     perfect = evaluate(truth, rows, 0)
     assert (perfect.spearman, perfect.pair_accuracy, perfect.regret["1"], perfect.log2_error) == (pytest.approx(1), 1, 0, 0)
-    assert metrics_line(perfect) == "spearman 1.000, pairs 100.0%, regret @1 0.0%, @8 0.0%, @32 0.0%, rms 0.000 octaves"
     wrong = evaluate(truth[::-1], rows, 0)
     assert (wrong.spearman, wrong.pair_accuracy, wrong.regret["1"]) == (pytest.approx(-1), 0, 99)
     constant = evaluate(np.full(100, 8.0), rows, 0)
@@ -143,25 +139,3 @@ def test_save_load_and_damage(tmp_path: Path) -> None:
     path.with_suffix(".json").write_text(json.dumps({**facts, "metrics": {"x": 1}}))
     with pytest.raises(BadInputError, match="not the facts"):
         load_cost_model(path)
-
-
-def test_rows_from_the_log(tmp_path: Path) -> None:
-    sets = (FeatureSet("op1", ("m", "k")), FeatureSet("seg1", ("k",)))
-    operators = [TaskRecord.of("operator", {"n": n}, "op1", [n, 2 * n]) for n in range(4)]
-    segment = TaskRecord.of("segment", {"n": 9}, "seg1", [7])
-    with RunLog(tmp_path, Origin("r", "net", "tiny", "sim1"), sets) as log:
-        for seq, task in enumerate([*operators, segment]):
-            log.add_task(task)
-            for index, level in enumerate(("none", "severe")):
-                results = dict.fromkeys(RESULTS, 100 * (seq + 1) + index)
-                measurement = Measurement(level, index, 1.0, 1, "ok", **results)  # type: ignore[arg-type]
-                if seq == 2:
-                    measurement = Measurement(level, index, 1.0, 1, "infeasible", "too big")
-                log.add_row(LogRow(seq, task.task, task.kind, f"net{seq}", measurement))
-    tasks, log_frame = read_tasks(tmp_path), read_log(tmp_path)
-    rows = rows_from_log(tasks, log_frame, "operator", "severe", "sim1", "op1", ("m", "k"))
-    np.testing.assert_array_equal(rows.features, [[0, 0], [1, 2], [3, 6]])
-    np.testing.assert_array_equal(rows.cycles, [101, 201, 401])
-    assert rows.groups.tolist() == ["net0", "net1", "net3"]
-    assert len(rows_from_log(tasks, log_frame, "operator", "none", "sim2", "op1", ("m", "k")).cycles) == 0
-    assert len(rows_from_log(tasks, pd.concat([log_frame, log_frame]), "segment", "none", "sim1", "seg1", ("k",)).cycles) == 1
