@@ -61,7 +61,7 @@ def test_the_past_is_met_at_the_first_touch_and_the_last_accesses_are_left(seed:
     span = np.array([(a << 1 | w, b) for mine in accesses for a, b, w in mine], np.int32)
     made = inside(np.array(engines, np.uint8), span, start, CELLS)
     met = {(j, c, a & 1) for j, a, b in made.outer.tolist() for c in range(a >> 1, b)}
-    writer, readers = {c: -1 for c in range(CELLS)}, {c: [-1] * ENGINES for c in range(CELLS)}
+    writer, readers = dict.fromkeys(range(CELLS), -1), {c: [-1] * ENGINES for c in range(CELLS)}
     expected = set()
     for j, (engine, mine) in enumerate(zip(engines, accesses, strict=True)):
         for a, b, write in mine:
