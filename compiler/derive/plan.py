@@ -1,6 +1,6 @@
 """Plan: the genome, and the schedule file that a user exports, reads, edits and compiles again to the same bytes.
 
-A plan cuts the operators, in their topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
+A plan cuts the operators, in a topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
 operators stays in L1, block by block, with the halo recomputed or cached; what leaves it is written to DDR.
 """
 
@@ -44,12 +44,26 @@ class _Gene(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _is_zero(value: int) -> bool:
+    return not value
+
+
+def _is_resident(value: str) -> bool:
+    return value == "resident"
+
+
+# defaults are not written: plans that need neither are spelt, and have the digest, as if there were no such keys
+Constants = Literal["resident", "streamed"]
+_RESIDENT: Any = Field(default="resident", exclude_if=_is_resident)
+
+
 class ConvTiling(_Gene):
     """Tiling of a convolution or matrix product on one block.
 
     weights: `resident` loads all of them once for the segment, `streamed` loads chunks of chunk_n1 x 16 channels by chunk_k1 blocks
-    for every block.  tile_m pixels (a multiple of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
-    order: which of m and n is the outer loop.
+    for every block.  Of a product of two tensors the right one is what weights are: whole in L1, or in chunks.  tile_m pixels (a multiple
+    of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
+    order: which of m and n is the outer loop.  constants: the bias, all of it for the segment or a chunk of channels at a time.
     """
 
     kind: Literal["conv"] = "conv"
@@ -60,14 +74,26 @@ class ConvTiling(_Gene):
     tile_n1: TileSize
     tile_k1: TileSize
     order: Literal["m", "n"]
+    constants: Constants = _RESIDENT
 
 
 class VectorTiling(_Gene):
-    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time."""
+    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time.
+
+    tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
+    """
 
     kind: Literal["vector"] = "vector"
     tile_planes: TileSize
     tile_rows: TileSize
+    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = Field(default=0, exclude_if=_is_zero)
+    constants: Constants = _RESIDENT
+
+    @model_validator(mode="after")
+    def _columns_of_one_row(self) -> Self:
+        if self.tile_columns and self.tile_rows > 1:
+            raise ValueError(f"tile_columns {self.tile_columns} are of one row: expected tile_rows 1, found {self.tile_rows}")
+        return self
 
 
 Halo = Literal["recompute", "cache"]
@@ -76,7 +102,7 @@ Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
-    """operators: names, consecutive in the topological order.
+    """operators: names, in the order in which they run.
 
     prefetch: slots per loaded tensor.  spread: buffers of neighbouring operators lie apart where they fit, so that the next one's loads
     need not wait for the last reads of this one.  ahead_kib: so much of its weights the segment loads before its first tensor

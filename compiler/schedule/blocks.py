@@ -9,7 +9,6 @@ Rows are int64 [.., 2], (start, stop), empty where start >= stop.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.region import EMPTY, Rows, demand, demanded
 from compiler.schedule.run import Load, reads, ring_storages, run_of
-from compiler.tile.spec import Unit
+from compiler.tile.spec import AnySpec, Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
 Ints = NDArray[np.int64]
@@ -74,12 +73,13 @@ class Blocks:
 
     computed[k, t]: output rows of kernel start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
     does not leave the segment); rows that nobody reads are in neither.  inside[k]: some kernel of the segment reads the output.
-    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.
+    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
 
     start: int
     stop: int
     count: int
+    streamed: int
     computed: Ints
     own: Ints
     inside: tuple[bool, ...]
@@ -91,7 +91,12 @@ class Blocks:
     def heights(self) -> list[dict[int, int]]:
         """Per operator, how many blocks compute so many rows; those that compute none are not counted."""
         sizes = np.maximum(self.computed[:, :, 1] - self.computed[:, :, 0], 0).tolist()
-        return [{rows: count for rows, count in Counter(row).items() if rows} for row in sizes]
+        found: list[dict[int, int]] = [{} for _ in sizes]
+        for counts, row in zip(found, sizes, strict=True):
+            for rows in row:
+                if rows:
+                    counts[rows] = counts.get(rows, 0) + 1
+        return found
 
     @cached_property
     def stored(self) -> list[int]:
@@ -126,28 +131,35 @@ def needed(unit: Unit) -> tuple[Rows, ...]:
         for c in unit.consumers[k]:
             rows = rows.hull(Rows(*_wanted(*reads(unit, c, spec.y), *main[c], *out[c])))
         out[k] = rows
-        main[k] = demand(spec.kernel, rows, spec.in_h)
+        main[k] = _main_rows(spec, rows)
     return tuple(out)
+
+
+@lru_cache(maxsize=1 << 14)
+def _main_rows(spec: AnySpec, rows: Rows) -> Rows:
+    """Rows of its main input that an operator reads for rows of its output."""
+    return demand(spec.kernel, rows, spec.in_h)
 
 
 @lru_cache(maxsize=1 << 16)
 def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
     """Rows of every operand that a kernel reads for the rows of its output that are needed."""
     spec, rows = unit.kernels[kernel], needed(unit)[kernel]
-    main = demand(spec.kernel, rows, spec.in_h)
+    main = _main_rows(spec, rows)
     others = (reads(unit, kernel, read) for read in spec.reads[1:])
     return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
 
 
 @lru_cache(maxsize=4096)
-def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1) -> Blocks:
+def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
     """Rows and residences of kernels [start, stop) in `count` blocks.
 
     halo: bit k is set where kernel start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
+    streamed: bit k is set where kernel start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
     """
-    run = run_of(unit, start, stop)
+    run = run_of(unit, start, stop, streamed)
     begin = np.array(runs(count, unit.storages[unit.kernels[start].y.storage].n, cores), np.int64)
-    ring = ring_storages(unit, start, stop, halo) if count > 1 else frozenset[int]()
+    ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else frozenset[int]()
     rings = np.array([storage in ring for storage in run.stays], np.bool_)
     rows = _rows(stop - start, len(run.stays), count)
     whole = np.array(needed(unit)[start:stop], np.int64)
@@ -163,7 +175,7 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
         for stay, touched, fresh, in_ring in zip(run.stays.values(), rows.touched, rows.fresh, kept, strict=True)
     }
     carried = tuple(home >= 0 and kept[home] for home in run.homes)
-    return Blocks(start, stop, count, rows.computed, rows.own, run.inside, carried, staged, run.loads)
+    return Blocks(start, stop, count, streamed, rows.computed, rows.own, run.inside, carried, staged, run.loads)
 
 
 class _Rows(NamedTuple):

@@ -9,6 +9,7 @@ move and emit: `tile.stage_features`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,9 +20,21 @@ from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Ve
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
+from compiler.schedule.run import streamed_rights
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import tables, writes_l1
-from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import (
+    AnySpec,
+    ConvSpec,
+    LayerNormSpec,
+    MatMulSpec,
+    PoolSpec,
+    ReflowSpec,
+    ResampleSpec,
+    SoftmaxSpec,
+    Unit,
+    VectorSpec,
+)
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
@@ -49,11 +62,14 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     parts = channel_parts(unit, start, stop, plan.channels)
     if isinstance(parts, Infeasible):
         raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
-    sums = np.array([_sums(part, plan, start) for part in parts], np.float64)
-    out = sums.sum(0)
-    first = parts.index(largest(parts, start, stop))
-    out[_OF_ONE] = sums[first, _OF_ONE]
-    out[_A_CORES] = sums[:, _A_CORES].max(0)
+    if len(parts) == 1:
+        out = _sums(unit, plan, start)
+    else:
+        sums = np.stack([_sums(part, plan, start) for part in parts])
+        out = sums.sum(0)
+        first = parts.index(largest(parts, start, stop))
+        out[_OF_ONE] = sums[first, _OF_ONE]
+        out[_A_CORES] = sums[:, _A_CORES].max(0)
     ddr, cores = unit.machine.ddr, len(plan.cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
@@ -64,35 +80,88 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     return out
 
 
-def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """What adds up over the cores that share a segment's channels, and what each of them has."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
-    t = _rates(unit.machine, unit.dtype)
+    streamed = streamed_rights(unit, start, plan.tilings)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt
-    out = [0.0] * len(FEATURES)
-    for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[start + k]
-        rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
-        add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
-        out[_AT["row_share"]] += rows / spec.out_h
-        stored = blocks.stored[k] * unit.storages[spec.y.storage].row_blocks * spec.y.planes
-        out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
+    out = np.zeros(len(FEATURES))
+    stored = 0
+    for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.tilings, strict=True)):
+        out += _of_operator(standing, tiling, images, cores)
+        y = unit.kernels[start + k].y
+        stored += blocks.stored[k] * unit.storages[y.storage].row_blocks * y.planes
+    out[_AT["store_bytes"]] = stored * BLOCK_BYTES * images
     for load in blocks.loads:
         size = blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
+    kept = 0
     for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
         staged = blocks.staged[storage]
         high = staged.high(count, images) * (1 if staged.cached else count)
-        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
+        kept += staged.planes * high * unit.storages[storage].row_blocks
+    out[_AT["l1_blocks_log2"]] = kept
     iterations = out[_AT["iterations"]] = plan.blocks * images
-    for name in _OF_A_CORE:
-        out[_AT[name]] *= -(-iterations // cores) / iterations
+    out[_A_CORES] *= -(-iterations // cores) / iterations
     out[_AT["operators"]] = len(plan.operators)
     out[_AT["segments"]] = 1
     out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
     out[_AT["sliding"]] = plan.sliding * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
     return out
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What an operator's features depend on of the model and of its segment; the last three fields are where that was found.
+
+    what: the operator, as `_what` says.  heights: (rows, blocks that compute so many).  reads: which operands the segment has in L1, and
+    which of those it makes.
+    """
+
+    machine: Machine
+    dtype: DataType
+    what: object
+    heights: tuple[tuple[int, int], ...]
+    inside: bool
+    reads: tuple[tuple[bool, bool], ...]
+    unit: Unit = field(compare=False)
+    blocks: Blocks = field(compare=False)
+    k: int = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _standings(unit: Unit, blocks: Blocks) -> tuple[_Standing, ...]:
+    staged = blocks.staged
+    found = []
+    for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
+        reads = tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
+        heights = tuple(blocks.heights[k].items())
+        found.append(_Standing(unit.machine, unit.dtype, _what(unit, spec), heights, blocks.inside[k], reads, unit, blocks, k))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 14)
+def _what(unit: Unit, spec: AnySpec) -> object:
+    """Equal for convolutions that cost the same, wherever in a model they are and whichever part of one they are; else itself."""
+    if not isinstance(spec, ConvSpec) or isinstance(spec, MatMulSpec):
+        return spec
+    sizes = spec.in_h, spec.in_w, spec.out_h, spec.out_w, spec.groups, spec.c1, spec.k1, spec.n1, spec.lanes, *spec.window
+    rows = [unit.storages[piece.storage].row_blocks for piece in (*spec.reads, spec.y)]
+    return (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows)
+
+
+@lru_cache(maxsize=1 << 14)
+def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -> NDArray[np.float64]:
+    """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before."""
+    out = [0.0] * len(FEATURES)
+    unit, blocks, k = standing.unit, standing.blocks, standing.k
+    rows = _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, images, cores)
+    add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
+    out[_AT["row_share"]] += rows / unit.kernels[blocks.start + k].out_h
+    found = np.array(out)
+    found.flags.writeable = False
+    return found
 
 
 def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
@@ -198,7 +267,11 @@ def _conv(
     out[_AT["mte1_cycles"]] += (a + b) * images + products * t.start_a
     fix = float(pixels) * s.n1 * s.groups * 64 / t.l0c_ub * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.start_out
-    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else blocks_of_image * images) + s.bias_blocks * cores) * BLOCK_BYTES
+    every_block, once = blocks_of_image * images, tiling.constants == "resident"
+    weights = s.weight_blocks * (cores if resident else every_block) + s.bias_blocks * (cores if once else every_block)
+    out[_AT["weight_bytes"]] += weights * BLOCK_BYTES
+    if isinstance(s, MatMulSpec) and not resident:
+        out[_AT["load_bytes"]] += float(s.pixels) * s.reads[1].planes * BLOCK_BYTES * every_block
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if blocks.inside[k] and not writes_l1(unit.machine):
@@ -229,7 +302,8 @@ def _vector(
     images: int,
 ) -> None:
     size = float(_over(rows, 1)) * s.out_w * s.y.planes * images
-    tiles = float(_over(rows, 1, tiling.tile_rows)) * -(-s.y.planes // tiling.tile_planes) * images
+    across = -(-s.out_w // (tiling.tile_columns or s.out_w))
+    tiles = float(_over(rows, 1, tiling.tile_rows)) * across * -(-s.y.planes // tiling.tile_planes) * images
     read = size * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Conv, Graph, Kernel, Pool, Resample
 from compiler.ir.layout import Layout
-from compiler.ir.taps import input_rows
+from compiler.ir.taps import input_columns, input_rows
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import MemoryMap
 
 
 @dataclass(frozen=True)
-class _Shaped:
+class Shaped:
     """Stands for weights whose values do not matter."""
 
     shape: tuple[int, ...]
@@ -68,7 +68,10 @@ class StorageSpec:
 
 @dataclass(frozen=True, eq=False)
 class KernelSpec:
-    """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on."""
+    """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on.
+
+    index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`tile.siblings`), or -1.
+    """
 
     index: int
     name: str
@@ -79,6 +82,12 @@ class KernelSpec:
     in_w: int
     out_h: int
     out_w: int
+    named: int = field(default=-1, kw_only=True)
+
+    @property
+    def tag(self) -> int:
+        """The operator's number in records."""
+        return self.index if self.named < 0 else self.named
 
     @property
     def macs(self) -> int:
@@ -152,9 +161,9 @@ class ConvSpec(KernelSpec):
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec(ConvSpec):
-    """A product whose right operand is reads[1], all of whose `pixels` lie in L1: a 1x1 convolution without bias, weights always resident.
+    """A product whose right operand is reads[1] of `pixels` pixels: a 1x1 convolution without bias.
 
-    per_pixel: multiply-accumulates of one pixel.
+    Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
     """
 
     pixels: int
@@ -187,6 +196,14 @@ class PoolSpec(KernelSpec):
     """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel."""
 
     counts_at: int
+
+    def slot_blocks(self, rows: int, columns: int) -> int:
+        """Blocks of UB for a tile of one plane: what its windows cover, and the results."""
+        kernel = self.kernel
+        assert isinstance(kernel, Pool)
+        high = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
+        wide = self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * kernel.stride[1] + kernel.kernel[1])
+        return high * wide + rows * columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,11 +280,18 @@ class ResampleSpec(KernelSpec):
         """The most rows of input that `rows` neighbouring rows of output come from."""
         return int(input_rows(self.bounds, rows))
 
-    def slot_blocks(self, planes: int, rows: int) -> int:
+    @lru_cache(maxsize=256)  # noqa: B019
+    def input_columns(self, columns: int) -> int:
+        """The most columns of input that a tile of so many columns of output comes from."""
+        if columns >= self.out_w:
+            return self.in_w
+        return int(input_columns(self.columns, columns, self.out_w)) if len(self.columns) else columns
+
+    def slot_blocks(self, planes: int, rows: int, columns: int) -> int:
         """Blocks of UB for a tile: input, columns done, rows done, products."""
-        middle = self.input_rows(rows) * self.out_w if len(self.columns) else 0
-        last = rows * self.out_w if len(self.rows) or not len(self.columns) else 0
-        return planes * (self.input_rows(rows) * self.in_w + middle + last + (max(middle, last) if self.weighted else 0))
+        middle = self.input_rows(rows) * columns if len(self.columns) else 0
+        last = rows * columns if len(self.rows) or not len(self.columns) else 0
+        return planes * (self.input_rows(rows) * self.input_columns(columns) + middle + last + (max(middle, last) if self.weighted else 0))
 
 
 AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec
@@ -288,6 +312,7 @@ class Unit:
     producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
     consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
     escapes: frozenset[int]  # kernels whose output the host reads
+    families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `tile.siblings`
 
     @property
     def images(self) -> int:
@@ -301,7 +326,7 @@ class Unit:
     def without_values(self) -> Unit:
         """The same unit without weights: all that planning, emission and timing need, small enough to send to every worker."""
         convs = [op for op in self.graph.operators if isinstance(op, Conv)]
-        light = {id(op): replace(op, weights=_Shaped(op.weights.shape)) for op in convs}  # type: ignore[arg-type]
+        light = {id(op): replace(op, weights=Shaped(op.weights.shape)) for op in convs}  # type: ignore[arg-type]
 
         def stripped(op: Any) -> Any:
             return light.get(id(op), op)

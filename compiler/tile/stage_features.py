@@ -28,6 +28,8 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
     """Adds operator k of the segment to out[first:], which has (*STAGE_SUMS, *STAGE_MEANS)."""
     spec, times = unit.kernels[blocks.start + k], sum(blocks.heights[k].values()) * images
     on_chip = tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
+    if blocks.streamed >> k & 1:
+        on_chip = (on_chip[0], False)
     nest, stages, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
     for stage, place, tile in zip(stages, places, tiles_of(nest, stages, tiling), strict=True):
         at = first + 2 * place
@@ -42,8 +44,15 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
 def _nest(unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[Nest, tuple[Stage, ...], tuple[int, ...]]:
     """The nest of a block, its stages, and the place of each among `_STAGES`."""
     nest = nest_of(unit, unit.kernels[kernel], rows, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
+    return nest, *_stages(unit, kernel, on_chip, inside)
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages(unit: Unit, kernel: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """They do not depend on the block's rows."""
+    nest = nest_of(unit, unit.kernels[kernel], 1, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
     stages = stages_of(unit.machine, nest)
-    return nest, stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
+    return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
 
 
 def _name(stage: Stage) -> str:
