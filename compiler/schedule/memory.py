@@ -145,7 +145,7 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
 
 def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
-    for k, tiling in enumerate(plan.tilings):
+    for k, tiling in enumerate(plan.made_tilings):
         wishes += weight_wishes(unit, blocks, k, tiling)
     return wishes
 

@@ -20,6 +20,7 @@ from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.tile.channels import channel_parts, largest
+from compiler.tile.siblings import as_made
 from compiler.tile.space import tables, writes_l1
 from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
@@ -45,6 +46,10 @@ _OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
+    made = as_made(unit, plan, start)
+    if isinstance(made, Infeasible):
+        raise ValueError(str(made))
+    unit, plan, start = made
     stop = start + len(plan.operators)
     parts = channel_parts(unit, start, stop, plan.channels)
     if isinstance(parts, Infeasible):
@@ -70,7 +75,7 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
     t = _rates(unit.machine, unit.dtype)
     images, cores = unit.storages[0].n, plan.dealt
     out = [0.0] * len(FEATURES)
-    for k, tiling in enumerate(plan.tilings):
+    for k, tiling in enumerate(plan.made_tilings):
         spec = unit.kernels[start + k]
         rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
         add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
