@@ -84,6 +84,8 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
         return None
     base = a if rng.random() < 0.5 else b
     merged = resized(unit, base, a.start, b.stop)
+    families = tuple(family for gene in (a, b) for family in chosen(unit, gene.start, gene.stop, gene.siblings))
+    merged = merged._replace(siblings=as_bits(unit, a.start, b.stop, families))
     return _swap(genome, i, merged, width=2)
 
 

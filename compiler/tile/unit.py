@@ -30,7 +30,7 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     constants = Constants()
     operators = [op for op in layout.graph.operators if not isinstance(op, Concat | Shuffle)]
     number = {op.y: k for k, op in enumerate(operators)}
-    siblings = [family for family in families(layout.graph) if _can_be_one(layout, family, dtype)]
+    siblings = [family for family in families(layout.graph) if _can_be_one(layout, family)]
     for family in siblings:
         add_family(family, layout, constants, dtype)
     behind = {layout.placements[b.y].storage: layout.placements[a.y].storage for family in siblings for a, b in pairwise(family)}
@@ -74,13 +74,15 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     )
 
 
-def _can_be_one(layout: Layout, family: tuple[Conv, ...], dtype: DataType) -> bool:
-    """Whether results that lie one after the other are those of one convolution: each whole in a storage of its own, of one image, and
-    all but the last in whole runs of 16 channels."""
+def _can_be_one(layout: Layout, family: tuple[Conv, ...]) -> bool:
+    """Whether results that lie one after the other are those of one convolution: each a storage of its own, of one image.
+
+    They are whole runs of 16 channels, as all results of convolutions.
+    """
     places = [layout.placements[op.y] for op in family]
     whole = all(p.plane == 0 and p.planes == layout.storages[p.storage].planes for p in places)
-    own = len({p.storage for p in places}) == len(places) and all(layout.storages[p.storage].n == 1 for p in places)
-    return whole and own and all(p.planes * dtype.lanes % 16 == 0 for p in places[:-1])
+    own = len({p.storage for p in places}) == len(places)
+    return whole and own and all(layout.storages[p.storage].n == 1 for p in places)
 
 
 def _neighbours(names: list[str], behind: dict[str, str]) -> list[str]:
