@@ -54,7 +54,7 @@ def lower_segment(
         if isinstance(parts, Infeasible):
             return Infeasible(named(plan), f"{parts.where}: {parts.what}")
         unit, share = parts[share[0]], (0, 1)
-    streamed = streamed_rights(unit, start, plan.tilings)
+    streamed = streamed_rights(unit, start, plan.made_tilings)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed)
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):

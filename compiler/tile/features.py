@@ -87,7 +87,7 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
 
 def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """What adds up over the cores that share a segment's channels, and what each of them has."""
-    streamed = streamed_rights(unit, start, plan.tilings)
+    streamed = streamed_rights(unit, start, plan.made_tilings)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt
     out = np.zeros(len(FEATURES))

@@ -75,7 +75,7 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     stop = start + len(segment.operators)
     parts = channel_parts(unit, start, stop, segment.channels)
     unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
-    streamed = streamed_rights(unit, start, segment.tilings)
+    streamed = streamed_rights(unit, start, segment.made_tilings)
     blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt, streamed)
     out = []
     for k, tiling in enumerate(segment.made_tilings):
