@@ -26,6 +26,7 @@ from tuner.check import random_feeds, relative_error
 from tuner.config import TuneConfig
 from tuner.evaluate import Roofline
 from tuner.host import host_nodes, mac_share
+from tuner.layerwise import faster_in_file_order
 from tuner.one_search import OneSearch
 from tuner.pieces import Searched
 from tuner.reference import reference
@@ -61,9 +62,12 @@ def finish(
             counts = ", ".join(f"{count} {status}" for status, count in sorted(run.ledger.failures.items()))
             what = f"no program of single operators could be measured ({counts})"
             raise TilefarmError(f"{folder.path}: {what}; the column `error` of its log says why")
-    units = [opened.units[search.pieces[0]] for search in found]
+    units = [run.facts.unit for run in runs]
     best = {level: [_plan(unit, run.champions.best[i]) for unit, run in zip(units, runs, strict=True)] for i, level in enumerate(levels)}
-    bases = [_plan(unit, run.champions.baseline) for unit, run in zip(units, runs, strict=True)]
+    bases = [
+        faster_in_file_order(opened.compilers[search.pieces[0]], _plan(unit, run.champions.baseline), levels)
+        for unit, search, run in zip(units, found, runs, strict=True)
+    ]
     said = () if runner_spec(config) is None else verdicts(opened, found, folder.path, bases, config, request.address)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
@@ -126,7 +130,9 @@ def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -
     """The plan of a model: of every piece what its search found, for the first of the pieces that it serves."""
     plans: dict[int, Plan] = {}
     for search, plan in zip(found, chosen, strict=True):
-        plans |= {k: plan if k == search.pieces[0] else plan_for(plan, opened.units[k]) for k in search.pieces}
+        plans |= {
+            k: plan if k == search.pieces[0] else plan_for(plan, opened.units[search.pieces[0]], opened.units[k]) for k in search.pieces
+        }
     return joined({name: plans[k] for k, name in enumerate(opened.names)})
 
 

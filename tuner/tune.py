@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import simulator
+from compiler.derive.order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, load_machine
@@ -117,12 +118,13 @@ def _searched(
     opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder, config: TuneConfig, request: TuneRequest
 ) -> OneSearch:
     """One search, until its budget is spent; its log is closed, its champions are known."""
-    light, levels = opened.units[search.pieces[0]].without_values(), tuple(opened.machine.contention)
+    whole, levels = ordered(opened.units[search.pieces[0]], config.search.order), tuple(opened.machine.contention)
+    light = whole.without_values()
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
         say(f"{piece}: {light.kernels[0].name}..{light.kernels[-1].name}, {len(light.kernels)} operators{for_all}")
-    unit = light if runner_spec(config) is None else opened.units[search.pieces[0]]  # a board is given weights
+    unit = light if runner_spec(config) is None else whole  # a board is given weights
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
