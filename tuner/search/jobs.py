@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.derive.gene import AHEAD_KIB, ALL, Gene, Genome, Structures, realise_all, single_operators
+from compiler.derive.gene import AHEAD_KIB, FORMULA, Gene, Genome, Structures, block_counts, realise, single_operators
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
@@ -285,12 +285,20 @@ class Workshop:
 
 
 def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
-    """Programs in which the first two operators are a segment, run in each of the ways that have kernels of their own."""
-    pair = Gene(0, 2, 2)
-    for gene in (pair, pair._replace(cached=-1), pair._replace(sliding=True, window=ALL, ahead_kib=AHEAD_KIB[-1])):
-        whole = (gene, *singles[2:])
-        if len(singles) > 1 and not isinstance(realise_all(unit, whole), Infeasible):
-            yield whole
+    """Programs with a segment of two operators, the first that fits, in each of the ways that have kernels of their own."""
+    pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(unit, k, k + 2) if blocks > 1)
+    pair = next((gene for gene in pairs if realise(unit, gene) is not None), None)
+    if pair is None:
+        return
+    everywhere = tuple(range(unit.machine.cores))
+    ways = (
+        pair._replace(cached=-1),
+        pair._replace(cores=everywhere),
+        pair._replace(sliding=True, window=FORMULA, ahead_kib=AHEAD_KIB[-1]),
+        pair._replace(sliding=True, window=pair.blocks, spread=False),
+    )
+    for gene in ways:
+        yield (*singles[: pair.start], gene, *singles[pair.stop :])
 
 
 def _packed(result: Retrained) -> TrainedModel:
