@@ -62,6 +62,8 @@ class Search(_Section):
 class Segments(_Section):
     candidates: PositiveInt
     measured: PositiveInt
+    rounds: PositiveInt
+    error: Rate
     epsilon: Rate
 
 

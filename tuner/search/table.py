@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
+VARIANTS = 8  # of every structure and level that are kept at hand
 _ABSENT = object()
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
@@ -29,11 +30,15 @@ class SegmentTable:
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
+        self._top: list[dict[str, tuple[tuple[int, Tail], ...]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
+        self._places: dict[str, list[tuple[int, int]]] = {}
+        for i, j, structure in self._pairs:
+            self._places.setdefault(structure, []).append((i, j))
 
     def known(self, gene: Gene) -> bool:
         return self.structures.key(gene) in self.cycles
@@ -62,6 +67,9 @@ class SegmentTable:
             for kind in ((structure, None), (structure, width)):
                 if kind not in best or new < best[kind]:
                     self._set(best, kind, new)
+            known = self._top[level].get(structure, ())
+            if len(known) < VARIANTS or new < known[-1]:
+                self._set(self._top[level], structure, tuple(sorted((*known, new))[:VARIANTS]))
             lean = (int(cycles[level]) + moved_bytes // self._port_bytes, *new)
             if (structure, width) not in leanest or lean < leanest[structure, width]:
                 self._set(leanest, (structure, width), lean)
@@ -90,6 +98,11 @@ class SegmentTable:
         """The fastest known segment over operators [start, stop) at a level, on `width` cores or any number of them."""
         found = self._best[level].get((self.structures.structure(start, stop), width))
         return None if found is None else (found[0], Gene(start, stop, *found[1]))
+
+    def variants(self, gene: Gene, level: int) -> list[Gene]:
+        """The fastest known segments over a gene's operators at a level, as many as `VARIANTS`."""
+        found = self._top[level].get(self.structures.structure(gene.start, gene.stop), ())
+        return [Gene(gene.start, gene.stop, *tail) for _, tail in found]
 
     def lean(self, start: int, stop: int, level: int, width: int) -> tuple[int, Gene] | None:
         """As `best`, but the least of cycles and bytes on the port together: what is fast while others use the port, too."""
@@ -137,6 +150,21 @@ class SegmentTable:
             genes.append(Gene(step[0], j, *step[1]))
             j = step[0]
         return tuple(reversed(genes)), cost
+
+    def suffixes(self, level: int, border: float = 0.0) -> NDArray[np.float64]:
+        """The least cost of covering the operators from j on, float64 [operators + 1], as `cover` has that of those before j."""
+        best = self._best[level]
+        cost = np.full(self.operators + 1, np.inf)
+        cost[-1] = 0.0
+        for i, j, structure in reversed(self._pairs):
+            found = best.get((structure, None))
+            if found is not None:
+                cost[i] = min(cost[i], max(found[0] - border, 0.5 * found[0]) + cost[j])
+        return cost
+
+    def places(self, gene: Gene) -> list[tuple[int, int]]:
+        """Where operators compute what a gene's do: the gene's own place, and others of the same structure; none where a cover has none so long."""
+        return self._places.get(self.structures.structure(gene.start, gene.stop), [])
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level; None where one is not known."""
