@@ -3,7 +3,7 @@
 load      frontend.load        ONNX file -> checked, cleaned ModelProto
 lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
 unit      tile.unit            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
-plan      derive               which segments, how many blocks, what stays on chip, every tiling
+plan      derive               which segments in which order, how many blocks, what stays on chip, every tiling
 blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
 memory    schedule.memory      where: L1 and UB, with lifetimes, or why it does not fit
 segment   emit.segment         sequential records of one core's share of a segment (cached by its plan)
@@ -28,6 +28,7 @@ from compiler.schedule.footprint import Footprint
 from compiler.schedule.memory import named
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
+from compiler.tile.arranged import in_order
 from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.program import Program
@@ -48,22 +49,22 @@ class Compiler:
         self.unit = unit
         self.synchroniser = Synchroniser(unit)
         self._scratch = new_scratch()
-        self._cache: OrderedDict[tuple[int, bool, str, Share], Lowered | Infeasible] = OrderedDict()
+        self._cache: OrderedDict[tuple[Unit, int, bool, str, Share], Lowered | Infeasible] = OrderedDict()
         self._footprints: WeakKeyDictionary[Lowered, Footprint] = WeakKeyDictionary()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
 
     def segment(self, plan: SegmentPlan, start: int, flip: bool = False, share: Share = (0, 1)) -> Lowered | Infeasible:
         """Sequential records of part i of m of the segment whose first kernel is `start`, wherever it runs."""
-        return self._lowered(plan, plan.key, start, flip, share)
+        return self._lowered(self.unit, plan, plan.key, start, flip, share)
 
-    def _lowered(self, plan: SegmentPlan, plan_key: str, start: int, flip: bool, share: Share) -> Lowered | Infeasible:
-        key = (start, flip, plan_key, share)
+    def _lowered(self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, share: Share) -> Lowered | Infeasible:
+        key = (unit, start, flip, plan_key, share)
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        lowered = lower_segment(self.unit, plan, start, flip, self._scratch, share)
+        lowered = lower_segment(unit, plan, start, flip, self._scratch, share)
         self._cache[key] = lowered
         self._cached_bytes += _size(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
@@ -96,18 +97,21 @@ class Compiler:
         return found
 
     def parts(self, plan: Plan) -> list[Part] | Infeasible:
-        """The plan's segments, lowered, share by share; the first one that does not fit otherwise."""
-        names = [name for segment in plan.segments for name in segment.operators]
-        if names != [spec.name for spec in self.unit.kernels]:
-            return Infeasible("plan", f"its {len(names)} operators are not the model's {len(self.unit.kernels)} in their topological order")
+        """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
+        unit = in_order(self.unit, [name for segment in plan.segments for name in segment.operators])
+        if isinstance(unit, Infeasible):
+            return unit
         starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
-        return self.some(list(zip(plan.segments, starts, strict=False)))
+        return self._parts(unit, list(zip(plan.segments, starts, strict=False)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Part] | Infeasible:
-        """Segments in a topological order, each with its first kernel, on the cores of their plans: a whole plan or a stage of one."""
+        """Segments in a topological order, each with its first kernel, on the cores of their plans: a stage of a plan."""
+        return self._parts(self.unit, segments)
+
+    def _parts(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Part] | Infeasible:
         parts, so_far = list[Part](), [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
-            found = self._shares(index, segment, segment.cores, start, so_far)
+            found = self._shares(unit, index, segment, segment.cores, start, so_far)
             if isinstance(found, Infeasible):
                 return Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             parts += found
@@ -115,9 +119,11 @@ class Compiler:
 
     def alone(self, plan: SegmentPlan, start: int) -> list[Part] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
-        return self._shares(0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
+        return self._shares(self.unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
 
-    def _shares(self, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]) -> list[Part] | Infeasible:
+    def _shares(
+        self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
+    ) -> list[Part] | Infeasible:
         """Shares of a segment that have work, on `cores`; so_far: parts that each core has, counted up.
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
@@ -126,7 +132,7 @@ class Compiler:
         if max(cores) >= len(so_far):
             return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
         for i, core in enumerate(cores):
-            lowered = self._lowered(plan, key, start, bool(so_far[core] % 2), (i, len(cores)))
+            lowered = self._lowered(unit, plan, key, start, bool(so_far[core] % 2), (i, len(cores)))
             if isinstance(lowered, Infeasible):
                 return lowered
             if len(lowered.code):

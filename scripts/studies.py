@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simulator
+from compiler.derive.order import ordered
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
 from compiler.tile.spec import Unit
@@ -33,9 +34,10 @@ from tuner.training import Trainer
 
 
 def network(name: str, machine: str) -> Unit:
-    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without its weights' values."""
+    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without its weights' values, in a search's order."""
     path, seed = resolve(Path(name if ":" in name or name.endswith(".onnx") else PREFIX + name), None)
-    return make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16).without_values()
+    unit = make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16).without_values()
+    return ordered(unit, load_config().search.order)
 
 
 def short(name: str) -> str:
@@ -65,8 +67,9 @@ def searched(
     make_evaluator: one of this unit, at the levels that it knows; rules: what may be proposed.  log_to: a folder for `log/` and
     `tasks/`, new or empty.
     """
-    evaluator = (make_evaluator or EvaluatorSpec(unit, tuple(unit.machine.contention)))()
-    levels, config = evaluator.levels, load_config(None, overrides)
+    config = load_config(None, overrides)
+    evaluator = (make_evaluator or EvaluatorSpec(ordered(unit, config.search.order), tuple(unit.machine.contention)))()
+    unit, levels = evaluator.unit, evaluator.levels
     with TemporaryDirectory() as name:
         folder = log_to or Path(name)
         for each in (".tmp", "models"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +58,11 @@ def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Backend[
     return RayBackend(spec, 1, address, farm.wait_s, "finals", item_timeout_s=None, in_flight=1, max_batch=1, resource=farm.resource)
 
 
-def plan_for(plan: Plan, unit: Unit) -> Plan:
-    """The plan of a piece for another one that computes the same: the same segments, its own names."""
-    names = [spec.name for spec in unit.kernels]
-    ends = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
+def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
+    """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
+    names = {a.name: b.name for a, b in zip(of.kernels, unit.kernels, strict=True)}
     segments = tuple(
-        segment.model_copy(update={"operators": tuple(names[first:last])})
-        for segment, (first, last) in zip(plan.segments, pairwise(ends), strict=True)
+        segment.model_copy(update={"operators": tuple(names[name] for name in segment.operators)}) for segment in plan.segments
     )
     return plan.model_copy(update={"model": unit.graph.digest, "segments": segments})
 

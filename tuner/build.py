@@ -27,6 +27,7 @@ from compiler.frontend.zoo import title
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
+from compiler.tile.arranged import in_order
 from compiler.tile.machine import check_machine
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.unit import make_unit
@@ -131,8 +132,9 @@ def read_plan(path: Path) -> Plan:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def check_plan(unit: Unit, plan: Plan, where: str) -> None:
-    """Raise `BadInputError` where a plan was made for another model, machine or data type, or names other operators."""
+def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:
+    """The unit in the plan's order.  Raises `BadInputError` where that was made for another model, machine or data type, or names other
+    operators."""
     made_for = (
         ("model", plan.model, unit.graph.digest),
         ("machine", plan.machine, unit.machine.digest),
@@ -142,14 +144,10 @@ def check_plan(unit: Unit, plan: Plan, where: str) -> None:
         if theirs != ours:
             shown = unit.machine.name if what == "machine" else unit.graph.name if what == "model" else ""
             raise BadInputError(f"{where}: made for {what} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
-    mine = [spec.name for spec in unit.kernels]
-    named = [name for segment in plan.segments for name in segment.operators]
-    for at, name in enumerate(mine):
-        if at >= len(named) or named[at] != name:
-            found = repr(named[at]) if at < len(named) else "the end"
-            raise BadInputError(f"{where}: operator {at} is {found}, expected {name!r}: operators come in the model's topological order")
-    if len(named) > len(mine):
-        raise BadInputError(f"{where}: operator {len(mine)} is {named[len(mine)]!r}, the model has {len(mine)}")
+    found = in_order(unit, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(found, Infeasible):
+        raise BadInputError(f"{where}: {found}")
+    return found
 
 
 def plans_of_pieces(opened: Opened, plan: Plan, where: str) -> tuple[Plan, ...]:

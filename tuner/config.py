@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from compiler.derive.moves import MOVES
+from compiler.derive.order import Order
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import configs_folder, read_yaml, validation_line
 from tuner.candidate import digest
@@ -40,6 +41,7 @@ class Search(_Section):
     crossover_rate: Rate
     epsilon: Rate
     climb: Count
+    order: Order
     moves: list[str] | None
 
     @field_validator("moves")

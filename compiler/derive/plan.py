@@ -1,6 +1,6 @@
 """Plan: the genome, and the schedule file that a user exports, reads, edits and compiles again to the same bytes.
 
-A plan cuts the operators, in their topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
+A plan cuts the operators, in a topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
 operators stays in L1, block by block, with the halo recomputed or cached; what leaves it is written to DDR.
 """
 
@@ -76,7 +76,7 @@ Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
-    """operators: names, consecutive in the topological order.
+    """operators: names, in the order in which they run.
 
     prefetch: slots per loaded tensor.  spread: buffers of neighbouring operators lie apart where they fit, so that the next one's loads
     need not wait for the last reads of this one.  ahead_kib: so much of its weights the segment loads before its first tensor

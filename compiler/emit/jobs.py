@@ -100,7 +100,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
         used += sum(map(len, mine))
     return Jobs(
         np.array(kinds, np.int64),
-        np.array([spec.index for spec in unit.kernels[blocks.start : blocks.stop]], np.int64),
+        np.array([spec.tag for spec in unit.kernels[blocks.start : blocks.stop]], np.int64),
         np.array(read_start, np.int64),
         np.array(reads, np.int64),
         np.array(writes, np.int64),
@@ -152,7 +152,7 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
         right, right_planes, right_pixels = PIXELS_N if spec.transposed else PIXELS_K, spec.reads[1].planes // spec.groups, spec.pixels
     return ConvJob(
         dtype=int(unit.dtype),
-        tag=spec.index,
+        tag=spec.tag,
         in_w=spec.in_w,
         in_pitch=unit.storages[spec.reads[0].storage].row_blocks,
         kh=window.kh,
@@ -198,7 +198,7 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
 
 
 def _on_vector(unit: Unit, spec: AnySpec, k: int, tiling: VectorTiling, ub: dict[str, int]) -> Job:
-    head = {"dtype": int(unit.dtype), "tag": spec.index, "planes": spec.y.planes}
+    head = {"dtype": int(unit.dtype), "tag": spec.tag, "planes": spec.y.planes}
     tile = {"tile_rows": tiling.tile_rows, "slot_0": ub[f"o{k}.0"], "slot_1": ub[f"o{k}.1"]}
     planes, consts = min(tiling.tile_planes, spec.y.planes), ub.get(f"b{k}", 0)
     if isinstance(spec, PoolSpec):

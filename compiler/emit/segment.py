@@ -73,7 +73,8 @@ def lower_segment(
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
     run = run_of(unit, blocks.start, blocks.stop)
     loads = [
-        (*operand(blocks, Piece(load.storage, load.plane, load.planes)), load.planes, blocks.start + load.step) for load in blocks.loads
+        (*operand(blocks, Piece(load.storage, load.plane, load.planes)), load.planes, unit.kernels[blocks.start + load.step].tag)
+        for load in blocks.loads
     ]
     fresh = [blocks.staged[load.storage].fresh for load in blocks.loads]
     return Work(

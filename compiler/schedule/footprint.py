@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.emit.records import Code
+from compiler.schedule.inside import Inside, inside
 from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
@@ -46,7 +47,7 @@ class Footprint:
 
     Cell c is granules [bound[c], bound[c + 1]); those of DDR come first.
     engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
-    touched: uint8 [cells].
+    touched: uint8 [cells].  inside: what the records wait for among themselves, and what they meet and leave of their neighbours.
     cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n].  cycles: int64 [n], alone on the bus.
     read_bytes, written_bytes: of DDR.
     """
@@ -56,6 +57,7 @@ class Footprint:
     start: Ints32
     bound: Ints32
     touched: Bytes8
+    inside: Inside
     cost: Ints
     transfer: Bytes8
     cycles: Ints
@@ -65,7 +67,7 @@ class Footprint:
     @property
     def nbytes(self) -> int:
         arrays = (self.engine, self.span, self.start, self.bound, self.touched, self.cost, self.transfer, self.cycles)
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in arrays) + self.inside.nbytes
 
 
 def row_granules(unit: Unit) -> Ints32:
@@ -198,6 +200,7 @@ class Footprints:
             start,
             bound,
             touched,
+            inside(engine, span, start, len(touched)),
             np.where(transfer, cost.bus, cost.busy),
             transfer.view(np.uint8),
             np.where(transfer, (cost.bus + rate - 1) // rate, cost.busy),

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from compiler.schedule.history import ENGINES
+from compiler.schedule.history import Past, enter, leave
+from compiler.schedule.inside import ENGINES, Inside
 
 
 class Rows(NamedTuple):
@@ -79,8 +80,7 @@ def _connect(r: Rows, edge: int, source: int, target: int) -> None:
 @njit(cache=True)
 def scan(
     part_engine: Bytes8,
-    span: Ints32,
-    start: Ints32,
+    inside: Inside,
     transfer: Bytes8,
     cycles: Ints,
     latency: int,
@@ -92,63 +92,74 @@ def scan(
 ) -> None:
     """Hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
 
-    cell: int32 [cells, 16], what the part finds and leaves (see `history`).
+    cell: int32 [cells, 16], what the part finds (see `history`).
     """
     clock, latest, ring, ring_at, oldest = q.clock, q.latest, q.ring, q.ring_at, q.oldest
     free, last_key, queue_first = q.free, q.key, q.first
     engine, known, after, end, key, set_head = r.engine, r.known, r.after, r.end, r.key, r.set_head
+    outer, outers = inside.outer, inside.outer.shape[0]
     limit = ring.shape[2]
-    need = np.empty(ENGINES, np.int64)
+    need, todo = np.empty(ENGINES, np.int64), np.empty(ENGINES, np.int64)
     edge = r.edge_start[first]
-    from_afar = 0
+    from_afar = met = 0
     for j in range(part_engine.shape[0]):
         i = first + j
         me: Any = np.int64(part_engine[j])
         engine[i] = me
-        n0 = n1 = n2 = n3 = n4 = n5 = np.int32(-1)
-        for s in range(start[j], start[j + 1]):
-            a = span[s, 0]
-            if a & 1:
-                for c in range(a >> 1, span[s, 1]):
-                    n0, n1, n2 = max(n0, cell[c, 0], cell[c, 8]), max(n1, cell[c, 1], cell[c, 9]), max(n2, cell[c, 2], cell[c, 10])
-                    n3, n4, n5 = max(n3, cell[c, 3], cell[c, 11]), max(n4, cell[c, 4], cell[c, 12]), max(n5, cell[c, 5], cell[c, 13])
-                    # whoever comes later waits for this write, which waits for them
-                    for e in range(16):
-                        cell[c, e] = -1
-                    cell[c, me] = i
-            else:
-                for c in range(a >> 1, span[s, 1]):
-                    n0, n1, n2 = max(n0, cell[c, 0]), max(n1, cell[c, 1]), max(n2, cell[c, 2])
-                    n3, n4, n5 = max(n3, cell[c, 3]), max(n4, cell[c, 4]), max(n5, cell[c, 5])
-                    cell[c, 8 + me] = i
-        need[0], need[1], need[2], need[3], need[4], need[5] = n0, n1, n2, n3, n4, n5
-        for e in range(ENGINES):  # `limit` of my SETs may still stand with e: no more until e has been waited for
-            if oldest[me, e] > clock[me, e]:
-                need[e] = latest[e]
-        need[me] = -1
+        count, begin, stop = 0, inside.start[j], inside.start[j + 1]
+        full = False  # `limit` of my SETs may still stand with somebody: no more until that one has been waited for
+        for e in range(ENGINES):
+            full |= oldest[me, e] > clock[me, e]
+        if full or (met < outers and outer[met, 0] == j):
+            need[:] = -1
+            for k in range(begin, stop):
+                need[np.int64(part_engine[inside.need[k]])] = first + inside.need[k]
+            while met < outers and outer[met, 0] == j:
+                a = outer[met, 1]
+                for c in range(a >> 1, outer[met, 2]):
+                    for e in range(ENGINES):
+                        need[e] = max(need[e], np.int64(cell[c, e]))
+                    if a & 1:
+                        for e in range(ENGINES):
+                            need[e] = max(need[e], np.int64(cell[c, 8 + e]))
+                met += 1
+            for e in range(ENGINES):
+                if oldest[me, e] > clock[me, e]:
+                    need[e] = latest[e]
+            need[me] = -1
+            for e in range(ENGINES):
+                if need[e] > clock[me, e]:
+                    p = count
+                    while p > 0 and todo[p - 1] < need[e]:
+                        todo[p] = todo[p - 1]
+                        p -= 1
+                    todo[p] = need[e]
+                    count += 1
+        else:
+            for k in range(begin, stop):
+                todo[count] = first + inside.need[k]
+                count += 1
         ready = np.int64(0)
         set_head[i] = -1
-        while True:
-            best, e = np.int64(-1), 0
-            for other in range(ENGINES):
-                if need[other] > clock[me, other] and need[other] > best:
-                    best, e = need[other], other
-            if best < 0:
-                break
-            at = ring_at[e, me]
-            early = oldest[e, me] > known[best, me]
-            ring[e, me, at] = i
+        for k in range(count):  # the latest first: it may imply others
+            best = todo[k]
+            its: Any = np.int64(engine[best])
+            if best <= clock[me, its]:
+                continue
+            at = ring_at[its, me]
+            early = oldest[its, me] > known[best, me]
+            ring[its, me, at] = i
             at += 1
             if at == limit:
                 at = 0
-            ring_at[e, me] = at
-            oldest[e, me] = ring[e, me, at]
-            if early or oldest[e, me] > clock[e, me]:
-                best = latest[e]
+            ring_at[its, me] = at
+            oldest[its, me] = ring[its, me, at]
+            if early or oldest[its, me] > clock[its, me]:
+                best = latest[its]
             _connect(r, edge, best, i)
             edge += 1
             ready = max(ready, end[best])
-            clock[me, e] = best
+            clock[me, its] = best
             for other in range(ENGINES):
                 clock[me, other] = max(clock[me, other], known[best, other])
         while from_afar < remote.edges and remote.target[from_afar] == i:
@@ -169,13 +180,39 @@ def scan(
         latest[me] = i
         # the longest path, with every transfer alone on the bus; key: when the instruction is wanted at its engine
         if transfer[j]:
-            begin = max(free[me], ready + latency)
+            begins = max(free[me], ready + latency)
             # wanted when its predecessor's data starts to flow, not before: a queue full of loads would stall the scalar unit
-            wanted = max(ready, begin - latency)
+            wanted = max(ready, begins - latency)
         else:
-            begin = max(free[me], ready)
-            wanted = begin
-        end[i] = begin + cycles[j]
+            begins = max(free[me], ready)
+            wanted = begins
+        end[i] = begins + cycles[j]
         free[me] = end[i]
         last_key[me] = max(last_key[me], wanted)
         key[i] = last_key[me]
+
+
+@njit(cache=True)
+def advance(
+    bound: Ints32,
+    touched: Bytes8,
+    part_engine: Bytes8,
+    inside: Inside,
+    transfer: Bytes8,
+    cycles: Ints,
+    latency: int,
+    core: int,
+    first: int,
+    q: Queues,
+    past: Past,
+    pieces: int,
+    out: Past,
+    cell: Ints32,
+    remote: Remote,
+    r: Rows,
+) -> int:
+    """`scan` of one part on a core, from its past to the next one, into `out`; returns how many pieces that has."""
+    enter(bound, touched, past, pieces, cell)
+    r.core[first : first + part_engine.shape[0]] = core
+    scan(part_engine, inside, transfer, cycles, latency, first, q, cell, remote, r)
+    return leave(bound, touched, inside.last, first, past, pieces, out)

@@ -8,6 +8,8 @@ history each, which is as long as memory has been told apart, not as long as mem
 | bound | int32 [pieces + 1] | piece p is granules [bound[p], bound[p + 1])                                                  |
 | last  | int32 [pieces, 8]  | the last reader on every engine since the last write, that write, and its engine; -1: nobody  |
 | cell  | int32 [cells, 16]  | the last writer on every engine, and from 8 on the last reader since; of all of a cell's pieces |
+
+What a part leaves of its cells is `inside.Inside.last`.
 """
 
 from __future__ import annotations
@@ -18,9 +20,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints32
-
-ENGINES = 6  # all but SCALAR
-_WRITER, _ENGINE = 6, 7
+from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 
 
 class Past(NamedTuple):
@@ -51,56 +51,51 @@ def enter(bound: Ints32, touched: Bytes8, past: Past, pieces: int, cell: Ints32)
         while q < pieces and begin[q] < bound[c + 1]:
             for e in range(ENGINES):
                 cell[c, 8 + e] = max(cell[c, 8 + e], last[q, e])
-            e = last[q, _ENGINE]
+            e = last[q, WRITER_ENGINE]
             if e >= 0:
-                cell[c, e] = max(cell[c, e], last[q, _WRITER])
+                cell[c, e] = max(cell[c, e], last[q, WRITER])
             q += 1
 
 
 @njit(cache=True)
-def leave(bound: Ints32, touched: Bytes8, cell: Ints32, first: int, past: Past, pieces: int, out: Past) -> int:
-    """The past after a part whose first instruction is `first`, into `out`; returns how many pieces it has."""
+def leave(bound: Ints32, touched: Bytes8, mine: Ints32, first: int, past: Past, pieces: int, out: Past) -> int:
+    """The past after a part whose first instruction is `first`, into `out`; returns how many pieces it has.  mine: `Inside.last`."""
     begin, last, new_begin, new = past.bound, past.last, out.bound, out.last
     cells = touched.shape[0]
     at, stop = bound[0], bound[cells]
     if pieces:
         at, stop = min(at, begin[0]), max(stop, begin[pieces])
     n = p = c = 0
-    before = -1  # the piece of the past that the last one is all or some of
     while at < stop:
-        while p < pieces and begin[p + 1] <= at:
-            p += 1
-        while c < cells and bound[c + 1] <= at:
+        while c < cells and (not touched[c] or bound[c + 1] <= at):
             c += 1
-        held, mine = p < pieces and begin[p] <= at, c < cells and bound[c] <= at
-        upto = bound[c + 1] if mine else bound[c] if c < cells else stop
-        writer = engine = np.int32(-1)
-        if mine and touched[c]:
-            for e in range(ENGINES):
-                if cell[c, e] >= first and cell[c, e] > writer:
-                    writer, engine = cell[c, e], np.int32(e)
+        here = c < cells and bound[c] <= at
+        upto = bound[c + 1] if here else bound[c] if c < cells else stop
+        count = 1
+        if here and mine[c, WRITER] >= 0:
+            new[n, :] = -1
+            new[n, WRITER], new[n, WRITER_ENGINE] = first + mine[c, WRITER], mine[c, WRITER_ENGINE]
+        elif pieces and begin[0] <= at < begin[pieces]:  # what the past tells apart stays so
+            while begin[p + 1] <= at:
+                p += 1
+            upto = min(upto, begin[pieces])
+            while begin[p + count] < upto:
+                count += 1
+            for k in range(count):
+                new_begin[n + k] = begin[p + k]
+                for e in range(8):
+                    new[n + k, e] = last[p + k, e]
+            p += count - 1
         else:
-            mine = False
-        if writer < 0:  # what the past tells apart stays so
-            if held:
-                upto = min(upto, begin[p + 1])
-            elif p < pieces:
-                upto = min(upto, begin[p])
-        if not mine and n and before == (p if held else pieces):
-            new_begin[n] = upto
-            at = upto
-            continue
-        new_begin[n] = at
-        for e in range(8):
-            new[n, e] = last[p, e] if held and writer < 0 else -1
-        if mine:
+            if pieces and at < begin[0]:
+                upto = min(upto, begin[0])
+            new[n, :] = -1
+        if here:
             for e in range(ENGINES):
-                if cell[c, 8 + e] >= first:
-                    new[n, e] = cell[c, 8 + e]
-            if writer >= 0:
-                new[n, _WRITER], new[n, _ENGINE] = writer, engine
-        before = -1 if mine else p if held else pieces
-        n += 1
+                if mine[c, e] >= 0:
+                    new[n : n + count, e] = first + mine[c, e]
+        new_begin[n] = at
+        n += count
         new_begin[n] = upto
         at = upto
     return n

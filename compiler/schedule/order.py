@@ -7,7 +7,7 @@ from numba import njit
 
 from compiler.schedule.footprint import Ints
 from compiler.schedule.hazards import Rows
-from compiler.schedule.history import ENGINES
+from compiler.schedule.inside import ENGINES
 
 _FAR = np.iinfo(np.int64).max
 

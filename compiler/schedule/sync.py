@@ -26,8 +26,9 @@ import numpy as np
 
 from compiler.emit.records import Code
 from compiler.schedule.footprint import Footprint, Footprints
-from compiler.schedule.hazards import Queues, Remote, Rows, scan
-from compiler.schedule.history import ENGINES, enter, leave, new_past
+from compiler.schedule.hazards import Queues, Remote, Rows, advance
+from compiler.schedule.history import new_past
+from compiler.schedule.inside import ENGINES
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
 from compiler.schedule.write import Schedule, write
@@ -35,7 +36,7 @@ from compiler.tile.spec import Unit
 from simulator.npu import isa
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
-_NOBODY = np.empty(0, np.int32)
+_NOBODY = Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, 0)
 
 
 class Synchroniser:
@@ -59,18 +60,14 @@ class Synchroniser:
         queues = [self._queues(core) for core in range(used)]
         if used > 1:
             forget(self._shared)
-        left, pieces = [cores.count(core) for core in range(used)], [0] * used
+        pieces = [0] * used
         rows.edge_start[0] = first = 0
         for part, core in zip(parts, cores, strict=True):
-            enter(part.bound, part.touched, pasts[core], pieces[core], self._cell)
-            remote = self._remote(part, core, first) if used > 1 else Remote(_NOBODY, _NOBODY, 0, 0)
-            rows.core[first : first + len(part.engine)] = core
-            arrays = part.engine, part.span, part.start, part.transfer, part.cycles
-            scan(*arrays, self.latency, first, queues[core], self._cell, remote, rows)
-            left[core] -= 1
-            if left[core]:
-                pieces[core] = leave(part.bound, part.touched, self._cell, first, pasts[core], pieces[core], pasts[-1])
-                pasts[core], pasts[-1] = pasts[-1], pasts[core]
+            remote = self._remote(part, core, first) if used > 1 else _NOBODY
+            records = part.bound, part.touched, part.engine, part.inside, part.transfer, part.cycles
+            past = pasts[core], pieces[core], pasts[-1]
+            pieces[core] = advance(*records, self.latency, core, first, queues[core], *past, self._cell, remote, rows)
+            pasts[core], pasts[-1] = pasts[-1], pasts[core]
             first += len(part.engine)
         lengths = tuple(order(q.first, rows) for q in queues)
         edges = int(rows.edge_start[n])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from simulator.npu.program import MemoryMap
 
 
 @dataclass(frozen=True)
-class _Shaped:
+class Shaped:
     """Stands for weights whose values do not matter."""
 
     shape: tuple[int, ...]
@@ -68,7 +68,10 @@ class StorageSpec:
 
 @dataclass(frozen=True, eq=False)
 class KernelSpec:
-    """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on."""
+    """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on.
+
+    index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`tile.siblings`), or -1.
+    """
 
     index: int
     name: str
@@ -79,6 +82,12 @@ class KernelSpec:
     in_w: int
     out_h: int
     out_w: int
+    named: int = field(default=-1, kw_only=True)
+
+    @property
+    def tag(self) -> int:
+        """The operator's number in records."""
+        return self.index if self.named < 0 else self.named
 
     @property
     def macs(self) -> int:
@@ -288,6 +297,7 @@ class Unit:
     producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
     consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
     escapes: frozenset[int]  # kernels whose output the host reads
+    families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `tile.siblings`
 
     @property
     def images(self) -> int:
@@ -301,7 +311,7 @@ class Unit:
     def without_values(self) -> Unit:
         """The same unit without weights: all that planning, emission and timing need, small enough to send to every worker."""
         convs = [op for op in self.graph.operators if isinstance(op, Conv)]
-        light = {id(op): replace(op, weights=_Shaped(op.weights.shape)) for op in convs}  # type: ignore[arg-type]
+        light = {id(op): replace(op, weights=Shaped(op.weights.shape)) for op in convs}  # type: ignore[arg-type]
 
         def stripped(op: Any) -> Any:
             return light.get(id(op), op)

@@ -123,8 +123,8 @@ def test_a_plan_is_taken_over_to_a_piece_with_other_names(model: Path) -> None:
     opened = open_source(Source(model, load_machine("edge"), DataType.float16))
     (unit,) = opened.units
     plan = default_plan(unit)
-    assert plan_for(plan, unit) == plan
-    assert measure(opened, {"none": plan_for(plan, unit)})["none"].timings["none"].cycles > 0
+    assert plan_for(plan, unit, unit) == plan
+    assert measure(opened, {"none": plan_for(plan, unit, unit)})["none"].timings["none"].cycles > 0
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def show_primitives(
     opened = open_source(_source(path, plan, model, machine, shape_texts, random_weights))
     texts, before = list[tuple[int, str, str]](), 0
     for unit, part in zip(opened.units, plans_of_pieces(opened, plan, str(path)), strict=True):
-        check_plan(unit, part, str(path))
+        unit = check_plan(unit, part, str(path))
         texts += [(before + i, name, text) for i, segment, start in _placed(part) for name, text in _operators(unit, segment, start)]
         before += len(part.segments)
     if as_json:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.schedule.history import ENGINES, enter, leave, new_past
+from compiler.schedule.history import enter, leave, new_past
+from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 
 GRANULES = 60
 
@@ -26,18 +27,19 @@ def test_pieces_say_what_a_table_of_granules_says(seed: int) -> None:
             last_writers = [writer[inside][engine[inside] == e].max(initial=-1) for e in range(ENGINES)]
             assert cell[c, :ENGINES].tolist() == last_writers
             assert cell[c, 8 : 8 + ENGINES].tolist() == reader[inside].max(0).tolist()
+        mine = np.full((len(touched), 8), -1, np.int32)
         for i in range(first, first + int(rng.integers(1, 20))):
             c, e = int(rng.choice(np.flatnonzero(touched))) if touched.any() else -1, int(rng.integers(ENGINES))
             if c < 0:
                 continue
             inside = slice(bound[c], bound[c + 1])
             if rng.integers(2):
-                cell[c], cell[c, e] = -1, i
+                mine[c], mine[c, WRITER], mine[c, WRITER_ENGINE] = -1, i - first, e
                 writer[inside], engine[inside], reader[inside] = i, e, -1
             else:
-                cell[c, 8 + e] = i
+                mine[c, e] = i - first
                 reader[inside, e] = i
-        pieces = leave(bound, touched, cell, first, past, pieces, other)
+        pieces = leave(bound, touched, mine, first, past, pieces, other)
         past, other, first = other, past, first + 20
         assert pieces <= GRANULES
         assert (np.diff(past.bound[: pieces + 1]) > 0).all()
@@ -45,10 +47,9 @@ def test_pieces_say_what_a_table_of_granules_says(seed: int) -> None:
 
 def test_a_part_that_touches_nothing_leaves_the_past_as_it_was() -> None:
     past, other = new_past(8), new_past(8)
-    bound, cell = np.array([2, 5], np.int32), np.full((1, 16), -1, np.int32)
-    cell[0, 3] = 7
-    pieces = leave(bound, np.ones(1, np.uint8), cell, 0, past, 0, other)
-    pieces = leave(np.array([0, 1, 4, 8], np.int32), np.zeros(3, np.uint8), cell, 9, other, pieces, past)
+    bound, mine = np.array([2, 5], np.int32), np.array([[-1] * ENGINES + [7, 3]], np.int32)
+    pieces = leave(bound, np.ones(1, np.uint8), mine, 0, past, 0, other)
+    pieces = leave(np.array([0, 1, 4, 8], np.int32), np.zeros(3, np.uint8), np.zeros((3, 8), np.int32), 9, other, pieces, past)
     found = np.empty((8, 16), np.int32)
     enter(np.arange(9, dtype=np.int32), np.ones(8, np.uint8), past, pieces, found)
     assert found[:, 3].tolist() == [-1, -1, 7, 7, 7, -1, -1, -1]

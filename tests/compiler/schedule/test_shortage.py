@@ -114,8 +114,8 @@ def test_what_does_not_fit(net: Unit, plan: Raw, edit: str) -> None:
         (lambda raw: tiling(raw, 0, tile_m=100), "segments.0.tilings.0.conv.tile_m: Input should be a multiple of 16"),
         (lambda raw: raw["segments"][0].update(tilings=[]), "segments.0: Value error, 1 operators need as many tilings, found 0"),
         (lambda raw: raw["segments"][0].update(blocs=2), "segments.0.blocs: no such key"),
-        (lambda raw: raw["segments"].reverse(), "operator 0 is 'c', expected 'a': operators come in the model's topological order"),
-        (lambda raw: raw["segments"].pop(), "operator 2 is the end, expected 'c': operators come in the model's topological order"),
+        (lambda raw: raw["segments"].reverse(), "operator 0: 'c' reads what 'b' makes; expected it behind that"),
+        (lambda raw: raw["segments"].pop(), "operator 2: is missing; expected 'c' somewhere"),
     ],
 )
 def test_what_is_no_plan(net: Unit, plan: Raw, change: Callable[[Raw], None], message: str) -> None:

@@ -1,0 +1,124 @@
+"""What the instructions of a segment wait for among themselves, and what it is to its neighbours: made once, whatever comes before it.
+
+Within a segment the last conflicting accesses of the other engines are the same in every program.  Of these only such count as no chain of
+others implies.  What stands before a segment is met where it touches a cell for the first time (a read: the first of its engine; a
+write: the first at all), and of itself it leaves the last accesses of every cell.
+
+Exact: an instruction that is left out lies behind one that is waited for, directly or not; the clocks of `hazards`, which know at least
+what follows from the segment alone, cover it by the time it would be looked at, because later instructions are looked at first.
+
+| array | dtype, shape     | meaning                                                                                                  |
+|-------|------------------|----------------------------------------------------------------------------------------------------------|
+| start | int32 [n + 1]    | those that instruction j waits for: need[start[j] : start[j + 1]]                                        |
+| need  | int32 [waits]    | instructions of the segment, the later ones first                                                        |
+| outer | int32 [outer, 3] | (j, a, b), ascending by j: j meets what came before the segment in cells [a >> 1, b); a & 1: as a write   |
+| last  | int32 [cells, 8] | the last reader on every engine since the last write, that write, and its engine; -1: nobody              |
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Bytes8 = NDArray[np.uint8]
+Ints32 = NDArray[np.int32]
+
+ENGINES = 6  # all but SCALAR
+WRITER, WRITER_ENGINE = 6, 7  # columns of `last`
+
+
+class Inside(NamedTuple):
+    """See the table at the top of this file."""
+
+    start: Ints32
+    need: Ints32
+    outer: Ints32
+    last: Ints32
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self)
+
+
+def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int) -> Inside:
+    """Of n records that touch `cells` cells (see `footprint`)."""
+    n = len(engine)
+    need_start, need = np.empty(n + 1, np.int32), np.empty(n * (ENGINES - 1), np.int32)
+    outer, last = np.empty((cells * (ENGINES + 1), 3), np.int32), np.empty((cells, 8), np.int32)
+    state, known = np.full((cells, 16), -1, np.int32), np.empty((n, ENGINES), np.int32)
+    needs, outers = _look(engine, span, start, state, known, need_start, need, outer)
+    _leaves(state, last)
+    return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
+
+
+@njit(cache=True)
+def _look(
+    engine: Bytes8, span: Ints32, start: Ints32, cell: Ints32, known: Ints32, need_start: Ints32, need: Ints32, outer: Ints32
+) -> tuple[int, int]:
+    """Fills need_start, need and outer; returns how many of both.
+
+    cell: int32 [cells, 16], the last writer on every engine, and from 8 on the last reader since; -1 before, the segment's end after.
+    known: int32 [n, 6], scratch: what every instruction knows to be over.
+    """
+    clock = np.full((ENGINES, ENGINES), -1, np.int32)
+    wanted = np.empty(ENGINES, np.int32)
+    needs = outers = 0
+    for j in range(engine.shape[0]):
+        me: Any = np.int64(engine[j])
+        wanted[:] = -1
+        for s in range(start[j], start[j + 1]):
+            write = span[s, 0] & 1
+            begin = -1  # of a run of cells in which the past is met
+            for c in range(span[s, 0] >> 1, span[s, 1]):
+                written = False
+                for e in range(ENGINES):
+                    written |= cell[c, e] >= 0
+                    wanted[e] = max(wanted[e], cell[c, e])
+                    if write:
+                        wanted[e] = max(wanted[e], cell[c, 8 + e])
+                if not written and (write or cell[c, 8 + me] < 0):
+                    if begin < 0:
+                        begin = c
+                elif begin >= 0:
+                    outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, c
+                    outers += 1
+                    begin = -1
+                if write:  # whoever comes later waits for this write, which waits for them
+                    cell[c, :] = -1
+                    cell[c, me] = j
+                else:
+                    cell[c, 8 + me] = j
+            if begin >= 0:
+                outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, span[s, 1]
+                outers += 1
+        wanted[me] = -1
+        need_start[j] = needs
+        while True:
+            best, other = np.int32(-1), 0
+            for e in range(ENGINES):
+                if wanted[e] > clock[me, e] and wanted[e] > best:
+                    best, other = wanted[e], e
+            if best < 0:
+                break
+            need[needs] = best
+            needs += 1
+            clock[me, other] = best
+            for e in range(ENGINES):
+                clock[me, e] = max(clock[me, e], known[best, e])
+        known[j] = clock[me]
+        clock[me, me] = j
+    need_start[engine.shape[0]] = needs
+    return needs, outers
+
+
+@njit(cache=True)
+def _leaves(cell: Ints32, last: Ints32) -> None:
+    for c in range(cell.shape[0]):
+        last[c, WRITER] = last[c, WRITER_ENGINE] = -1
+        for e in range(ENGINES):
+            last[c, e] = cell[c, 8 + e]
+            if cell[c, e] >= 0:
+                last[c, WRITER], last[c, WRITER_ENGINE] = cell[c, e], e

@@ -1,0 +1,237 @@
+"""The end of a run: champions become plans, programs, containers, one file, and a summary whose every number is taken from those."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import onnx
+
+import simulator
+from compiler.derive.gene import realise_all
+from compiler.derive.plan import Infeasible, Plan, joined
+from compiler.tile.spec import Unit
+from simulator.npu.errors import TilefarmError
+from simulator.npu.files import atomic_write
+from simulator.npu.machine import Engine
+from simulator.session import InferenceSession
+from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
+from tuner.build import MeasuredModel, Opened, containers_of, measure, package
+from tuner.check import random_feeds, relative_error
+from tuner.config import TuneConfig
+from tuner.evaluate import Roofline
+from tuner.host import host_nodes, mac_share
+from tuner.layerwise import faster_in_file_order
+from tuner.one_search import OneSearch
+from tuner.pieces import Searched
+from tuner.reference import reference
+from tuner.request import Style, TuneRequest
+from tuner.runfolder import RunFolder, write_json
+from tuner.search.population import Individual
+from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
+
+_PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
+
+
+def _plan(unit: Unit, individual: Individual | None) -> Plan:
+    assert individual is not None
+    plan = realise_all(unit, individual.genome)
+    if isinstance(plan, Infeasible):
+        raise RuntimeError(f"a measured genome has no plan: {plan}")
+    return plan
+
+
+def finish(
+    opened: Opened,
+    found: Sequence[Searched],
+    runs: Sequence[OneSearch],
+    folder: RunFolder,
+    config: TuneConfig,
+    request: TuneRequest,
+    begun: float,
+) -> Summary:
+    """Champions become plans, programs, containers and one file; every number of the summary is taken from those."""
+    levels = runs[0].levels
+    for run in runs:
+        if run.champions.baseline is None:
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(run.ledger.failures.items()))
+            what = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{folder.path}: {what}; the column `error` of its log says why")
+    units = [run.facts.unit for run in runs]
+    best = {level: [_plan(unit, run.champions.best[i]) for unit, run in zip(units, runs, strict=True)] for i, level in enumerate(levels)}
+    bases = [
+        faster_in_file_order(opened.compilers[search.pieces[0]], _plan(unit, run.champions.baseline), levels)
+        for unit, search, run in zip(units, found, runs, strict=True)
+    ]
+    said = () if runner_spec(config) is None else verdicts(opened, found, folder.path, bases, config, request.address)
+    if said:
+        best = {level: [verdict.plans[level] for verdict in said] for level in levels}
+    plans = {level: _joined(opened, found, chosen) for level, chosen in best.items()}
+    baseline = _joined(opened, found, bases)
+    for name, plan in {**plans, "baseline": baseline}.items():
+        atomic_write(folder.plans / f"{name}.json", [plan.to_json().encode()])
+    measured = measure(opened, plans)
+    for i, level in enumerate(levels if not said else ()):
+        for search, run in zip(found, runs, strict=True):
+            champion = run.champions.best[i]
+            assert champion is not None
+            cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(champion.cycles[i])
+            if cycles != expected:
+                raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
+    base = measure(opened, dict.fromkeys(levels, baseline))
+    package(opened, containers_of(opened, measured), folder.best, request.style)
+    first_with = {m.digest: level for level, m in reversed(measured.items())}
+    same_as = {level: None if first_with[m.digest] == level else first_with[m.digest] for level, m in measured.items()}
+    errors = _errors(opened, folder, same_as, request.style)
+    wall_s = time.monotonic() - begun
+    searched = sum(run.champions.programs for run in runs)
+    failures = sum((run.ledger.failures for run in runs), Counter[str]())
+    rows = {level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels}
+    pieces = _pieces(opened, found, measured)
+    summary = Summary(
+        status="done",
+        run=folder.run,
+        model=opened.name,
+        model_digest=opened.digest,
+        machine=opened.machine.name,
+        machine_digest=opened.machine.digest,
+        dtype=request.dtype,
+        seed=request.seed,
+        tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
+        versions={name: _version(name) for name in _PACKAGES} | {"simulator": simulator.VERSION},
+        config_digest=config.digest,
+        budget=_budget(config, searched, wall_s),
+        stopped=tuple(run.conductor.stopped or "budget" for run in runs),
+        warm_start=tuple(line for run in runs for line in run.warm_start),
+        wall_s=round(wall_s, 3),
+        candidates=searched,
+        candidates_per_s=round(searched / wall_s, 3),
+        tasks=sum(run.ledger.seq for run in runs),
+        failures=dict(failures),
+        instructions={level: m.instructions for level, m in measured.items()},
+        variants=len({m.digest for m in measured.values()}),
+        cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
+        npu_mac_share=mac_share(opened),
+        host=host_nodes(opened),
+        pieces=pieces_as_measured(pieces, found, said) if said else pieces,
+        runner=runner_summary(config, found, said) if said else None,
+        levels=as_measured(rows, found, said, opened.machine.clock_hz) if said else rows,
+    )
+    write_json(folder.summary, json.loads(summary.model_dump_json()))
+    return summary
+
+
+def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:
+    """The plan of a model: of every piece what its search found, for the first of the pieces that it serves."""
+    plans: dict[int, Plan] = {}
+    for search, plan in zip(found, chosen, strict=True):
+        plans |= {
+            k: plan if k == search.pieces[0] else plan_for(plan, opened.units[search.pieces[0]], opened.units[k]) for k in search.pieces
+        }
+    return joined({name: plans[k] for k, name in enumerate(opened.names)})
+
+
+def _pieces(opened: Opened, found: Sequence[Searched], measured: Mapping[str, MeasuredModel]) -> tuple[PieceSummary, ...]:
+    if len(opened.names) == 1:
+        return ()
+    by_piece = {k: search.run for search in found for k in search.pieces}
+    return tuple(
+        PieceSummary(
+            piece=name,
+            search=by_piece[k],
+            operators=len(unit.kernels),
+            first_operator=unit.kernels[0].name,
+            last_operator=unit.kernels[-1].name,
+            cycles={level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
+        )
+        for k, (name, unit) in enumerate(zip(opened.names, opened.units, strict=True))
+    )
+
+
+def _level(
+    opened: Opened,
+    level: str,
+    measured: Mapping[str, MeasuredModel],
+    base: Mapping[str, MeasuredModel],
+    same_as: str | None,
+    error: float,
+) -> LevelSummary:
+    mine = measured[level]
+    timing = mine.timings[level]
+    machine = opened.machine
+    busy = timing.busy_cycles.sum(0) / (timing.cycles * machine.cores)
+    baseline = base[level].timings[level].cycles
+    return LevelSummary(
+        ddr_share=machine.contention[level],
+        cycles=timing.cycles,
+        latency_us=round(timing.cycles / machine.clock_hz * 1e6, 3),
+        plan=mine.plan.digest,
+        same_as=same_as,
+        roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.kernels), level) for unit in opened.units),
+        program_bound_cycles=mine.bound(machine, level),
+        ddr_bytes=timing.ddr_read_bytes + timing.ddr_write_bytes,
+        engine_utilisation={engine.name.lower(): round(float(busy[engine]), 4) for engine in Engine},
+        balance=round(timing.balance, 4),
+        baseline_layerwise_cycles=baseline,
+        speedup=round(baseline / timing.cycles, 4),
+        variant_cycles={other: m.timings[level].cycles for other, m in measured.items()},
+        max_rel_error=error,
+    )
+
+
+def _errors(opened: Opened, folder: RunFolder, same_as: Mapping[str, str | None], style: Style) -> dict[str, float]:
+    """Values of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
+    session = InferenceSession(folder.best)
+    feeds = random_feeds(session, 0)
+    if style != "function":  # that file has no body
+        with tempfile.TemporaryDirectory(dir=folder.path / ".tmp") as room:
+            body = Path(room) / "body.onnx"
+            onnx.save(opened.model, body)
+            expected = reference(body, feeds)
+    else:
+        expected = reference(folder.best, feeds)
+    names = [port.name for port in session.get_outputs()]
+    errors: dict[str, float] = {}
+    for level, twin in same_as.items():
+        if twin is not None:
+            errors[level] = errors[twin]
+            continue
+        outputs = session.run(names, feeds, level=level)
+        dtype = session.compiled.dtype
+        found = [
+            relative_error(out, expected.outputs[name], dtype, expected.logits_scale.get(name))
+            for name, out in zip(names, outputs, strict=True)
+        ]
+        errors[level] = max(found, default=0.0)
+    return errors
+
+
+def _budget(config: TuneConfig, searched: int, wall_s: float) -> BudgetUse:
+    if config.budget.seconds is not None:
+        return BudgetUse(kind="seconds", requested=config.budget.seconds, used=round(wall_s, 3))
+    assert config.budget.candidates is not None
+    return BudgetUse(kind="candidates", requested=config.budget.candidates, used=searched)
+
+
+def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str, float]:
+    out = {}
+    piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
+    number = run.conductor.models_used
+    for level, packed in zip(run.levels, run.trainer.models[number - 1] if number else (), strict=False):
+        if packed is not None:
+            metrics = packed.load().metrics
+            out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
+            out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)
+    return out
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "source tree"

@@ -1,0 +1,137 @@
+"""One search of a run: its conductor, its log, its checkpoints, and what a person sees of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tuner.checkpoint import Checkpoint
+from tuner.conduct import Conductor, Jobs
+from tuner.config import TuneConfig
+from tuner.ledger import Budget, Ledger
+from tuner.log import RunLog
+from tuner.plateau import Plateau
+from tuner.progress import Progress, Snapshot
+from tuner.recorder import Facts
+from tuner.request import TuneRequest
+from tuner.runfolder import SearchFolder
+from tuner.search.champions import Champions
+from tuner.search.islands import first_states
+from tuner.search.schedule import Schedule
+from tuner.training import Trainer
+from tuner.warm_start import WarmStart, lines, taken
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class OneSearch:
+    """The search of one run, its log, its checkpoints and what a person sees of it.
+
+    said: of the earlier runs that it begins with (`tuner.warm_start.sources`).
+    """
+
+    def __init__(
+        self, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs, budget: Budget,
+        said: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
+        self.champions = Champions(len(facts.levels))
+        self.ledger = Ledger(facts.levels, log, self.champions, budget)
+        self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
+        self.trainer = Trainer(place.models, facts.levels, config.model)
+        trainer = self.trainer if config.use.cost_model else None
+        plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau)
+        self.checkpoint = Checkpoint(place.checkpoint, log)
+        self.warm_start: list[str] = []  # lines for a person
+        self._warm_tasks: list[str] = []
+        self._unsaved: list[bytes] = []
+        self._began = 0
+        self._shown: Progress | None = None
+        self._saved_s = time.monotonic()
+        self._resume(request.warm_start, said)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        budget = self.ledger.budget
+        with Progress(budget.candidates, budget.seconds(), self.champions.programs, self.quiet) as shown:
+            self._shown = shown
+            yield
+            shown.finish(self.snapshot())
+            self._shown = None
+
+    def _show(self) -> None:
+        if self._shown is not None:
+            self._shown.update(self.snapshot())
+
+    def _say(self, line: str) -> None:
+        if self._shown is not None:
+            self._shown.say(line)
+
+    def snapshot(self) -> Snapshot:
+        best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.best[i]) is not None}
+        base = self.champions.baseline
+        baseline = {} if base is None else {level: int(base.cycles[i]) for i, level in enumerate(self.levels)}
+        note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
+        return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
+
+    def _resume(self, paths: Sequence[Path], said: Sequence[str]) -> None:
+        """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
+        found = self.checkpoint.load() if self.place.resumed else None
+        if found is None:
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
+            return
+        state, findings = found
+        self._began, self._unsaved = int(state["began"]), []
+        self.champions.restore(state["champions"])
+        self.trainer.restore(state["trainer"])
+        self.ledger.seq = int(state["seq"])
+        self.ledger.failures.update(state["failures"])
+        self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
+        self.ledger.tasks = self.ledger.log.tasks(self.ledger.seq) | set(self._warm_tasks)
+        self.conductor.plateau.restore(state["plateau"])
+        epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
+        self.conductor.begin(findings[: self._began], epochs)
+
+    def _begin(self, warm: WarmStart | None) -> None:
+        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models."""
+        if warm is not None:
+            self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
+            self._unsaved.append(warm.findings())
+            self._began = 1
+            self.ledger.tasks.update(warm.tasks)
+            self.trainer.measured = len(warm.tasks)
+            if not self.quiet:
+                for line in self.warm_start:
+                    say(line)
+        self.conductor.begin(self._unsaved)
+
+    def search_until_spent(self) -> None:
+        self.conductor.run()
+        self.ledger.log.flush()
+
+    def _committed(self, findings: bytes) -> None:
+        """After a result, not more often than the configuration says; after the first one at once."""
+        self._unsaved.append(findings)
+        now = time.monotonic()
+        if self.schedule.complete > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:
+            return
+        self._saved_s = now
+        state = {
+            "schedule": self.schedule.state(),
+            "began": self._began,
+            "champions": self.champions.state(),
+            "trainer": self.trainer.state(),
+            "seq": self.ledger.seq,
+            "failures": dict(self.ledger.failures),
+            "plateau": self.conductor.plateau.state(),
+            "warm_start": self.warm_start,
+            "warm_tasks": self._warm_tasks,
+        }
+        self.checkpoint.save(state, self._unsaved)
+        self._unsaved = []
