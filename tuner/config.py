@@ -64,7 +64,6 @@ class Search(_Section):
 class Segments(_Section):
     candidates: PositiveInt
     measured: PositiveInt
-    rounds: PositiveInt
     error: Rate
     epsilon: Rate
 

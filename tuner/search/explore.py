@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, whole_or, widths
-from compiler.derive.moves import Move, change_tiling, on_random_cores, thin_operators
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, whole_or, widths
+from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.tile.channels import can_split
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
@@ -18,8 +14,6 @@ from tuner.search.table import SegmentTable
 _OWN = (
     "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
 )  # fmt: skip
-
-RANDOM, SINGLES, MIXED = "random", "singles", "mixed"
 
 
 def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
@@ -55,56 +49,35 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
     return [gene._replace(cached=cached) for cached in ((0, -1) if gene.blocks > 1 else (0,))]
 
 
-class Found(NamedTuple):
-    """A gene that is not measured yet, and the way in which it was come upon: a move's name, `RANDOM` or `SINGLES`."""
-
-    gene: Gene
-    way: str
-
-
-def ways(moves: Mapping[str, Move]) -> list[str]:
-    """Names of the ways to come upon genes."""
-    return [RANDOM, SINGLES, MIXED, *(name for name in moves if name != "change_ahead")]  # which changes nothing of a segment alone
-
-
 def propose(
-    unit: Unit,
-    table: SegmentTable,
-    covers: list[Genome],
-    count: int,
-    rng: np.random.Generator,
-    moves: Mapping[str, Move],
-    shares: NDArray[np.float64] | None = None,
-) -> list[Found]:
-    """`count` genes (or fewer) that are not measured yet, mostly from the covers (one per level).
+    unit: Unit, table: SegmentTable, covers: list[Genome], count: int, rng: np.random.Generator, moves: dict[str, Move]
+) -> list[Gene]:
+    """`count` genes (or fewer) that are not measured yet, from the covers (one per level).
 
-    shares: how often each of `ways(moves)` is drawn, float64; None: all equally often.  Half of the genes are on all cores: a search that
-    may run segments side by side should know those that run one after the other as well as a search that knows nothing else.
+    Half of them on all cores: a search that may run segments side by side should know those that run one after the other as well as a
+    search that knows nothing else.
     """
-    out: dict[object, Found] = {}
-    names = ways(moves)
+    out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
-    every = [moves[name] for name in names[3:]]
+    every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
     singles = table.singles()
-    for drawn in rng.choice(len(names), count * 4, p=shares):
+    for _ in range(count * 4):
         if len(out) >= count:
             break
-        way = names[drawn]
-        if way == RANDOM:
+        draw = rng.random()
+        fresh: list[Gene] = []
+        if draw < 0.15:
             fresh = [_random(unit, rng, "toggle_halo" in moves)]
-        elif way == SINGLES:
-            fresh = [] if singles is None else _moved(unit, singles, own[int(rng.integers(len(own)))], own, rng)
-        elif way == MIXED:
-            at = int(rng.integers(len(covers)))
-            fresh = _mixed(table, covers[at], min(at, table.levels-1), rng)
+        elif draw < 0.35 and singles is not None:
+            fresh = _moved(unit, singles, own, rng)
         else:
-            fresh = _moved(unit, covers[int(rng.integers(len(covers)))], moves[way], every, rng)
+            fresh = _moved(unit, covers[int(rng.integers(len(covers)))], every, rng)
         if unit.machine.cores > 1 and rng.random() < 0.5:
             fresh = [on_all_cores(unit, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)
             if key not in table.cycles and key not in out:
-                out[key] = Found(gene, way)
+                out[key] = gene
     return list(out.values())
 
 
@@ -120,32 +93,22 @@ def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
     return on_random_cores(unit, gene, rng)
 
 
-def _moved(unit: Unit, genome: Genome, move: Move, more: list[Move], rng: np.random.Generator) -> list[Gene]:
-    """Genes that are new after a move, and sometimes one more."""
-    changed = move(unit, genome, rng)
-    while changed is not None and move is change_tiling and rng.random() < 0.6:
-        changed = move(unit, changed, rng) or changed
-    if more and rng.random() < 0.3:
-        changed = more[int(rng.integers(len(more)))](unit, changed or genome, rng) or changed
+def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:
+    """Genes that are new after one or two moves."""
+    changed: Genome | None = genome
+    for _ in range(1 + int(rng.random() < 0.3)):
+        step = moves[int(rng.integers(len(moves)))](unit, changed or genome, rng)
+        changed = step or changed
     old = set(genome)
     return [gene for gene in changed or () if gene not in old]
 
 
-def _mixed(table: SegmentTable, genome: Genome, level: int, rng: np.random.Generator) -> list[Gene]:
-    """A gene of what two of the fastest over the same operators have, field by field, tilings operator by operator."""
-    gene = genome[int(rng.integers(len(genome)))]
-    variants = table.variants(gene, level)
-    if len(variants) < 2:
-        return []
-    a, b = (variants[int(i)] for i in rng.choice(len(variants), 2, replace=False))
-    zeros = (0,) * (gene.stop - gene.start)
-    choices = tuple(x if rng.random() < 0.5 else y for x, y in zip(a.choices or zeros, b.choices or zeros, strict=True))
-    takes = rng.random(6) < 0.5
-    out = a._replace(choices=choices if any(choices) else ())
-    for take, fields in zip(takes, (("blocks", "cached", "cores", "split"), ("prefetch",), ("window", "sliding"), ("chunk",), ("resident",), ("spread",)), strict=True):
-        if take:
-            out = out._replace(**{name: getattr(b, name) for name in fields})
-    return [out]
+def unlimited(unit: Unit, genome: Genome) -> Genome:
+    """The genome with every segment of several operators and blocks list-scheduled without a limit to its window."""
+    images = unit.storages[0].n
+    return tuple(
+        gene._replace(window=ALL, sliding=True) if gene.stop - gene.start > 1 and gene.blocks * images > 1 else gene for gene in genome
+    )
 
 
 def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:

@@ -1,4 +1,4 @@
-"""An island's state as bytes: its members, where its random numbers stand, and what has paid."""
+"""An island's state as bytes: its members and where its random numbers stand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import numpy as np
 
 from tuner.config import TuneConfig
-from tuner.search.credit import Credit
 from tuner.search.packing import below, from_bytes, pack_individuals, prefixed, to_bytes, unpack_individuals
 from tuner.search.population import Island
 
@@ -19,13 +18,12 @@ def first_states(levels: int, config: TuneConfig, seed: int) -> list[bytes]:
 
 
 def pack_island(island: Island, levels: int) -> bytes:
-    small = {"rng": island.rng.bit_generator.state, "gains": island.credit.gains, "looks": island.credit.looks}
-    text = json.dumps(small, sort_keys=True).encode()
-    return to_bytes({"small": np.frombuffer(text, np.uint8)} | prefixed("members", pack_individuals(island.members, levels)))
+    rng = json.dumps(island.rng.bit_generator.state, sort_keys=True).encode()
+    return to_bytes({"rng": np.frombuffer(rng, np.uint8)} | prefixed("members", pack_individuals(island.members, levels)))
 
 
 def unpack_island(data: bytes) -> Island:
     arrays = from_bytes(data)
-    rng, small = np.random.default_rng(0), json.loads(arrays["small"].tobytes())
-    rng.bit_generator.state = small["rng"]
-    return Island(rng, unpack_individuals(below("members", arrays)), Credit(small["gains"], small["looks"]))
+    rng = np.random.default_rng(0)
+    rng.bit_generator.state = json.loads(arrays["rng"].tobytes())
+    return Island(rng, unpack_individuals(below("members", arrays)))

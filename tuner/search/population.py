@@ -11,7 +11,6 @@ from compiler.derive.gene import Genome
 from compiler.derive.moves import Move, crossover
 from compiler.tile.spec import Unit
 from tuner.config import Search
-from tuner.search.credit import Credit
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +24,10 @@ class Individual:
 
 @dataclass
 class Island:
-    """One population, the best of every level first to be kept.  credit: of the ways to come upon segments."""
+    """One population, the best of every level first to be kept."""
 
     rng: np.random.Generator
     members: list[Individual] = field(default_factory=list)
-    credit: Credit = field(default_factory=Credit)
 
     def admit(self, new: list[Individual], search: Search) -> None:
         """Keep `elites` of every level, then the best by mean rank over the levels, `population` in all."""

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Structures, Tail
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
-VARIANTS = 8  # of every structure and level that are kept at hand
 _ABSENT = object()
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
@@ -30,7 +29,6 @@ class SegmentTable:
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
-        self._top: list[dict[str, tuple[tuple[int, Tail], ...]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
@@ -67,9 +65,6 @@ class SegmentTable:
             for kind in ((structure, None), (structure, width)):
                 if kind not in best or new < best[kind]:
                     self._set(best, kind, new)
-            known = self._top[level].get(structure, ())
-            if len(known) < VARIANTS or new < known[-1]:
-                self._set(self._top[level], structure, tuple(sorted((*known, new))[:VARIANTS]))
             lean = (int(cycles[level]) + moved_bytes // self._port_bytes, *new)
             if (structure, width) not in leanest or lean < leanest[structure, width]:
                 self._set(leanest, (structure, width), lean)
@@ -98,11 +93,6 @@ class SegmentTable:
         """The fastest known segment over operators [start, stop) at a level, on `width` cores or any number of them."""
         found = self._best[level].get((self.structures.structure(start, stop), width))
         return None if found is None else (found[0], Gene(start, stop, *found[1]))
-
-    def variants(self, gene: Gene, level: int) -> list[Gene]:
-        """The fastest known segments over a gene's operators at a level, as many as `VARIANTS`."""
-        found = self._top[level].get(self.structures.structure(gene.start, gene.stop), ())
-        return [Gene(gene.start, gene.stop, *tail) for _, tail in found]
 
     def lean(self, start: int, stop: int, level: int, width: int) -> tuple[int, Gene] | None:
         """As `best`, but the least of cycles and bytes on the port together: what is fast while others use the port, too."""
@@ -163,7 +153,7 @@ class SegmentTable:
         return cost
 
     def places(self, gene: Gene) -> list[tuple[int, int]]:
-        """Where operators compute what a gene's do: the gene's own place, and others of the same structure; none where a cover has none so long."""
+        """Where a cover can have the gene: its own operators, and others that compute the same; nowhere where it is too long."""
         return self._places.get(self.structures.structure(gene.start, gene.stop), [])
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
