@@ -34,7 +34,7 @@ from tuner.training import Trainer
 
 
 def network(name: str, machine: str) -> Unit:
-    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without its weights' values, in a search's order."""
+    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights' values, in a search's order."""
     path, seed = resolve(Path(name if ":" in name or name.endswith(".onnx") else PREFIX + name), None)
     unit = make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16).without_values()
     return ordered(unit, load_config().search.order)

@@ -7,6 +7,7 @@ Where a runner measures, its cycles take the place of the simulator's, which sti
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ COLUMNS = (
 _BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
 _PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
 _KEPT_GENES = 20_000
+_COLLECT = (20_000, 10, 10)  # Python's own: 700, 10, 10
 
 
 class Ask(NamedTuple):
@@ -89,12 +91,20 @@ class EvaluatorSpec:
     runner: RunnerSpec | None = None
 
     def __call__(self) -> Evaluator:
-        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (a minute, once)."""
+        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (a minute, once).
+
+        What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
+        Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
+        out, and the rest is looked at more rarely.
+        """
         evaluator = Evaluator(self.unit, self.levels)
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):
             evaluator.answer(Ask("program", genome))
         evaluator.bench = None if self.runner is None else self.runner()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
         return evaluator
 
 

@@ -9,7 +9,6 @@ Rows are int64 [.., 2], (start, stop), empty where start >= stop.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.region import EMPTY, Rows, demand, demanded
 from compiler.schedule.run import Load, reads, ring_storages, run_of
-from compiler.tile.spec import Unit
+from compiler.tile.spec import AnySpec, Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
 Ints = NDArray[np.int64]
@@ -91,7 +90,12 @@ class Blocks:
     def heights(self) -> list[dict[int, int]]:
         """Per operator, how many blocks compute so many rows; those that compute none are not counted."""
         sizes = np.maximum(self.computed[:, :, 1] - self.computed[:, :, 0], 0).tolist()
-        return [{rows: count for rows, count in Counter(row).items() if rows} for row in sizes]
+        found: list[dict[int, int]] = [{} for _ in sizes]
+        for counts, row in zip(found, sizes, strict=True):
+            for rows in row:
+                if rows:
+                    counts[rows] = counts.get(rows, 0) + 1
+        return found
 
     @cached_property
     def stored(self) -> list[int]:
@@ -126,15 +130,21 @@ def needed(unit: Unit) -> tuple[Rows, ...]:
         for c in unit.consumers[k]:
             rows = rows.hull(Rows(*_wanted(*reads(unit, c, spec.y), *main[c], *out[c])))
         out[k] = rows
-        main[k] = demand(spec.kernel, rows, spec.in_h)
+        main[k] = _main_rows(spec, rows)
     return tuple(out)
+
+
+@lru_cache(maxsize=1 << 14)
+def _main_rows(spec: AnySpec, rows: Rows) -> Rows:
+    """Rows of its main input that an operator reads for rows of its output."""
+    return demand(spec.kernel, rows, spec.in_h)
 
 
 @lru_cache(maxsize=1 << 16)
 def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
     """Rows of every operand that a kernel reads for the rows of its output that are needed."""
     spec, rows = unit.kernels[kernel], needed(unit)[kernel]
-    main = demand(spec.kernel, rows, spec.in_h)
+    main = _main_rows(spec, rows)
     others = (reads(unit, kernel, read) for read in spec.reads[1:])
     return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
 

@@ -87,7 +87,7 @@ def _order(wish: Wish) -> tuple[int, int, str]:
 
 def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> bool:
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
-    if sum(wish.size for wish in wishes) <= capacity:
+    if sum([wish.size for wish in wishes]) <= capacity:
         return True
     change: dict[int, int] = {}
     for _, size, birth, death, _ in wishes:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Resample
 from compiler.ir.region import reach
-from compiler.tile.spec import ConvSpec, MatMulSpec, Piece, Unit
+from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Piece, Unit
 
 Ints = NDArray[np.int64]
 
@@ -69,13 +69,16 @@ class Run:
     loads: tuple[Load, ...]
 
 
-@lru_cache(maxsize=1 << 16)
 def reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
     """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
-    spec = unit.kernels[reader]
+    return _reads(unit.kernels[reader], piece, unit.storages[piece.storage].h)
+
+
+@lru_cache(maxsize=1 << 16)
+def _reads(spec: AnySpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
+    # by the operator, not by the unit: units of parts (`tile.channels`) share most of theirs
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)
-    height = unit.storages[piece.storage].h
     serves_all = other and (isinstance(spec, MatMulSpec) or height < spec.out_h)
     return first.overlaps(piece), other, height if serves_all else 0
 

@@ -9,6 +9,7 @@ move and emit: `tile.stage_features`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import tables, writes_l1
-from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
@@ -49,11 +50,14 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     parts = channel_parts(unit, start, stop, plan.channels)
     if isinstance(parts, Infeasible):
         raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
-    sums = np.array([_sums(part, plan, start) for part in parts], np.float64)
-    out = sums.sum(0)
-    first = parts.index(largest(parts, start, stop))
-    out[_OF_ONE] = sums[first, _OF_ONE]
-    out[_A_CORES] = sums[:, _A_CORES].max(0)
+    if len(parts) == 1:
+        out = _sums(unit, plan, start)
+    else:
+        sums = np.stack([_sums(part, plan, start) for part in parts])
+        out = sums.sum(0)
+        first = parts.index(largest(parts, start, stop))
+        out[_OF_ONE] = sums[first, _OF_ONE]
+        out[_A_CORES] = sums[:, _A_CORES].max(0)
     ddr, cores = unit.machine.ddr, len(plan.cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
@@ -64,35 +68,77 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     return out
 
 
-def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """What adds up over the cores that share a segment's channels, and what each of them has."""
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
-    t = _rates(unit.machine, unit.dtype)
     images, cores = unit.storages[0].n, plan.dealt
-    out = [0.0] * len(FEATURES)
-    for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[start + k]
-        rows = _operator(out, unit, t, tiling, blocks, k, images, cores)
-        add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
-        out[_AT["row_share"]] += rows / spec.out_h
-        stored = blocks.stored[k] * unit.storages[spec.y.storage].row_blocks * spec.y.planes
-        out[_AT["store_bytes"]] += stored * BLOCK_BYTES * images
+    out = np.zeros(len(FEATURES))
+    stored = 0
+    for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.tilings, strict=True)):
+        out += _of_operator(unit, standing, tiling, images, cores)
+        y = unit.kernels[start + k].y
+        stored += blocks.stored[k] * unit.storages[y.storage].row_blocks * y.planes
+    out[_AT["store_bytes"]] = stored * BLOCK_BYTES * images
     for load in blocks.loads:
         size = blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
+    kept = 0
     for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
         staged = blocks.staged[storage]
         high = staged.high(count, images) * (1 if staged.cached else count)
-        out[_AT["l1_blocks_log2"]] += staged.planes * high * unit.storages[storage].row_blocks
+        kept += staged.planes * high * unit.storages[storage].row_blocks
+    out[_AT["l1_blocks_log2"]] = kept
     iterations = out[_AT["iterations"]] = plan.blocks * images
-    for name in _OF_A_CORE:
-        out[_AT[name]] *= -(-iterations // cores) / iterations
+    out[_A_CORES] *= -(-iterations // cores) / iterations
     out[_AT["operators"]] = len(plan.operators)
     out[_AT["segments"]] = 1
     out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
     out[_AT["sliding"]] = plan.sliding * len(plan.operators)
     out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
     return out
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What an operator's features depend on of its segment; `blocks` and its place `k` among them are where that was found.
+
+    heights: (rows, blocks that compute so many).  reads: which operands the segment has in L1, and which of those it makes.
+    """
+
+    kernel: int
+    heights: tuple[tuple[int, int], ...]
+    inside: bool
+    reads: tuple[tuple[bool, bool], ...]
+    blocks: Blocks = field(compare=False)
+    k: int = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _standings(unit: Unit, blocks: Blocks) -> tuple[_Standing, ...]:
+    staged = blocks.staged
+
+    def reads(spec: AnySpec) -> tuple[tuple[bool, bool], ...]:
+        return tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
+
+    specs = unit.kernels[blocks.start : blocks.stop]
+    heights = (tuple(rows.items()) for rows in blocks.heights)
+    return tuple(
+        _Standing(spec.index, rows, blocks.inside[k], reads(spec), blocks, k)
+        for k, (spec, rows) in enumerate(zip(specs, heights, strict=True))
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _of_operator(unit: Unit, standing: _Standing, tiling: Tiling, images: int, cores: int) -> NDArray[np.float64]:
+    """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before."""
+    out = [0.0] * len(FEATURES)
+    blocks, k = standing.blocks, standing.k
+    rows = _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, images, cores)
+    add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
+    out[_AT["row_share"]] += rows / unit.kernels[standing.kernel].out_h
+    found = np.array(out)
+    found.flags.writeable = False
+    return found
 
 
 def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:

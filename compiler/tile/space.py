@@ -337,6 +337,7 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
     )
 
 
+@lru_cache(maxsize=1 << 16)
 def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
@@ -363,6 +364,7 @@ def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool,
     return _ranked(unit.machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
 
 
+@lru_cache(maxsize=1 << 14)
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane; two slots and the constants fit UB where anything does."""
     constants = spec.y.planes

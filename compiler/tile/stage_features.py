@@ -42,8 +42,15 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
 def _nest(unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[Nest, tuple[Stage, ...], tuple[int, ...]]:
     """The nest of a block, its stages, and the place of each among `_STAGES`."""
     nest = nest_of(unit, unit.kernels[kernel], rows, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
+    return nest, *_stages(unit, kernel, on_chip, inside)
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages(unit: Unit, kernel: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """They do not depend on the block's rows."""
+    nest = nest_of(unit, unit.kernels[kernel], 1, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
     stages = stages_of(unit.machine, nest)
-    return nest, stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
+    return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
 
 
 def _name(stage: Stage) -> str:

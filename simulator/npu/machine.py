@@ -265,7 +265,12 @@ class Machine(_Spec):
 
     def buffer_blocks(self, memory: Memory) -> int:
         """Size of an on-chip memory in blocks of 32 bytes."""
-        return int(getattr(self.buffers_bytes, memory.name)) // BLOCK_BYTES
+        return self.buffers_blocks[memory]
+
+    @cached_property
+    def buffers_blocks(self) -> dict[Memory, int]:
+        """Sizes of the on-chip memories in blocks of 32 bytes."""
+        return {Memory[name]: int(size) // BLOCK_BYTES for name, size in self.buffers_bytes}
 
     def share_units(self, level: str) -> int:
         """The level's share of the DDR bandwidth in 1/65536."""
