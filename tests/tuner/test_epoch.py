@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import block_counts, single_operators
+from compiler.derive.gene import ALL, Gene, block_counts, single_operators
 from compiler.derive.moves import verify
 from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
@@ -20,10 +20,14 @@ from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.searching import LEVELS, Local, LocalSearch
 from tuner.evaluate import Answer
-from tuner.search.epoch import exchanges
+from tuner.search.epoch import EVOLVING, exchanges
+from tuner.search.explore import unlimited
+from tuner.search.knowledge import genome_name
 from tuner.search.lab import Lab
 from tuner.search.population import Individual
+from tuner.search.proposals import proposed
 from tuner.search.question import Question, Reply
+from tuner.search.segments import explore
 
 
 @lru_cache(maxsize=16)
@@ -75,6 +79,31 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     search = LocalSearch(u, "search.islands=3").steps(measure, 3)
     share = -(-16 * search.rules.several // 3)
     assert [len(lab.findings.segments) for lab in search.labs[4:]] == [share] * 3
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_windows_without_a_limit_are_measured_where_they_fit(window: bool) -> None:
+    """Of the segments that the best covers have, and of the best program, so that no champion is slower for want of having tried."""
+    u = unit("residual_block")
+    search = LocalSearch(u, "search.islands=1", f"use.window={str(window).lower()}")
+    measure, island = Local(u), search.islands[0]
+    lab = Lab(search.rules, search.known, measure, 0, EVOLVING, [None] * 3)
+    genome = (Gene(0, len(u.kernels), 2),)
+    for k in range(len(u.kernels)):
+        lab.table.add(Gene(k, k + 1), np.full(3, 1 << 30))
+    lab.measure_segments(genome)
+    island.admit(lab.measure_programs([genome])[0], lab.config.search)
+    explore(lab, island)
+    wide = unlimited(u, genome)
+    assert (wide[0].window, wide[0].sliding) == (ALL, True)
+    assert measure.evaluator.plan(wide[0]) is not None, "or this shows nothing"
+    assert any(ask.genome == wide for ask in measure.measured()) == window
+    now, then = lab.expected([genome, wide]) if window else (np.zeros(3), np.ones(3))
+    for turn in range(3):
+        level = search.rules.order[turn]
+        assert (wide in proposed(lab, island, 64, turn)) == (then[level] <= now[level] * 1.01)
+    lab.known.add_programs([genome_name(wide)])
+    assert not any(wide in proposed(lab, island, 64, turn) for turn in range(3)), "not again"
 
 
 def test_islands_take_in_the_elites_of_their_neighbour() -> None:
