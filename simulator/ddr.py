@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,11 @@ def check_share(share_units: int, where: str = "share_units") -> None:
 def shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     """Max-min fair rates for every number of active transfers (see the table at the top)."""
     check_share(share_units)
+    return _shared_rates(machine, share_units, cores).copy()
+
+
+@lru_cache(maxsize=256)
+def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     port = port_units(machine, share_units)
     caps = (cap_units(machine, Engine.MTE2), cap_units(machine, Engine.MTE3))
     low, high = (0, 1) if caps[0] <= caps[1] else (1, 0)

@@ -11,6 +11,7 @@ import gc
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -72,11 +73,17 @@ class Answer(NamedTuple):
     values: NDArray[np.int64] | None
 
 
-class Known(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Known:
     """A gene's plan and its features."""
 
     plan: SegmentPlan
     raw: NDArray[np.float64]
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as canonical JSON: a program that differs in one segment from another is written with the others' texts."""
+        return canonical_json(self.plan.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,7 @@ class Evaluator:
         self._known: OrderedDict[Gene, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
         self._digest = unit.digest
+        self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
         self.bench: Bench | None = None
 
     def run(self, batch: list[Ask]) -> list[Answer]:
@@ -140,7 +148,7 @@ class Evaluator:
         if ask.kind == "stage":
             return self._stage(genome, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
-        payload = canonical_json({"unit": self._digest, "plan": plan.model_dump(mode="json")})
+        payload = self._payload(known)
         return self._answer("program", self.compiler.parts(plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
@@ -161,6 +169,11 @@ class Evaluator:
         if len(self._known) > _KEPT_GENES:
             self._known.popitem(last=False)
         return known
+
+    def _payload(self, segments: Sequence[Known]) -> str:
+        """Canonical JSON of a program's task."""
+        before, name, behind = self._empty.partition('"segments":[')
+        return f"{before}{name}{','.join([segment.text for segment in segments])}{behind}"
 
     def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
         content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}

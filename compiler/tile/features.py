@@ -22,7 +22,18 @@ from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import tables, writes_l1
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, PoolSpec, ReflowSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import (
+    AnySpec,
+    ConvSpec,
+    LayerNormSpec,
+    MatMulSpec,
+    PoolSpec,
+    ReflowSpec,
+    ResampleSpec,
+    SoftmaxSpec,
+    Unit,
+    VectorSpec,
+)
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
@@ -75,7 +86,7 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     out = np.zeros(len(FEATURES))
     stored = 0
     for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.tilings, strict=True)):
-        out += _of_operator(unit, standing, tiling, images, cores)
+        out += _of_operator(standing, tiling, images, cores)
         y = unit.kernels[start + k].y
         stored += blocks.stored[k] * unit.storages[y.storage].row_blocks * y.planes
     out[_AT["store_bytes"]] = stored * BLOCK_BYTES * images
@@ -100,15 +111,19 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """What an operator's features depend on of its segment; `blocks` and its place `k` among them are where that was found.
+    """What an operator's features depend on of the model and of its segment; the last three fields are where that was found.
 
-    heights: (rows, blocks that compute so many).  reads: which operands the segment has in L1, and which of those it makes.
+    what: the operator, as `_what` says.  heights: (rows, blocks that compute so many).  reads: which operands the segment has in L1, and
+    which of those it makes.
     """
 
-    kernel: int
+    machine: Machine
+    dtype: DataType
+    what: object
     heights: tuple[tuple[int, int], ...]
     inside: bool
     reads: tuple[tuple[bool, bool], ...]
+    unit: Unit = field(compare=False)
     blocks: Blocks = field(compare=False)
     k: int = field(compare=False)
 
@@ -116,26 +131,32 @@ class _Standing:
 @lru_cache(maxsize=4096)
 def _standings(unit: Unit, blocks: Blocks) -> tuple[_Standing, ...]:
     staged = blocks.staged
-
-    def reads(spec: AnySpec) -> tuple[tuple[bool, bool], ...]:
-        return tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
-
-    specs = unit.kernels[blocks.start : blocks.stop]
-    heights = (tuple(rows.items()) for rows in blocks.heights)
-    return tuple(
-        _Standing(spec.index, rows, blocks.inside[k], reads(spec), blocks, k)
-        for k, (spec, rows) in enumerate(zip(specs, heights, strict=True))
-    )
+    found = []
+    for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
+        reads = tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
+        heights = tuple(blocks.heights[k].items())
+        found.append(_Standing(unit.machine, unit.dtype, _what(unit, spec), heights, blocks.inside[k], reads, unit, blocks, k))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1 << 14)
-def _of_operator(unit: Unit, standing: _Standing, tiling: Tiling, images: int, cores: int) -> NDArray[np.float64]:
+def _what(unit: Unit, spec: AnySpec) -> object:
+    """Equal for convolutions that cost the same, wherever in a model they are and whichever part of one they are; else itself."""
+    if not isinstance(spec, ConvSpec) or isinstance(spec, MatMulSpec):
+        return spec
+    sizes = spec.in_h, spec.in_w, spec.out_h, spec.out_w, spec.groups, spec.c1, spec.k1, spec.n1, spec.lanes, *spec.window
+    rows = [unit.storages[piece.storage].row_blocks for piece in (*spec.reads, spec.y)]
+    return (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows)
+
+
+@lru_cache(maxsize=1 << 14)
+def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before."""
     out = [0.0] * len(FEATURES)
-    blocks, k = standing.blocks, standing.k
+    unit, blocks, k = standing.unit, standing.blocks, standing.k
     rows = _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, images, cores)
     add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
-    out[_AT["row_share"]] += rows / unit.kernels[standing.kernel].out_h
+    out[_AT["row_share"]] += rows / unit.kernels[blocks.start + k].out_h
     found = np.array(out)
     found.flags.writeable = False
     return found
