@@ -32,10 +32,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve
-from compiler.ir.graph import Conv
+from compiler.ir.graph import Conv, MatMul
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.spec import AnySpec, ConvSpec, Unit, signature
+from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit, signature
 from compiler.tile.unit import make_unit
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
@@ -104,10 +104,53 @@ class Shape:
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
+@dataclass(frozen=True)
+class Product:
+    """Products of two tensors, one for each head: [rows, inner] by [inner, columns]; transposed: the right one holds [columns, inner].
+
+    Of one image; a head is a run of channels, rows are pixels.
+    """
+
+    heads: int
+    rows: int
+    inner: int
+    columns: int
+    transposed: bool
+
+    def __str__(self) -> str:
+        return f"{self.heads} x {self.rows}x{self.inner}x{self.columns}{' T' if self.transposed else ''}"
+
+    def save(self, path: Path) -> None:
+        """A model of this operator alone: heads are taken apart and put together by addresses, as in attention."""
+        nodes, shapes = [], []
+
+        def named(name: str, shape: Sequence[int]) -> str:
+            shapes.append(numpy_helper.from_array(np.array(shape, np.int64), name))
+            return name
+
+        def apart(x: str, pixels: int, channels: int, order: Sequence[int]) -> str:
+            nodes.append(helper.make_node("Reshape", [x, named(f"{x}_shape", (1, pixels, self.heads, channels))], [f"{x}_heads"]))
+            nodes.append(helper.make_node("Transpose", [f"{x}_heads"], [f"{x}_apart"], perm=order))
+            return f"{x}_apart"
+
+        left = apart("a", self.rows, self.inner, (0, 2, 1, 3))
+        sizes = (self.columns, self.inner) if self.transposed else (self.inner, self.columns)
+        right = apart("b", *sizes, (0, 2, 3, 1) if self.transposed else (0, 2, 1, 3))
+        nodes.append(helper.make_node("MatMul", [left, right], ["products"], name="operator"))
+        nodes.append(helper.make_node("Transpose", ["products"], ["joined"], perm=(0, 2, 1, 3)))
+        whole = (1, self.rows, self.heads * self.columns)
+        nodes.append(helper.make_node("Reshape", ["joined", named("shape", whole)], ["y"]))
+        given = {"a": (1, self.rows, self.heads * self.inner), "b": (1, sizes[0], self.heads * sizes[1])}
+        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in given.items()]
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, whole)]
+        graph = helper.make_graph(nodes, "operator", inputs, outputs, shapes)
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
 class Operator:
     """One shape with all legal ways to run it; what was measured is kept."""
 
-    def __init__(self, shape: Shape, machine: Machine, folder: Path) -> None:
+    def __init__(self, shape: Shape | Product, machine: Machine, folder: Path) -> None:
         self.shape, self.model = shape, folder / f"{str(shape).replace('/', 's').replace(' ', '_')}.onnx"
         shape.save(self.model)
         self.unit = open_source(Source(self.model, machine, DataType.float16)).unit
@@ -169,9 +212,13 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     return Optimum(best, measured, np.array(slack))
 
 
-def shape_of(unit: Unit, spec: AnySpec) -> Shape | None:
+def shape_of(unit: Unit, spec: AnySpec) -> Shape | Product | None:
     """The shape of a convolution or matrix product of one image; None for other operators."""
     kernel = spec.kernel
+    if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and unit.images == 1:
+        left, right = unit.graph.shapes[kernel.a][1] // spec.groups, unit.graph.shapes[kernel.b][1] // spec.groups
+        columns = spec.pixels if spec.transposed else right
+        return Product(spec.groups, spec.out_h * spec.out_w, left, columns, spec.transposed)
     if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or unit.storages[0].n > 1:
         return None
     c_out, c_in = kernel.weights.shape[:2]
@@ -185,17 +232,17 @@ def shape_of(unit: Unit, spec: AnySpec) -> Shape | None:
     )  # fmt: skip
 
 
-def counted_shapes(network: str, machine: Machine) -> Counter[Shape]:
+def counted_shapes(network: str, machine: Machine) -> Counter[Shape | Product]:
     """Distinct convolutions and matrix products -> how often the network has them."""
     path, seed = resolve(Path(network), None)
     unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
     return Counter(shape for spec in unit.kernels if (shape := shape_of(unit, spec)) is not None)
 
 
-def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape, list[str]]:
+def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape | Product, list[str]]:
     """Distinct convolutions and matrix products -> the networks that have them."""
-    found: dict[Shape, list[str]] = {}
-    known: dict[str, Shape] = {}
+    found: dict[Shape | Product, list[str]] = {}
+    known: dict[str, Shape | Product] = {}
     for name in networks:
         path, seed = resolve(Path(name), None)
         try:
@@ -300,7 +347,7 @@ def study_models(args: argparse.Namespace, machine: Machine, folder: Path) -> li
     """Picks without a measurement, per held-out shape: how much slower than the optimum."""
     rng = np.random.default_rng([args.seed, 1])
     stream = random_shapes(np.random.default_rng([args.seed, 2]), machine, folder)
-    seen: dict[Shape, Operator] = {}
+    seen: dict[Shape | Product, Operator] = {}
     while len(seen) < args.trained + args.held_out:
         operator = next(stream)
         seen.setdefault(operator.shape, operator)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.derive.gene import block_counts, plan_of
-from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.derive.plan import MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
 from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import legal_points, shape_of, vector_tiling
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
 from simulator.npu.machine import Machine
 
 
@@ -27,11 +28,15 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
     """A tiling of kernel k of the segment: legal in L0 where one exists, of any size in UB; None where L0 is too small for all."""
     spec = unit.kernels[blocks.start + k]
     rows = blocks.rows(k)
+    constants: Constants = "streamed" if rng.integers(4) == 0 else "resident"
     if not isinstance(spec, ConvSpec):
         if rng.integers(2):
             return vector_tiling(unit, spec, rows, int(rng.integers(8, 1500)))
-        return VectorTiling(tile_planes=int(rng.integers(1, spec.y.planes + 2)), tile_rows=int(rng.integers(1, rows + 2)))
-    resident = bool(rng.integers(2))
+        columns = int(rng.integers(1, spec.out_w + 2)) if rng.integers(3) == 0 else 0
+        high = 1 if columns else int(rng.integers(1, rows + 2))
+        planes = int(rng.integers(1, spec.y.planes + 2))
+        return VectorTiling(tile_planes=planes, tile_rows=high, tile_columns=columns, constants=constants)
+    resident = not blocks.streamed >> k & 1 if isinstance(spec, MatMulSpec) else bool(rng.integers(2))
     n1, k1 = spec.n1, spec.k1
     if not resident:
         n1 = int(rng.integers(1, n1 + 1))
@@ -49,6 +54,7 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
         tile_n1=n,
         tile_k1=kk,
         order="n" if n_outer else "m",
+        constants=constants,
     )
 
 
@@ -65,7 +71,8 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
     if isinstance(parts, tuple):
         unit = largest(parts, start, stop)
     dealt = 1 if split == "channels" else len(cores)
-    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt)
+    streamed = sum(1 << k for k in range(stop - start) if can_stream(unit, start, k) and rng.integers(2))
+    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt, streamed)
     tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
     if any(tiling is None for tiling in tilings):
         return None

@@ -13,16 +13,18 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
+from compiler.derive.fit_ub import fitted
 from compiler.derive.formula import formula_window
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Split, Tiling, Window
 from compiler.ir.region import has_halo
 from compiler.schedule.blocks import Blocks, cut, needed
 from compiler.schedule.buffers import Wish, fits
-from compiler.schedule.memory import apart_rule, staged_wishes, weight_wishes
+from compiler.schedule.memory import apart_rule, staged_wishes, ub_wishes, weight_wishes
+from compiler.schedule.run import can_stream
 from compiler.tile.channels import can_split, channel_parts, largest
 from compiler.tile.features import expected_cycles, raw_features
-from compiler.tile.space import CHUNK_BUDGETS, KEPT, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
-from compiler.tile.spec import ConvSpec, Unit, signature
+from compiler.tile.space import CHUNK_BUDGETS, KEPT, LAST_BUDGETS, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
+from compiler.tile.spec import ConvSpec, MatMulSpec, Unit, signature
 from simulator.npu.machine import Memory
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
@@ -125,35 +127,39 @@ def whole_or(gene: Gene, cached: int) -> int:
 
 
 def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
-    """The plan of a gene; None where L1 cannot hold it.
+    """The plan of a gene; None where L1 or UB cannot hold it.
 
-    Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.
+    Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.  The right
+    operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
+    estimate take their place, and are split until they fit (`derive.fit_ub`).
     """
     seen = seen_by_core(unit, gene)
     if seen is None:
         return None
     unit, gene, layout = seen
-    fitting = _Fitting(unit, gene, layout)
-    sizes = {
-        k: spec.weight_blocks
-        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
-        if isinstance(spec, ConvSpec) and spec.weight_blocks
-    }
-    by_size = sorted(sizes, key=lambda k: (sizes[k], k))
-    if gene.blocks * unit.storages[0].n == 1 or not gene.resident:
-        by_size = []
-    for budget in CHUNK_BUDGETS[gene.chunk :]:
-        if not fitting.take(dict.fromkeys(range(gene.stop - gene.start), False), budget):
+    for streamed in (0, *_large_rights(unit, gene)):
+        if streamed:
+            layout = _layout(unit, gene, streamed)
+        fitting = _Fitting(unit, gene, layout)
+        if not fitting.fill():
             continue
-        if gene.window == FORMULA:
-            fitting.widen()
-        for k in by_size:
-            if not fitting.take({k: True}, budget):
-                break
+        if not fitting.fits_ub():
+            fitting = _Fitting(unit, gene._replace(choices=()), layout)
+            if not fitting.fill() or not fitting.split_ub():
+                continue
         return fitting.plan()
-    # two slots of the smallest chunk may need more than all of the weights
-    every = {k: k in sizes for k in range(gene.stop - gene.start)}
-    return fitting.plan() if fitting.take(every, CHUNK_BUDGETS[-1]) else None
+    return None
+
+
+def _large_rights(unit: Unit, gene: Gene) -> list[int]:
+    """Operators, as bits, whose right operand may come in chunks: the largest, then the two largest, ..."""
+    kernels = unit.kernels[gene.start : gene.stop]
+    blocks = {k: spec.reads[1].planes * spec.pixels for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec)}
+    found = [0]
+    for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
+        if can_stream(unit, gene.start, k):
+            found.append(found[-1] | 1 << k)
+    return found[1:]
 
 
 def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
@@ -166,7 +172,12 @@ def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
         if isinstance(parts, Infeasible):
             return None
         unit = largest(parts, gene.start, gene.stop)
-    return unit, gene, cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), 1 if gene.split == "channels" else len(cores))
+    return unit, gene, _layout(unit, gene)
+
+
+def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
+    dealt = 1 if gene.split == "channels" else len(working_cores(unit, gene))
+    return cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), dealt, streamed)
 
 
 class _Fitting:
@@ -184,6 +195,40 @@ class _Fitting:
         self.window = window
         self.staged = staged_wishes(unit, layout, gene.prefetch, window)
         self.apart = apart_rule(unit, layout, gene.sliding, window)
+
+    def fill(self) -> bool:
+        """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
+        unit, gene, count = self.unit, self.gene, len(self.rows)
+        sizes = {
+            k: spec.weight_blocks
+            for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+            if isinstance(spec, ConvSpec) and spec.weight_blocks
+        }
+        by_size = sorted(sizes, key=lambda k: (sizes[k], k))
+        if gene.blocks * unit.storages[0].n == 1 or not gene.resident:
+            by_size = []
+        for budget in CHUNK_BUDGETS[gene.chunk :]:
+            if not self.take(dict.fromkeys(range(count), False), budget):
+                continue
+            if gene.window == FORMULA:
+                self.widen()
+            for k in by_size:
+                if not self.take({k: True}, budget):
+                    break
+            return True
+        # two slots of the smallest chunk may need more than all of the weights
+        every = {k: k in sizes for k in range(count)}
+        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(dict.fromkeys(every, False), budget) for budget in LAST_BUDGETS)
+
+    def fits_ub(self) -> bool:
+        wishes = ub_wishes(self.unit, self.layout, [self.tilings[k] for k in range(len(self.rows))])
+        return fits(wishes, self.unit.machine.buffer_blocks(Memory.UB), self.apart)
+
+    def split_ub(self) -> bool:
+        """Tilings that UB can hold; False where there are none."""
+        found = fitted(self.unit, self.layout, [self.tilings[k] for k in range(len(self.rows))], self.apart)
+        self.tilings = dict(enumerate(found or ()))
+        return found is not None
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -230,7 +275,8 @@ class _Fitting:
         gene = self.gene
         spec, rows, choice = self.unit.kernels[gene.start + k], self.rows[k], gene.choices[k] if gene.choices else 0
         if isinstance(spec, ConvSpec):
-            return conv_tiling(self.unit, spec, rows, self.layout.inside[k], resident, budget, choice)
+            whole = resident or (isinstance(spec, MatMulSpec) and not self.layout.streamed >> k & 1)
+            return conv_tiling(self.unit, spec, rows, self.layout.inside[k], whole, budget, choice)
         return vector_tiling(self.unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
@@ -262,24 +308,31 @@ def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
         plan = realise(unit, gene)
         if plan is None:
             names = f"{unit.kernels[gene.start].name}..{unit.kernels[gene.stop - 1].name}"
-            return Infeasible(
-                f"segment {index}, {names}", f"no tiling in {gene.blocks} blocks fits {unit.machine.buffers_bytes.L1:,} B of L1"
-            )
+            sizes = unit.machine.buffers_bytes
+            what = f"no tiling in {gene.blocks} blocks fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
+            return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
     return plan_of(unit, segments)
 
 
 def single_operators(unit: Unit) -> Genome | Infeasible:
-    """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts."""
+    """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts.
+
+    On one core; one of which not even a row fits there, on all cores by channels.
+    """
     genes = []
     for k, spec in enumerate(unit.kernels):
         counts = sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
-        candidates = (Gene(k, k + 1, blocks, prefetch) for prefetch in _PREFETCH for blocks in counts)
-        gene = next((g for g in candidates if realise(unit, g) is not None), None)
-        if gene is None:
+        narrow = Gene(k, k + 1)
+        wide = narrow._replace(cores=tuple(range(unit.machine.cores)), split="channels")
+        candidates = (
+            gene._replace(blocks=blocks, prefetch=prefetch) for gene in (narrow, wide) for prefetch in _PREFETCH for blocks in counts
+        )
+        found = next((g for g in candidates if realise(unit, g) is not None), None)
+        if found is None:
             sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
             return Infeasible(spec.name, f"no tiling fits {sizes}")
-        genes.append(gene)
+        genes.append(found)
     return tuple(genes)
 
 

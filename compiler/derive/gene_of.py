@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, realise, seen_by_core, whole_or
 from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, Tiling
-from compiler.tile.space import CHUNK_BUDGETS, conv_place, vector_tiling
+from compiler.tile.space import CHUNK_BUDGETS, LAST_BUDGETS, conv_place, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
 
 
@@ -52,16 +52,21 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
 
 
 def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Budgets of chunks for which every tiling of the plan has a place, with these places."""
+    """Budgets of chunks, with a place for every tiling of the plan: those for which it has one, then the first, which `fit_ub` changes."""
     seen = seen_by_core(unit, gene)
     if seen is None:
         return
     mine, _, layout = seen
-    for chunk, budget in enumerate(CHUNK_BUDGETS):
-        places = [_place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)]
+    every = [
+        [_place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)]
+        for budget in (*CHUNK_BUDGETS, *LAST_BUDGETS)
+    ]
+    for chunk, places in enumerate(every):
         found = tuple(place for place in places if place is not None)
         if len(found) == len(places):
-            yield chunk, found
+            yield min(chunk, len(CHUNK_BUDGETS) - 1), found
+    for chunk in range(len(CHUNK_BUDGETS)):
+        yield chunk, ()
 
 
 def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int | None:

@@ -44,12 +44,26 @@ class _Gene(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _is_zero(value: int) -> bool:
+    return not value
+
+
+def _is_resident(value: str) -> bool:
+    return value == "resident"
+
+
+# defaults are not written: plans that need neither are spelt, and have the digest, as if there were no such keys
+Constants = Literal["resident", "streamed"]
+_RESIDENT: Any = Field(default="resident", exclude_if=_is_resident)
+
+
 class ConvTiling(_Gene):
     """Tiling of a convolution or matrix product on one block.
 
     weights: `resident` loads all of them once for the segment, `streamed` loads chunks of chunk_n1 x 16 channels by chunk_k1 blocks
-    for every block.  tile_m pixels (a multiple of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
-    order: which of m and n is the outer loop.
+    for every block.  Of a product of two tensors the right one is what weights are: whole in L1, or in chunks.  tile_m pixels (a multiple
+    of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
+    order: which of m and n is the outer loop.  constants: the bias, all of it for the segment or a chunk of channels at a time.
     """
 
     kind: Literal["conv"] = "conv"
@@ -60,14 +74,26 @@ class ConvTiling(_Gene):
     tile_n1: TileSize
     tile_k1: TileSize
     order: Literal["m", "n"]
+    constants: Constants = _RESIDENT
 
 
 class VectorTiling(_Gene):
-    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time."""
+    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time.
+
+    tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
+    """
 
     kind: Literal["vector"] = "vector"
     tile_planes: TileSize
     tile_rows: TileSize
+    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = Field(default=0, exclude_if=_is_zero)
+    constants: Constants = _RESIDENT
+
+    @model_validator(mode="after")
+    def _columns_of_one_row(self) -> Self:
+        if self.tile_columns and self.tile_rows > 1:
+            raise ValueError(f"tile_columns {self.tile_columns} are of one row: expected tile_rows 1, found {self.tile_rows}")
+        return self
 
 
 Halo = Literal["recompute", "cache"]

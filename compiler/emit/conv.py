@@ -39,12 +39,14 @@ class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
-    right: what the right operand is, WEIGHTS or a tensor in L1 whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per
-    group, right_pixels in all.
+    bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
+    -1.
+    right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
+    right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
 
     Of a block: in_base, L1 block of (plane 0, row that output row 0 starts from); in_rows, rows from there that exist.  Where the input
-    is a ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: L1 block of the right tensor's
-    plane 0 and pixel 0; right_plane: blocks per plane.
+    is a ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: block of the right tensor's
+    plane 0 and pixel 0, in L1 or DDR; right_plane: blocks per plane there.
     """
 
     dtype: int
@@ -75,6 +77,8 @@ class ConvJob(NamedTuple):
     tile_k1: int
     n_outer: int
     bias: int
+    bias_1: int
+    bias_at: int
     act: int
     limit: int  # float32 bits
     to: int
@@ -104,7 +108,7 @@ class ConvJob(NamedTuple):
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
 
 # parities of the double buffers, carried from one operator to the next
-A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, PARITIES = range(7)
+A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, PARITIES = range(8)
 
 
 @njit(cache=True)
@@ -122,8 +126,18 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
         for n_start in range(0, j.n1, j.chunk_n1):
             n_size = min(j.chunk_n1, j.n1 - n_start)
             tiles_n = -(-n_size // j.tile_n1)
+            bias = j.bias
+            if j.bias_at >= 0:
+                if at >= capacity:
+                    return -1
+                here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (group * j.n1 + n_start) * 2
+                parity[BIAS_SLOT] ^= 1
+                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, n_size * 2, 1, 0, 0, 1, 0, 0)
+                bias = here - first
             for k_start in range(0, j.k1, j.chunk_k1):
                 k_size = min(j.chunk_k1, j.k1 - k_start)
+                right = Place(L1, j.right_base + group * j.right_planes * j.right_plane, j.right_plane)
+                right_pixels = j.right_pixels
                 if j.resident:
                     w_base = j.weights_0 + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
                     w_row = j.k1 * 16
@@ -133,8 +147,22 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
                     w_base = j.weights_1 if parity[W_SLOT] else j.weights_0
                     parity[W_SLOT] ^= 1
                     w_row = k_size * 16
-                    source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
-                    at = copy(out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * 16, w_row, 1, 0, 0)
+                    if j.right == WEIGHTS:
+                        source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
+                        at = copy(out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * 16, w_row, 1, 0, 0)
+                    else:
+                        if j.right == PIXELS_N:
+                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * 16, n_size * 16
+                        else:
+                            plane, planes = n_start * j.planes_per_n1, n_size * j.planes_per_n1
+                            pixel, right_pixels = k_start * (16 // j.planes_per_n1), k_size * (16 // j.planes_per_n1)
+                        right_pixels = min(right_pixels, j.right_pixels - pixel)
+                        source = right.base + plane * right.plane + pixel
+                        right = Place(L1, w_base, right_pixels)
+                        at = copy(
+                            out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
+                            1, 0, 0,
+                        )  # fmt: skip
                 in_a, in_b = -1, -1
                 for tile in range(tiles_m * tiles_n):
                     if j.n_outer:
@@ -173,25 +201,24 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
                                 source = w_base + n_tile * w_row + k_tile * 16
                                 at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, k * 16, n, w_row, k * 16, 1, 0, 0)
                             else:
-                                at = _right(out, at, j, b, group, n_tile, n, k_tile, k)
+                                at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
                         a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
                         at = mmad(out, at, j.dtype, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1)
                     if k_start + k_size == j.k1:
                         n_out = group * j.n1 + n_start + n_tile
-                        at = _way_out(out, at, j, target, residual, parity, c, m_start, m, mpad, n_out, n)
+                        at = _way_out(out, at, j, bias, target, residual, parity, c, m_start, m, mpad, n_out, n)
     return at
 
 
 @njit(cache=True)
-def _right(out: Code, at: int, j: ConvJob, d: int, group: int, n_start: int, n: int, k_start: int, k: int) -> int:
-    """A tile of a right operand that is a tensor, all of which lies in L1."""
-    base = j.right_base + group * j.right_planes * j.right_plane
+def _right(out: Code, at: int, j: ConvJob, d: int, right: Place, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
+    """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
     if j.right == PIXELS_N:
         pixel, plane = n_start * 16, k_start
     else:
         pixel, plane = k_start * (16 // j.planes_per_n1), n_start * j.planes_per_n1
-    source = base + plane * j.right_plane + pixel
-    return fractal(out, at, j.dtype, j.tag, source, d, j.right_plane, j.right_pixels - pixel, k, n, int(j.right == PIXELS_K))
+    source = right.base + plane * right.plane + pixel
+    return fractal(out, at, j.dtype, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
 
 
 @njit(cache=True)
@@ -199,6 +226,7 @@ def _way_out(
     out: Code,
     at: int,
     j: ConvJob,
+    bias: int,
     target: Place,
     residual: Place,
     parity: Ints,
@@ -209,10 +237,10 @@ def _way_out(
     n_out: int,
     n: int,
 ) -> int:
-    """Residual in, FIXPIPE, and the copy to where the result belongs."""
+    """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of channel 0 lies, or would."""
     plane = n_out * j.planes_per_n1
     planes = n * j.planes_per_n1
-    bias = j.bias + n_out * 2 if j.bias >= 0 else -1
+    bias = bias + n_out * 2 if j.bias >= 0 else -1
     added = -1
     if residual.base >= 0:
         added = j.res_1 if parity[RES_SLOT] else j.res_0

@@ -26,7 +26,8 @@ from compiler.emit.resample import ResampleJob
 from compiler.emit.vector import PoolJob, ReflowJob, VectorJob
 from compiler.ir.graph import Pool, Resample
 from compiler.schedule.blocks import Blocks
-from compiler.schedule.memory import TO_L1, Places, softmax_planes, way_out
+from compiler.schedule.memory import TO_L1, Places, way_out
+from compiler.tile.slots import tile_planes
 from compiler.tile.spec import (
     AnySpec,
     ConvSpec,
@@ -80,7 +81,10 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[blocks.start + k]
         one_pixel = spec.pixels if isinstance(spec, VectorSpec) else (False,) * len(spec.reads)
-        reads += [(*operand(blocks, piece), one) for piece, one in zip(spec.reads, one_pixel, strict=True)]
+        sources = [operand(blocks, piece) for piece in spec.reads]
+        if blocks.streamed >> k & 1:
+            sources[1] = (spec.reads[1].storage, spec.reads[1].plane, -1)  # chunks come from DDR, whatever else is in L1
+        reads += [(*at, one) for at, one in zip(sources, one_pixel, strict=True)]
         read_start.append(len(reads))
         goes = operand(blocks, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
         writes.append((*goes, spec.y.planes))
@@ -124,12 +128,15 @@ def _constants(spec: AnySpec, k: int, tiling: ConvTiling | VectorTiling, places:
     """(memory, block of DDR, block there, blocks, blocks of a piece) of what an operator needs from its first block on."""
     at, planes = places.ub.get(f"b{k}", 0), spec.y.planes
     if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
         if isinstance(spec, MatMulSpec):
             return []
-        bias = (UB, spec.bias_at, at, spec.bias_blocks, _WHOLE)
-        if not isinstance(tiling, ConvTiling) or tiling.weights != "resident":
-            return [bias]
-        return [bias, (L1, spec.weights_at, places.l1[f"w{k}.0"], spec.weight_blocks, WEIGHT_PIECE_BLOCKS)]
+        bias = [(UB, spec.bias_at, at, spec.bias_blocks, _WHOLE)] if tiling.constants == "resident" else []
+        if tiling.weights != "resident":
+            return [*bias]
+        return [*bias, (L1, spec.weights_at, places.l1[f"w{k}.0"], spec.weight_blocks, WEIGHT_PIECE_BLOCKS)]
+    if tiling.constants == "streamed":
+        return []
     if isinstance(spec, SoftmaxSpec) and spec.gaps:
         return [(UB, spec.masks_at, at, planes, _WHOLE)]
     if isinstance(spec, LayerNormSpec):
@@ -178,7 +185,9 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
         tile_n1=tiling.tile_n1,
         tile_k1=tiling.tile_k1,
         n_outer=int(tiling.order == "n"),
-        bias=places.ub.get(f"b{k}", -1),
+        bias=places.ub.get(f"b{k}", places.ub.get(f"b{k}.0", -1)),
+        bias_1=places.ub.get(f"b{k}.1", -1),
+        bias_at=spec.bias_at if spec.bias_blocks and tiling.constants == "streamed" else -1,
         act=int(Activation[spec.activation]),
         limit=float_bits(spec.limit) if spec.activation == "clip" else 0,
         to=to,
@@ -199,17 +208,20 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
 
 def _on_vector(unit: Unit, spec: AnySpec, k: int, tiling: VectorTiling, ub: dict[str, int]) -> Job:
     head = {"dtype": int(unit.dtype), "tag": spec.tag, "planes": spec.y.planes}
-    tile = {"tile_rows": tiling.tile_rows, "slot_0": ub[f"o{k}.0"], "slot_1": ub[f"o{k}.1"]}
-    planes, consts = min(tiling.tile_planes, spec.y.planes), ub.get(f"b{k}", 0)
+    columns = min(tiling.tile_columns or spec.out_w, spec.out_w)
+    tile = {"tile_rows": tiling.tile_rows, "tile_columns": columns, "slot_0": ub[f"o{k}.0"], "slot_1": ub[f"o{k}.1"]}
+    planes, consts, streamed = tile_planes(spec, tiling), ub.get(f"b{k}", 0), tiling.constants == "streamed"
     if isinstance(spec, PoolSpec):
         return _pool(unit, spec, head | tile, planes, consts)
     if isinstance(spec, SoftmaxSpec):
+        masks_at = spec.masks_at if streamed and spec.gaps else -1
         deep = spec.group_planes
-        return SoftmaxJob(**head, **tile, group_planes=deep, width=spec.out_w, tile_planes=softmax_planes(spec, tiling), masks=consts)
+        return SoftmaxJob(**head, **tile, group_planes=deep, width=spec.out_w, tile_planes=planes, masks=consts, masks_at=masks_at)
     if isinstance(spec, LayerNormSpec):
         bits = {"per_channel": 1.0 / spec.channels, "epsilon": spec.epsilon, "largest": _LARGEST_FACTOR}
         factors = {name: float_bits(value) for name, value in bits.items()}
-        return LayerNormJob(**head, **tile, width=spec.out_w, constants=consts, **factors)
+        constants_at = spec.constants_at if streamed else -1
+        return LayerNormJob(**head, **tile, width=spec.out_w, constants=consts, constants_at=constants_at, **factors)
     if isinstance(spec, ReflowSpec):
         return ReflowJob(**head, **tile, width=spec.out_w, before=spec.before, pixels=spec.in_h * spec.in_w, tile_planes=planes)
     if isinstance(spec, ResampleSpec):
@@ -217,10 +229,16 @@ def _on_vector(unit: Unit, spec: AnySpec, k: int, tiling: VectorTiling, ub: dict
         assert isinstance(kernel, Resample)
         filled = int(kernel.rows.has_empty or kernel.columns.has_empty)
         fill = float_bits(kernel.fill)
-        return ResampleJob(**head, **tile, out_w=spec.out_w, in_w=spec.in_w, fill=fill, filled=filled, tile_planes=planes)
+        widest = spec.input_columns(columns)
+        return ResampleJob(
+            **head, **tile, out_w=spec.out_w, in_w=spec.in_w, widest=widest, fill=fill, filled=filled, tile_planes=planes
+        )  # fmt: skip
     assert isinstance(spec, VectorSpec)
     width = unit.storages[spec.y.storage].row_blocks
-    return VectorJob(**head, **tile, width=width, tile_planes=planes, consts=consts, keeps_input=int(spec.keeps_input))
+    tile["tile_columns"] = min(columns, width)
+    return VectorJob(
+        **head, **tile, width=width, tile_planes=planes, consts=consts, fetches=int(streamed), keeps_input=int(spec.keeps_input)
+    )  # fmt: skip
 
 
 def _pool(unit: Unit, spec: PoolSpec, common: dict[str, int], planes: int, counts: int) -> PoolJob:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import Code, Ints, Place, flat, multiply_add, strided, vector
-from compiler.emit.vector import UB_SLOT, load_tile, store_tile
+from compiler.emit.records import DDR, MTE2, UB, Code, Ints, Place, copy, flat, multiply_add, strided, vector
+from compiler.emit.vector import UB_SLOT, load_tile, store_tile, tiles
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType
 
@@ -23,7 +23,10 @@ _F16, _F32 = int(DataType.float16), int(DataType.float32)
 
 
 class SoftmaxJob(NamedTuple):
-    """Softmax over each run of `group_planes` planes of `rows` rows; a tile is `tile_planes`, whole groups, by `tile_rows` rows."""
+    """Softmax over each run of `group_planes` planes of `rows` rows; a tile is `tile_planes`, whole groups, by `tile_rows` rows.
+
+    masks: UB address [planes]; [tile_planes] where they are fetched from masks_at for every tile's planes, else that is -1.
+    """
 
     dtype: int
     tag: int
@@ -32,34 +35,42 @@ class SoftmaxJob(NamedTuple):
     width: int
     tile_planes: int
     tile_rows: int
+    tile_columns: int
     slot_0: int
     slot_1: int
-    masks: int  # UB address [planes]
+    masks: int
+    masks_at: int
     rows: int = 0
 
 
 @njit(cache=True)
 def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
     """exp(x - max) / sum."""
-    tile_rows = min(j.tile_rows, j.rows)
+    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     deep = j.group_planes
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, tile_rows):
-            rows = min(tile_rows, j.rows - r)
-            size = rows * j.width
+        masks = j.masks
+        if j.masks_at >= 0:
+            if at >= out.shape[0]:
+                return -1
+            at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.masks_at + p, masks, planes, 1, 0, 0, 1, 0, 0)
+            masks -= p
+        for tile in range(count):
+            r, c = tile // across * tile_rows, tile % across * j.tile_columns
+            size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
             each = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
             if at + 20 + len(gaps) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
                 return -1
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
-            top = x + j.tile_planes * tile_rows * j.width
-            total = top + tile_rows * j.width
-            at = load_tile(out, at, j.dtype, j.tag, source, p, r, j.width, planes, rows, x)
+            top = x + j.tile_planes * tile_rows * j.tile_columns
+            total = top + tile_rows * j.tile_columns
+            at = load_tile(out, at, j.dtype, j.tag, source, p, r * j.width + c, size, planes, x)
             for gap in gaps:
                 if p <= gap < p + planes:
                     d = x + (gap - p) * size
-                    at = flat(out, at, _VADD, j.dtype, j.tag, d, d, j.masks + gap, -1, 0, 0, size, 0)
+                    at = flat(out, at, _VADD, j.dtype, j.tag, d, d, masks + gap, -1, 0, 0, size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
                 at = _over_planes(out, at, j.dtype, j.tag, _VMAX, top, first, size, deep)
@@ -72,7 +83,7 @@ def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place
                 at = flat(out, at, _LANE_SUM, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
                 at = flat(out, at, _VRECIPROCAL, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
                 at = _with_pixels(out, at, j.dtype, j.tag, _VMUL, first, total, size, deep)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, x)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, x)
     return at
 
 
@@ -96,7 +107,8 @@ def _with_pixels(out: Code, at: int, dtype: int, tag: int, op: int, x: int, valu
 class LayerNormJob(NamedTuple):
     """Layer normalisation over `planes` planes with `channels` channels; a tile is all planes by `tile_rows` rows.
 
-    constants: UB address [3][planes] of scale, shift and 1 in lanes that are channels.  per_channel, epsilon: float32 bits.  largest: bits
+    constants: UB address [3][planes] of scale, shift and 1 in lanes that are channels, fetched from constants_at for every block unless
+    that is -1.  per_channel, epsilon: float32 bits.  largest: bits
     of what 1 / deviation is cut at, so that float16 holds it.
     """
 
@@ -105,9 +117,11 @@ class LayerNormJob(NamedTuple):
     planes: int
     width: int
     tile_rows: int
+    tile_columns: int
     slot_0: int
     slot_1: int
     constants: int
+    constants_at: int
     per_channel: int
     epsilon: int
     largest: int
@@ -123,17 +137,21 @@ def layer_norm_blocks(planes: int, pixels: int, dtype: int) -> int:
 @njit(cache=True)
 def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
-    tile_rows = min(j.tile_rows, j.rows)
+    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     half = j.dtype == _F16
-    for r in range(0, j.rows, tile_rows):
-        rows = min(tile_rows, j.rows - r)
-        size = rows * j.width
+    if j.constants_at >= 0:
+        if at >= out.shape[0]:
+            return -1
+        at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.constants_at, j.constants, 3 * j.planes, 1, 0, 0, 1, 0, 0)
+    for tile in range(count):
+        r, c = tile // across * tile_rows, tile % across * j.tile_columns
+        size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
         if at + 64 + (2 * len(gaps) + j.planes) * (size // 2040 + 2) + 8 * (j.planes * size // 1020 + size) >= out.shape[0]:
             return -1
         x = j.slot_1 if parity[UB_SLOT] else j.slot_0
         parity[UB_SLOT] ^= 1
         squares = x + j.planes * size
-        at = load_tile(out, at, j.dtype, j.tag, source, 0, r, j.width, j.planes, rows, x)
+        at = load_tile(out, at, j.dtype, j.tag, source, 0, r * j.width + c, size, j.planes, x)
         at = _mask(out, at, j, x, size, gaps)
         at = _tree(out, at, j.dtype, j.tag, squares, x, size, j.planes)
         at = flat(out, at, _VMULS, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, j.per_channel)
@@ -163,7 +181,7 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: 
             at = _convert(out, at, _F16, j.tag, factor, squares, size)
         at = _with_pixels(out, at, j.dtype, j.tag, _VMUL, x, factor, size, j.planes)
         at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, j.constants, j.constants + j.planes, j.planes, size)
-        at = store_tile(out, at, j.dtype, j.tag, target, 0, r, j.width, j.planes, rows, x)
+        at = store_tile(out, at, j.dtype, j.tag, target, 0, r * j.width + c, size, j.planes, x)
     return at
 
 

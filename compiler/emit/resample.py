@@ -7,8 +7,8 @@ from typing import NamedTuple
 from numba import njit
 
 from compiler.emit.records import Code, Ints, Place, flat, strided
-from compiler.emit.vector import UB_SLOT, load_tile, store_tile
-from compiler.ir.taps import input_rows
+from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
+from compiler.ir.taps import input_rows, part_of_run, source_columns
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD))
@@ -18,7 +18,7 @@ _ONE = 0x3F800000  # 1.0
 class ResampleJob(NamedTuple):
     """`rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
 
-    fill: float32 bits.  filled: 1 where some place has no taps.
+    fill: float32 bits.  filled: 1 where some place has no taps.  widest: the most columns of input that a tile comes from.
     """
 
     dtype: int
@@ -26,10 +26,12 @@ class ResampleJob(NamedTuple):
     planes: int
     out_w: int
     in_w: int
+    widest: int
     fill: int
     filled: int
     tile_planes: int
     tile_rows: int
+    tile_columns: int
     slot_0: int
     slot_1: int
     first_row: int = 0
@@ -73,39 +75,47 @@ def emit_resample(
     out: Code, at: int, j: ResampleJob, source: Place, target: Place, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
 ) -> int:
     """columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
-    tile_rows = min(j.tile_rows, j.rows)
+    tile_count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
     in_rows = input_rows(bounds, tile_rows)
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, tile_rows):
-            count = min(tile_rows, j.rows - r)
+        for tile in range(tile_count):
+            r, c = tile // across * tile_rows, tile % across * j.tile_columns
+            count, wide = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
             begin = j.first_row + r
             y0, y1 = 1 << 31, 0
             for i in range(begin, begin + count):
                 y0, y1 = min(y0, bounds[i, 0]), max(y1, bounds[i, 1])
-            taken = max(0, y1 - y0)
+            x0, x1 = 0, j.in_w
+            if across > 1:
+                x0, x1 = (c, c + wide) if not len(columns) else source_columns(columns, c, c + wide)
+            taken, broad = max(0, y1 - y0), x1 - x0  # broad is 0 where a tile's columns are all filled
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
-            middle = x + j.tile_planes * in_rows * j.in_w
-            last = middle + (j.tile_planes * in_rows * j.out_w if len(columns) else 0)
-            product = last + (j.tile_planes * tile_rows * j.out_w if len(rows) or not len(columns) else 0)
-            size = count * j.out_w
-            if at + 12 + 2 * planes * (taken * max(j.in_w, j.out_w) + size) // 1024 >= out.shape[0]:
+            middle = x + j.tile_planes * in_rows * j.widest
+            last = middle + (j.tile_planes * in_rows * j.tile_columns if len(columns) else 0)
+            product = last + (j.tile_planes * tile_rows * j.tile_columns if len(rows) or not len(columns) else 0)
+            size = count * wide
+            if at + 12 + 2 * taken + 2 * planes * (taken * max(broad, wide) + size) // 1024 >= out.shape[0]:
                 return -1
-            if taken:
-                at = load_tile(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, j.in_w, planes, taken, x)
+            if taken and broad:
+                at = load_box(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, taken, j.in_w, x0, broad, planes, x)
             v = x
             if len(columns) and taken:
                 v = middle
                 if j.filled:
-                    at = flat(out, at, _VFILL, j.dtype, j.tag, v, -1, -1, -1, 0, 0, planes * taken * j.out_w, j.fill)
+                    at = flat(out, at, _VFILL, j.dtype, j.tag, v, -1, -1, -1, 0, 0, planes * taken * wide, j.fill)
                 for k in range(len(columns)):
                     place, step, n, first, source_step, weight, adds = columns[k]
+                    skip, stop = part_of_run(place, step, n, c, c + wide)
+                    if stop <= skip:
+                        continue
+                    n = stop - skip
                     if at + 2 * _worst(n, planes * taken) >= out.shape[0]:
                         return -1
                     at = _put(
-                        out, at, j.dtype, j.tag, v + place, x + first, n, planes * taken, step, j.out_w, source_step, j.in_w,
-                        weight, adds, product,
+                        out, at, j.dtype, j.tag, v + place + skip * step - c, x + first + skip * source_step - x0, n, planes * taken, step,
+                        wide, source_step, broad, weight, adds, product,
                     )  # fmt: skip
             if len(rows) or not taken:
                 if j.filled or not taken:
@@ -113,28 +123,27 @@ def emit_resample(
                 for k in range(len(rows)):
                     place, step, n, first, source_step, weight, adds = rows[k]
                     # the part of the run that lies in [begin, begin + count)
-                    skip = max(0, (begin - place + step - 1) // step)
-                    stop = min(n, (begin + count - 1 - place) // step + 1)
+                    skip, stop = part_of_run(place, step, n, begin, begin + count)
                     if stop <= skip:
                         continue
                     n = stop - skip
-                    d = last + (place + skip * step - begin) * j.out_w
-                    s = v + (first + skip * source_step - y0) * j.out_w
-                    drow, srow = step * j.out_w, source_step * j.out_w
-                    if at + 2 * (planes + n) * _worst(j.out_w, max(planes, n)) >= out.shape[0]:
+                    d = last + (place + skip * step - begin) * wide
+                    s = v + (first + skip * source_step - y0) * wide
+                    drow, srow = step * wide, source_step * wide
+                    if at + 2 * (planes + n) * _worst(wide, max(planes, n)) >= out.shape[0]:
                         return -1
                     if n >= planes:
                         for plane in range(planes):
                             at = _put(
-                                out, at, j.dtype, j.tag, d + plane * size, s + plane * taken * j.out_w, j.out_w, n, 1, drow, 1, srow,
+                                out, at, j.dtype, j.tag, d + plane * size, s + plane * taken * wide, wide, n, 1, drow, 1, srow,
                                 weight, adds, product,
                             )  # fmt: skip
                     else:
                         for i in range(n):
                             at = _put(
-                                out, at, j.dtype, j.tag, d + i * drow, s + i * srow, j.out_w, planes, 1, size, 1, taken * j.out_w,
+                                out, at, j.dtype, j.tag, d + i * drow, s + i * srow, wide, planes, 1, size, 1, taken * wide,
                                 weight, adds, product,
                             )  # fmt: skip
                 v = last
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.out_w, planes, count, v)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size, planes, v)
     return at

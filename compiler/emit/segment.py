@@ -18,7 +18,7 @@ from compiler.emit.places import homes_of, operand
 from compiler.emit.records import Code, Ints
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import Places, named, place, slot_counts
-from compiler.schedule.run import run_of
+from compiler.schedule.run import run_of, streamed_rights
 from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
 from compiler.tile.channels import channel_parts
 from compiler.tile.spec import Piece, Unit
@@ -49,7 +49,8 @@ def lower_segment(
         if isinstance(parts, Infeasible):
             return Infeasible(named(plan), f"{parts.where}: {parts.what}")
         unit, share = parts[share[0]], (0, 1)
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1])
+    streamed = streamed_rights(unit, start, plan.tilings)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed)
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):
         return places
@@ -71,7 +72,7 @@ def lower_segment(
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
-    run = run_of(unit, blocks.start, blocks.stop)
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed)
     loads = [
         (*operand(blocks, Piece(load.storage, load.plane, load.planes)), load.planes, unit.kernels[blocks.start + load.step].tag)
         for load in blocks.loads

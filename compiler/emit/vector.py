@@ -1,6 +1,7 @@
 """VECTOR kernels on one block: element-wise chains, pooling, pixels in another order.  Tile in, primitives on UB, tile out.
 
-A tile is some planes by some rows of the block, whole rows: [planes][rows * w] blocks in UB, in one of two slots.
+A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots; or, where not even one row fits, by
+some columns of one row: pixels that lie side by side in either case.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ UB_SLOT = 0  # the one parity these kernels keep
 
 
 class VectorJob(NamedTuple):
-    """An element-wise chain on `rows` rows of `width` blocks and `planes` planes.  slots: UB addresses; one tile after another within."""
+    """An element-wise chain on `rows` rows of `width` blocks and `planes` planes.  slots: UB addresses; one tile after another within.
+
+    consts: UB address of scale and shift vectors, [2 * step][planes]; where it fetches them itself, [2 * step][tile_planes].
+    """
 
     dtype: int
     tag: int
@@ -27,30 +31,49 @@ class VectorJob(NamedTuple):
     width: int
     tile_planes: int
     tile_rows: int
+    tile_columns: int
     slot_0: int
     slot_1: int
-    consts: int  # UB address of scale and shift vectors: [2 * step][planes]
+    consts: int
+    fetches: int
     keeps_input: int
     rows: int = 0
 
 
 @njit(cache=True)
-def load_tile(
-    out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, width: int, planes: int, rows: int, target: int
-) -> int:
-    """One tile into UB, from DDR or from L1."""
+def load_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, first: int, size: int, planes: int, target: int) -> int:
+    """`size` pixels from the block's `first` on of every plane into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
-    size = rows * width
-    return move(out, at, dtype, tag, engine, place, row * width, Place(UB, target, size, FAR, 0), 0, plane, planes, size)
+    return move(out, at, dtype, tag, engine, place, first, Place(UB, target, size, FAR, 0), 0, plane, planes, size)
 
 
 @njit(cache=True)
-def store_tile(
-    out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, width: int, planes: int, rows: int, source: int
-) -> int:
+def load_box(
+    out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, rows: int, width: int, first: int, columns: int,
+    planes: int, target: int,
+) -> int:  # fmt: skip
+    """Columns [first, first + columns) of some rows of `width` blocks; tile: [planes][rows][columns]."""
+    if columns == width:
+        return load_tile(out, at, dtype, tag, place, plane, row * width, rows * width, planes, target)
+    engine, size = MTE2 if place.memory == DDR else MTE1, rows * columns
+    for i in range(rows):
+        into = Place(UB, target + i * columns, size, FAR, 0)
+        at = move(out, at, dtype, tag, engine, place, (row + i) * width + first, into, 0, plane, planes, columns)
+    return at
+
+
+@njit(cache=True)
+def store_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, first: int, size: int, planes: int, source: int) -> int:
     """One tile out of UB, to DDR or to L1."""
-    size = rows * width
-    return move(out, at, dtype, tag, MTE3, Place(UB, source, size, FAR, 0), 0, place, row * width, plane, planes, size)
+    return move(out, at, dtype, tag, MTE3, Place(UB, source, size, FAR, 0), 0, place, first, plane, planes, size)
+
+
+@njit(cache=True)
+def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
+    """(tiles, those of a row, rows of a tile) of a block's pixels."""
+    across = (width + tile_columns - 1) // tile_columns
+    high = min(tile_rows, rows) if across == 1 else 1
+    return (rows + high - 1) // high * across, across, high
 
 
 @njit(cache=True)
@@ -59,22 +82,31 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
 
     Returns the next row or -1.
     """
-    tile_rows = min(j.tile_rows, j.rows)
+    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     inputs = sources.shape[0]
-    tile_blocks = j.tile_planes * tile_rows * j.width
+    tile_blocks = j.tile_planes * tile_rows * j.tile_columns
+    deep = j.tile_planes if j.fetches else j.planes
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, tile_rows):
-            rows = min(tile_rows, j.rows - r)
+        if at + 2 * steps.shape[0] >= out.shape[0]:
+            return -1
+        for s in range(steps.shape[0] if j.fetches else 0):
+            if steps[s, 0] == _VMADD:
+                for side in range(2):
+                    here, source = j.consts + (2 * s + side) * deep, steps[s, 3 + side] + p
+                    at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, source, here, planes, 1, 0, 0, 1, 0, 0)
+        for tile in range(count):
+            r, c = tile // across * tile_rows, tile % across * j.tile_columns
+            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.width - c)
             if at + (2 * inputs + 4 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
+            size = rows * columns
             for i in range(inputs):
                 place = Place(sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4])
-                width, first, count = (1, 0, 1) if sources[i, 5] else (j.width, r, rows)
-                at = load_tile(out, at, j.dtype, j.tag, place, p, first, width, planes, count, slot + i * tile_blocks)
-            size = rows * j.width
+                first, pixels = (0, 1) if sources[i, 5] else (r * j.width + c, size)
+                at = load_tile(out, at, j.dtype, j.tag, place, p, first, pixels, planes, slot + i * tile_blocks)
             v = slot
             if j.keeps_input:
                 v = slot + inputs * tile_blocks
@@ -87,8 +119,8 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
                     continue
                 if op == _VMADD:
-                    scale = j.consts + 2 * s * j.planes + p
-                    at = multiply_add(out, at, op, j.dtype, j.tag, v, scale, scale + j.planes, planes, size)
+                    scale = j.consts + 2 * s * deep + (0 if j.fetches else p)
+                    at = multiply_add(out, at, op, j.dtype, j.tag, v, scale, scale + deep, planes, size)
                     continue
                 target_at, first, other, step = v, v, -1, 0
                 if operand >= 0:
@@ -103,7 +135,7 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                 elif operand == _ITSELF:
                     other, step = v, 1
                 at = flat(out, at, op, j.dtype, j.tag, target_at, first, other, -1, step, 0, planes * size, imm)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, v)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, v)
     return at
 
 
@@ -129,6 +161,7 @@ class PoolJob(NamedTuple):
     counts: int  # UB address for a tile's rows of them
     tile_planes: int
     tile_rows: int
+    tile_columns: int
     slot_0: int
     slot_1: int
     first_row: int = 0
@@ -139,28 +172,34 @@ class PoolJob(NamedTuple):
 @njit(cache=True)
 def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
     """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing."""
-    tile_rows = min(j.tile_rows, j.rows)
+    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
     in_rows_max = (tile_rows - 1) * j.sh + j.kh
-    in_blocks = j.tile_planes * in_rows_max * j.in_w
+    in_columns_max = j.in_w if across == 1 else min(j.in_w, (j.tile_columns - 1) * j.sw + j.kw)
+    in_blocks = j.tile_planes * in_rows_max * in_columns_max
     op = _VMAX if j.is_max else _VADD
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, tile_rows):
-            rows = min(tile_rows, j.rows - r)
+        for tile in range(count):
+            r, c = tile // across * tile_rows, tile % across * j.tile_columns
+            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
             oy = j.first_row + r
             y0 = max(0, oy * j.sh - j.pad_top)
             y1 = min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
-            in_rows = y1 - y0
-            size_in, size_out = in_rows * j.in_w, rows * j.out_w
+            x0, x1 = 0, j.in_w
+            if across > 1:
+                x0 = min(j.in_w - 1, max(0, c * j.sw - j.pad_left))
+                x1 = max(x0 + 1, min(j.in_w, (c + columns - 1) * j.sw - j.pad_left + j.kw))
+            in_rows, wide = y1 - y0, x1 - x0
+            size_in, size_out = in_rows * wide, rows * columns
             by_rows = planes * ((rows + 254) // 255)
             by_planes = rows * ((planes + 254) // 255)
-            worst = j.kh * j.kw * (j.out_w + 7) // 8 * min(by_rows, by_planes) + 64 + planes * 2
+            worst = j.kh * j.kw * (columns + 7) // 8 * min(by_rows, by_planes) + 64 + planes * 2 + 2 * in_rows
             if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
             acc = slot + in_blocks
-            at = load_tile(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, j.in_w, planes, in_rows, slot)
+            at = load_box(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, in_rows, j.in_w, x0, wide, planes, slot)
             if j.scale != 0:
                 at = flat(out, at, _VMULS, j.dtype, j.tag, slot, slot, -1, -1, 0, 0, planes * size_in, j.scale)
             at = flat(out, at, _VFILL, j.dtype, j.tag, acc, -1, -1, -1, 0, 0, planes * size_out, j.fill)
@@ -172,28 +211,29 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
                 if r1 <= r0:
                     continue
                 for kx in range(j.kw):
-                    c0 = max(0, (j.pad_left - kx + j.sw - 1) // j.sw)
-                    c1 = min(j.out_w, (j.in_w - 1 + j.pad_left - kx) // j.sw + 1)
+                    c0 = max(0, (j.pad_left - kx + j.sw - 1) // j.sw - c)
+                    c1 = min(columns, (j.in_w - 1 + j.pad_left - kx) // j.sw + 1 - c)
                     if c1 <= c0:
                         continue
-                    src = slot + ((oy + r0) * j.sh - j.pad_top + ky - y0) * j.in_w + c0 * j.sw - j.pad_left + kx
-                    dst = acc + r0 * j.out_w + c0
+                    src = slot + ((oy + r0) * j.sh - j.pad_top + ky - y0) * wide + (c + c0) * j.sw - j.pad_left + kx - x0
+                    dst = acc + r0 * columns + c0
                     if by_rows <= by_planes:
                         for plane in range(planes):
                             d, s = dst + plane * size_out, src + plane * size_in
                             at = strided(
-                                out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, r1 - r0, 1, j.out_w, 1, j.out_w, j.sw, j.sh * j.in_w, 0,
+                                out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, r1 - r0, 1, columns, 1, columns, j.sw, j.sh * wide, 0,
                             )  # fmt: skip
                     else:
                         for row in range(r1 - r0):
-                            d, s = dst + row * j.out_w, src + row * j.sh * j.in_w
+                            d, s = dst + row * columns, src + row * j.sh * wide
                             at = strided(out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, planes, 1, size_out, 1, size_out, j.sw, size_in, 0)
             if j.counts_at >= 0:
-                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.counts_at + oy * j.out_w, j.counts, size_out, 1, 0, 0, 1, 0, 0)
+                first = j.counts_at + oy * j.out_w + c
+                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, first, j.counts, size_out, 1, 0, 0, 1, 0, 0)
                 for plane in range(planes):
                     d = acc + plane * size_out
                     at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.counts, -1, 1, 0, size_out, 0)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.out_w, planes, rows, acc)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size_out, planes, acc)
     return at
 
 
@@ -211,6 +251,7 @@ class ReflowJob(NamedTuple):
     pixels: int
     tile_planes: int
     tile_rows: int
+    tile_columns: int
     slot_0: int
     slot_1: int
     first_row: int = 0
@@ -220,17 +261,17 @@ class ReflowJob(NamedTuple):
 
 @njit(cache=True)
 def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, parity: Ints) -> int:
-    tile_rows = min(j.tile_rows, j.rows)
+    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        for r in range(0, j.rows, tile_rows):
-            rows = min(tile_rows, j.rows - r)
-            size = rows * j.width
+        for tile in range(count):
+            r, c = tile // across * tile_rows, tile % across * j.tile_columns
+            size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
             if at + 8 + 2 * planes * (size // 2040 + 2) >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
-            first = (j.first_row + r) * j.width - j.before  # the other's pixel that belongs at the tile's first place
+            first = (j.first_row + r) * j.width + c - j.before  # the other's pixel that belongs at the tile's first place
             start, stop = max(0, first), min(j.pixels, first + size)
             if start >= stop:
                 at = flat(out, at, _VFILL, j.dtype, j.tag, slot, -1, -1, -1, 0, 0, planes * size, 0)
@@ -245,5 +286,5 @@ def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, 
                 engine = MTE2 if source.memory == DDR else MTE1
                 inside = Place(UB, slot + begin, size, FAR, 0)
                 at = move(out, at, j.dtype, j.tag, engine, source, start - j.in_first, inside, 0, p, planes, stop - start)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r, j.width, planes, rows, slot)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, slot)
     return at

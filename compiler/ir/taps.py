@@ -26,6 +26,33 @@ def input_rows(bounds: NDArray[np.int64], rows: int) -> int:
     return most
 
 
+@njit(cache=True)
+def part_of_run(place: int, step: int, count: int, first: int, stop: int) -> tuple[int, int]:
+    """(from, to): which of a run's `count` places, `step` apart, lie in [first, stop)."""
+    return max(0, (first - place + step - 1) // step), min(count, (stop - 1 - place) // step + 1)
+
+
+@njit(cache=True)
+def source_columns(runs: NDArray[np.int64], first: int, stop: int) -> tuple[int, int]:
+    """The source places that places [first, stop) come from, (0, 0) where they come from none; runs: `Taps.runs`."""
+    low, high = 1 << 31, 0
+    for i in range(runs.shape[0]):
+        skip, end = part_of_run(runs[i, 0], runs[i, 1], runs[i, 2], first, stop)
+        if end > skip:
+            low, high = min(low, runs[i, 3] + skip * runs[i, 4]), max(high, runs[i, 3] + (end - 1) * runs[i, 4] + 1)
+    return (low, high) if high > low else (0, 0)
+
+
+@njit(cache=True)
+def input_columns(runs: NDArray[np.int64], columns: int, places: int) -> int:
+    """The most source places of a tile when `places` places are cut into tiles of `columns`, at least one."""
+    most = 1
+    for first in range(0, places, columns):
+        low, high = source_columns(runs, first, min(first + columns, places))
+        most = max(most, high - low)
+    return most
+
+
 @dataclass(frozen=True)
 class Taps:
     """taps[i]: what output place i is the weighted sum of; nothing where it is filled."""

@@ -73,12 +73,13 @@ class Blocks:
 
     computed[k, t]: output rows of kernel start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
     does not leave the segment); rows that nobody reads are in neither.  inside[k]: some kernel of the segment reads the output.
-    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.
+    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
 
     start: int
     stop: int
     count: int
+    streamed: int
     computed: Ints
     own: Ints
     inside: tuple[bool, ...]
@@ -150,14 +151,15 @@ def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
 
 
 @lru_cache(maxsize=4096)
-def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1) -> Blocks:
+def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
     """Rows and residences of kernels [start, stop) in `count` blocks.
 
     halo: bit k is set where kernel start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
+    streamed: bit k is set where kernel start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
     """
-    run = run_of(unit, start, stop)
+    run = run_of(unit, start, stop, streamed)
     begin = np.array(runs(count, unit.storages[unit.kernels[start].y.storage].n, cores), np.int64)
-    ring = ring_storages(unit, start, stop, halo) if count > 1 else frozenset[int]()
+    ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else frozenset[int]()
     rings = np.array([storage in ring for storage in run.stays], np.bool_)
     rows = _rows(stop - start, len(run.stays), count)
     whole = np.array(needed(unit)[start:stop], np.int64)
@@ -173,7 +175,7 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
         for stay, touched, fresh, in_ring in zip(run.stays.values(), rows.touched, rows.fresh, kept, strict=True)
     }
     carried = tuple(home >= 0 and kept[home] for home in run.homes)
-    return Blocks(start, stop, count, rows.computed, rows.own, run.inside, carried, staged, run.loads)
+    return Blocks(start, stop, count, streamed, rows.computed, rows.own, run.inside, carried, staged, run.loads)
 
 
 class _Rows(NamedTuple):

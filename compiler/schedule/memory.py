@@ -3,35 +3,26 @@
 | name   | memory | what                                                                        |
 |--------|--------|-----------------------------------------------------------------------------|
 | tS.i   | L1     | slot i of what the segment keeps of storage S; tS.0 alone where it is a ring |
-| wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks   |
-| bK     | UB     | constants of kernel K: bias, scales, masks, counts                          |
+| wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks; chunks of a right operand, too |
+| bK     | UB     | constants of kernel K: bias, scales, masks, counts; streamed: of a tile's planes |
+| bK.i   | UB     | slot i of a streamed bias                                                   |
 | oK.i   | UB     | slot i of the tile that kernel K works on or hands out                      |
 | rK.i   | UB     | slot i of kernel K's residual tile                                          |
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
-from compiler.emit.pixelwise import layer_norm_blocks
-from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, Staged
 from compiler.schedule.buffers import Apart, Wish, fit
+from compiler.schedule.run import can_stream
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
-from compiler.tile.spec import (
-    AnySpec,
-    ConvSpec,
-    LayerNormSpec,
-    MatMulSpec,
-    PoolSpec,
-    ReflowSpec,
-    ResampleSpec,
-    SoftmaxSpec,
-    Unit,
-    VectorSpec,
-)
+from compiler.tile.slots import constant_blocks, tile_planes, vector_slot
+from compiler.tile.spec import ConvSpec, MatMulSpec, PoolSpec, Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 # where a convolution's results go first
@@ -63,7 +54,7 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
     found, peaks = {}, {}
     for memory, wishes, align in (
         (Memory.L1, _l1_wishes(unit, plan, blocks), _L1_ALIGN),
-        (Memory.UB, _ub_wishes(unit, plan, blocks), _UB_ALIGN),
+        (Memory.UB, ub_wishes(unit, blocks, plan.tilings), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
         at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
@@ -97,8 +88,8 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
                 size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
                 have = half[memory] * BLOCK_BYTES
                 return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
-        if isinstance(spec, MatMulSpec) and tiling.weights != "resident":
-            return f"{spec.name}: its right operand is a tensor, which lies in L1 as a whole: weights must be resident"
+        if isinstance(spec, MatMulSpec) and tiling.weights == "streamed" and not can_stream(unit, start, k):
+            return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
             pixels = max(blocks.heights[k], default=0) * spec.out_w
             places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
@@ -176,9 +167,11 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
 def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
     """Buffers in L1 of kernel k's weights: all of them, or two chunks."""
     spec = unit.kernels[blocks.start + k]
-    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling) or isinstance(spec, MatMulSpec):
+    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
         return []
     if tiling.weights == "resident":
+        if isinstance(spec, MatMulSpec):
+            return []
         last = blocks.stop - blocks.start - 1
         return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else _scratch(k)))]
     size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
@@ -190,30 +183,6 @@ def _scratch(k: int) -> tuple[int, int, int]:
     return k, k, 1 << k
 
 
-def softmax_planes(spec: SoftmaxSpec, tiling: VectorTiling) -> int:
-    """Planes of a tile: whole groups."""
-    deep = spec.group_planes
-    return min(spec.y.planes, max(deep, tiling.tile_planes // deep * deep))
-
-
-def _vector_slot(spec: AnySpec, tiling: VectorTiling, dtype: int) -> int:
-    """Blocks of one UB slot of a vector kernel."""
-    if isinstance(spec, PoolSpec):
-        assert isinstance(spec.kernel, Pool)
-        rows_in = (tiling.tile_rows - 1) * spec.kernel.stride[0] + spec.kernel.kernel[0]
-        return tiling.tile_planes * (rows_in * spec.in_w + tiling.tile_rows * spec.out_w)
-    if isinstance(spec, SoftmaxSpec):
-        return (softmax_planes(spec, tiling) + 2) * tiling.tile_rows * spec.out_w
-    if isinstance(spec, LayerNormSpec):
-        return layer_norm_blocks(spec.y.planes, tiling.tile_rows * spec.out_w, dtype)
-    if isinstance(spec, ReflowSpec):
-        return tiling.tile_planes * tiling.tile_rows * spec.out_w
-    if isinstance(spec, ResampleSpec):
-        return spec.slot_blocks(tiling.tile_planes, tiling.tile_rows)
-    assert isinstance(spec, VectorSpec)
-    return spec.buffers * tiling.tile_planes * tiling.tile_rows * spec.out_w
-
-
 def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
     """Where a convolution's results go first."""
     if not blocks.inside[k]:
@@ -221,17 +190,22 @@ def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
     return TO_L1 if unit.machine.path(Memory.L0C, Memory.L1) else TO_L1_BY_UB
 
 
-def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
+    """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     repeated = _iterations(unit, blocks) > 1
     last = blocks.stop - blocks.start - 1
     wishes = []
-    for k, tiling in enumerate(plan.tilings):
+    for k, tiling in enumerate(tilings):
         spec = unit.kernels[blocks.start + k]
-        life = (0, last) if repeated else _scratch(k)
+        whole = tiling.constants == "resident"
+        life = (0, last) if repeated and whole else _scratch(k)
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
-            if spec.bias_blocks:
+            if spec.bias_blocks and whole:
                 wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
+            elif spec.bias_blocks:
+                columns = spec.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, spec.n1)
+                wishes += [Wish(f"b{k}.{slot}", _round(2 * columns, 8), *life) for slot in (0, 1)]
             tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
             if way_out(unit, blocks, k) != TO_L1:
                 wishes += [Wish(f"o{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
@@ -239,13 +213,11 @@ def _ub_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
                 wishes += [Wish(f"r{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
             continue
         assert isinstance(tiling, VectorTiling)
-        wishes += [Wish(f"o{k}.{slot}", _round(_vector_slot(spec, tiling, int(unit.dtype)), 8), *_scratch(k)) for slot in (0, 1)]
-        if isinstance(spec, VectorSpec) and (spec.steps[:, 3] >= 0).any():
-            wishes.append(Wish(f"b{k}", _round(2 * len(spec.steps) * spec.y.planes, 8), *life))
-        elif isinstance(spec, SoftmaxSpec) and spec.gaps:
-            wishes.append(Wish(f"b{k}", _round(spec.y.planes, 8), *life))
-        elif isinstance(spec, LayerNormSpec):
-            wishes.append(Wish(f"b{k}", _round(3 * spec.y.planes, 8), *life))
-        elif isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * spec.out_w, 8), *_scratch(k)))
+        planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
+        tile = _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(unit.dtype)), 8)
+        wishes += [Wish(f"o{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
+        if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
+            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * columns, 8), *_scratch(k)))
+        elif size := constant_blocks(spec, spec.y.planes if whole else planes):
+            wishes.append(Wish(f"b{k}", _round(size, 8), *life))
     return wishes

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.derive.plan import ConvTiling, Tiling
 from compiler.ir.graph import Resample
 from compiler.ir.region import reach
 from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Piece, Unit
@@ -83,18 +84,38 @@ def _reads(spec: AnySpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
     return first.overlaps(piece), other, height if serves_all else 0
 
 
+def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling]) -> int:
+    """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
+    found = 0
+    for k, tiling in enumerate(tilings):
+        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(unit, start, k):
+            found |= 1 << k
+    return found
+
+
+def can_stream(unit: Unit, start: int, k: int) -> bool:
+    """Whether the right operand of operator k of a segment may come in chunks: where it is made in the segment it lies in L1."""
+    spec = unit.kernels[start + k]
+    return isinstance(spec, MatMulSpec) and not any(
+        source >= start and unit.kernels[source].y.overlaps(spec.reads[1]) for source in unit.producers[spec.index]
+    )
+
+
 @lru_cache(maxsize=1 << 16)
-def ring_storages(unit: Unit, start: int, stop: int, halo: int) -> frozenset[int]:
+def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
     """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
     kernels = unit.kernels[start:stop]
     readers = (spec for k, spec in enumerate(kernels) if halo >> k & 1)
-    rights = (spec.reads[1].storage for spec in kernels if isinstance(spec, MatMulSpec))
+    rights = (spec.reads[1].storage for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec) and not streamed >> k & 1)
     return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
 
 
 @lru_cache(maxsize=4096)
-def run_of(unit: Unit, start: int, stop: int) -> Run:
-    """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only)."""
+def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
+    """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
+
+    streamed: operators, as bits, that fetch their right operand themselves, in chunks.
+    """
     kernels = unit.kernels[start:stop]
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
     leaves = [
@@ -105,11 +126,12 @@ def run_of(unit: Unit, start: int, stop: int) -> Run:
     made: dict[int, list[tuple[int, Piece]]] = {}
     kept = set()
     for k, spec in enumerate(kernels):
-        for read in spec.reads:
+        whole = spec.reads[:1] if streamed >> k & 1 else spec.reads
+        for read in whole:
             used.setdefault(read.storage, []).append((k, read))
         if isinstance(spec, ConvSpec):
             kept.add(spec.reads[0].storage)
-        if isinstance(spec, MatMulSpec):
+        if isinstance(spec, MatMulSpec) and len(whole) > 1:
             kept.add(spec.reads[1].storage)
         if inside[k]:
             made.setdefault(spec.y.storage, []).append((k, spec.y))

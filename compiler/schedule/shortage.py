@@ -16,7 +16,7 @@ _WHAT = {"w": "weights of {}", "b": "constants of {}", "o": "tile of {}", "r": "
 
 def shortage(unit: Unit, blocks: Blocks, memory: Memory, wishes: Sequence[Wish], need: int, have: int) -> str:
     """`need` blocks of a memory are asked for by `wishes`, `have` are there."""
-    step, live = _peak(wishes)
+    step, live = peak(wishes)
     total = sum(wish.size for wish in live)
     text = (
         f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {have * BLOCK_BYTES:,} ({(need - have) * BLOCK_BYTES:,} missing)"
@@ -33,7 +33,7 @@ def shortage(unit: Unit, blocks: Blocks, memory: Memory, wishes: Sequence[Wish],
     return f"{text}; live at {unit.kernels[blocks.start + step].name}: {', '.join(shown)}"
 
 
-def _peak(wishes: Sequence[Wish]) -> tuple[int, list[Wish]]:
+def peak(wishes: Sequence[Wish]) -> tuple[int, list[Wish]]:
     """The first step at which most is live, and what is live there."""
     steps = sorted({wish.birth for wish in wishes})
     live = {step: [wish for wish in wishes if wish.birth <= step <= wish.death] for step in steps}

@@ -20,6 +20,7 @@ from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Ve
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
+from compiler.schedule.run import streamed_rights
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import tables, writes_l1
 from compiler.tile.spec import (
@@ -81,7 +82,8 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
 
 def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """What adds up over the cores that share a segment's channels, and what each of them has."""
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
+    streamed = streamed_rights(unit, start, plan.tilings)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt
     out = np.zeros(len(FEATURES))
     stored = 0
@@ -265,7 +267,11 @@ def _conv(
     out[_AT["mte1_cycles"]] += (a + b) * images + products * t.start_a
     fix = float(pixels) * s.n1 * s.groups * 64 / t.l0c_ub * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.start_out
-    out[_AT["weight_bytes"]] += (s.weight_blocks * (cores if resident else blocks_of_image * images) + s.bias_blocks * cores) * BLOCK_BYTES
+    every_block, once = blocks_of_image * images, tiling.constants == "resident"
+    weights = s.weight_blocks * (cores if resident else every_block) + s.bias_blocks * (cores if once else every_block)
+    out[_AT["weight_bytes"]] += weights * BLOCK_BYTES
+    if isinstance(s, MatMulSpec) and not resident:
+        out[_AT["load_bytes"]] += float(s.pixels) * s.reads[1].planes * BLOCK_BYTES * every_block
     if s.residual is not None:
         out[_AT["residual_bytes"]] += float(pixels) * s.y.planes * BLOCK_BYTES * images * (s.residual.storage not in blocks.staged)
     if blocks.inside[k] and not writes_l1(unit.machine):
@@ -296,7 +302,8 @@ def _vector(
     images: int,
 ) -> None:
     size = float(_over(rows, 1)) * s.out_w * s.y.planes * images
-    tiles = float(_over(rows, 1, tiling.tile_rows)) * -(-s.y.planes // tiling.tile_planes) * images
+    across = -(-s.out_w // (tiling.tile_columns or s.out_w))
+    tiles = float(_over(rows, 1, tiling.tile_rows)) * across * -(-s.y.planes // tiling.tile_planes) * images
     read = size * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):

@@ -63,13 +63,15 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
     l1 = machine.buffer_blocks(Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
-        layout = cut(unit, k, k + 1, blocks)
-        sizes = layout.heights[0]
+        whole = cut(unit, k, k + 1, blocks)
+        sizes = whole.heights[0]
         rows = max(sizes)
-        loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
         stored = sum(size * count for size, count in sizes.items()) * spec.out_w * spec.y.planes
-        read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)
         for resident, chunk in _chunks(unit, spec, rows):
+            right = spec.reads[1].planes * spec.pixels if isinstance(spec, MatMulSpec) else 0
+            layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
+            loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
+            read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)
             shape = shape_of(machine, unit.dtype, spec, rows, False, chunk)
             points = legal_points(machine, shape)
             if not len(points):
@@ -85,7 +87,7 @@ def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace
                 mine = shape._replace(pixels=size * spec.out_w)
                 engines += count * images * engine_cycles(machine, mine, spec.n1, spec.k1, points)
                 guess += count * images * estimate(machine, mine, points)
-            weights = spec.weight_blocks * (1 if resident else layout.count * images)
+            weights = spec.weight_blocks if resident else (spec.weight_blocks + right) * layout.count * images
             moved = np.array([(read * images + weights + spec.bias_blocks) * BLOCK_BYTES, stored * images * BLOCK_BYTES])
             for prefetch in slots:
                 head = np.array([blocks, prefetch, resident, *chunk], np.int64)
@@ -102,9 +104,7 @@ def _load_blocks(unit: Unit, layout: Blocks, load: Load) -> int:
 
 
 def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
-    """(resident, (chunk_n1, chunk_k1)): all of the weights, and every chunk of every budget once; a computed operand is there whole."""
-    if isinstance(spec, MatMulSpec):
-        return [(True, (spec.n1, spec.k1))]
+    """(resident, (chunk_n1, chunk_k1)): all of the weights, or of the right operand, and every chunk of every budget once."""
     streamed: dict[tuple[int, int], None] = {}
     l0c = unit.machine.buffer_blocks(Memory.L0C)
     for budget in CHUNK_BUDGETS:

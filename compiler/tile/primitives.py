@@ -28,6 +28,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine, Memory, validation_line
 
 _STATEMENT = re.compile(r"(?:(?P<to>[\w.]+(?:, [\w.]+)*) = )?(?P<name>[a-z_]+)\((?P<words>[\w.=]+(?:, [\w.=]+)*)\)")
+_CONSTANT = re.compile(r"(?:bias|scale\d*|shift\d*|mask)\.UB")
 _AXES = {"CUBE": ("g", "m", "n", "k"), "VECTOR": ("p", "h", "w")}
 
 
@@ -115,7 +116,11 @@ def _order(t: Tiling) -> Iterator[_Line]:
     if not isinstance(t, ConvTiling):
         yield _split("p.outer p.inner", "p", t.tile_planes)
         yield _split("h.outer h.inner", "h", t.tile_rows)
-        yield _Line("reorder", ("p.outer", "h.outer", "p.inner", "h.inner", "w"))
+        if t.tile_columns:
+            yield _split("w.outer w.inner", "w", t.tile_columns)
+            yield _Line("reorder", ("p.outer", "h.outer", "w.outer", "p.inner", "h.inner", "w.inner"))
+        else:
+            yield _Line("reorder", ("p.outer", "h.outer", "p.inner", "h.inner", "w"))
         return
     streamed = t.weights == "streamed"
     if streamed:
@@ -171,9 +176,12 @@ def _tiling(lines: list[_Line], extents: dict[str, int], where: str) -> Tiling:
             )
         return sizes[loop]
 
+    in_pieces = any(line.name == "compute_at" and _CONSTANT.fullmatch(line.words[0]) and line.words[-1] != "segment" for line in lines)
+    constants = "streamed" if in_pieces else "resident"
     try:
         if "p" in extents:
-            return VectorTiling(tile_planes=size("p.outer"), tile_rows=size("h.outer"))
+            rows, columns = size("h.outer"), sizes.get("w.outer", 0)
+            return VectorTiling(tile_planes=size("p.outer"), tile_rows=rows, tile_columns=columns, constants=constants)
         order = next((line.words for line in lines if line.name == "reorder"), ())
         resident = any(line.name == "compute_at" and line.words == ("w.L1", "segment") for line in lines)
         n_outer = "n.outer" in order and "m.outer" in order and order.index("n.outer") < order.index("m.outer")
@@ -185,6 +193,7 @@ def _tiling(lines: list[_Line], extents: dict[str, int], where: str) -> Tiling:
             tile_n1=size("n.outer"),
             tile_k1=size("k.outer"),
             order="n" if n_outer else "m",
+            constants=constants,
         )
     except ValidationError as error:
         raise BadInputError(f"{where}: {validation_line(error)}") from None

@@ -16,13 +16,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, VectorTiling
-from compiler.emit.pixelwise import layer_norm_blocks
-from compiler.ir.graph import Pool
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.slots import vector_slot
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
+LAST_BUDGETS = (128, 64, 32, 16)  # where nothing else fits; the last one is 16 channels by one block of C0
 UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector kernel may hold by default; two of them are live
 
 
@@ -88,8 +88,13 @@ def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1
 def _shape(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:
     n1, k1 = chunk
     slots = 2 * (not direct) + 2 * layer.residual
-    bias_blocks = layer.groups * layer.n1 * 2
-    ub = max(1, (machine.buffer_blocks(Memory.UB) - bias_blocks) // slots // 8 * 8) if slots else 0
+    ub, bias_blocks = machine.buffer_blocks(Memory.UB), layer.groups * layer.n1 * 2
+    if slots:
+        whole = (ub - bias_blocks) // slots // 8 * 8
+        # a bias that leaves no room for the smallest tile comes in chunks (`derive.fit_ub`)
+        ub = whole if whole >= 16 * 16 // DataType(dtype).lanes else max(1, ub * 3 // 4 // slots // 8 * 8)
+    else:
+        ub = 0
     return Shape(rows * layer.out_w, layer.groups, n1, k1, -(-layer.n1 // n1), -(-layer.k1 // k1), direct, dtype, ub)
 
 
@@ -341,14 +346,34 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
 def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
-    Streamed weights come in chunks of at most `budget` blocks; the right operand of a MatMul is there as a whole.
+    Streamed weights come in chunks of at most `budget` blocks.
     """
-    resident |= isinstance(spec, MatMulSpec)
     ranked = _ranking(unit, spec, rows, to_l1, resident, budget)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()
     return tiling_of("resident" if resident else "streamed", *point[1:])
+
+
+def narrower(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
+    """The best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, weights as they are; None without one."""
+    resident, direct = tiling.weights == "resident", to_l1 and writes_l1(unit.machine)
+    chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
+    point = _narrower(unit.machine, int(unit.dtype), _layer(spec), rows, direct, chunk, ub_blocks)
+    if point is None:
+        return None
+    sizes = dict(zip(("tile_m", "tile_n1", "tile_k1"), point, strict=False))
+    return tiling.model_copy(update={**sizes, "order": "n" if point[3] else "m"})
+
+
+@lru_cache(maxsize=4096)
+def _narrower(
+    machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, chunk: tuple[int, int], ub_blocks: int
+) -> tuple[int, ...] | None:
+    shape = _shape(machine, dtype, layer, rows, direct, chunk)
+    shape = shape._replace(ub_blocks=ub_blocks)
+    points = legal_points(machine, shape)
+    return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
 
 
 def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int | None:
@@ -366,7 +391,8 @@ def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool,
 
 @lru_cache(maxsize=1 << 14)
 def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
-    """As many whole planes as fit a slot, else as many rows of one plane; two slots and the constants fit UB where anything does."""
+    """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
+    anything does."""
     constants = spec.y.planes
     if isinstance(spec, LayerNormSpec):
         constants *= 3
@@ -376,28 +402,44 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
         constants = rows * spec.out_w if spec.counts_at >= 0 else 0
     elif isinstance(spec, ResampleSpec):
         constants = 0
-    slot_blocks = max(8, min(slot_blocks, (unit.machine.buffer_blocks(Memory.UB) - constants) // 16 * 8))
+    ub = unit.machine.buffer_blocks(Memory.UB)
+    most = (ub - (spec.out_w if isinstance(spec, PoolSpec) and constants else constants)) // 16 * 8
+    found = columns_tiling(spec, min(slot_blocks, most), most, unit.dtype)
+    return found or slot_tiling(spec, rows, max(8, min(slot_blocks, (ub - constants) // 16 * 8)), unit.dtype)
+
+
+def columns_tiling(spec: AnySpec, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
+    """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
+    planes = _granule(spec)
+    if spec.out_w == 1 or vector_slot(spec, planes, 1, spec.out_w, int(dtype)) <= most:
+        return None
+    columns = bisect_right(range(1, spec.out_w), slot_blocks, key=lambda c: vector_slot(spec, planes, 1, c, int(dtype)))
+    return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
+
+
+def _granule(spec: AnySpec) -> int:
+    """Planes that can only be worked on together."""
+    return spec.group_planes if isinstance(spec, SoftmaxSpec) else spec.y.planes if isinstance(spec, LayerNormSpec) else 1
+
+
+def slot_tiling(spec: AnySpec, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
+    """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
+    granule = _granule(spec)
+
+    def taken(tile_rows: int) -> int:
+        return vector_slot(spec, granule, tile_rows, spec.out_w, int(dtype))
+
     if isinstance(spec, SoftmaxSpec):
-        tile_rows = max(1, min(rows, slot_blocks // ((spec.group_planes + 2) * spec.out_w)))
-        groups = max(1, (slot_blocks // (tile_rows * spec.out_w) - 2) // spec.group_planes)
-        return VectorTiling(tile_planes=min(spec.groups, groups) * spec.group_planes, tile_rows=tile_rows)
+        tile_rows = max(1, min(rows, slot_blocks // ((granule + 2) * spec.out_w)))
+        groups = max(1, (slot_blocks // (tile_rows * spec.out_w) - 2) // granule)
+        return VectorTiling(tile_planes=min(spec.groups, groups) * granule, tile_rows=tile_rows)
     if isinstance(spec, LayerNormSpec):
-        per_row = layer_norm_blocks(spec.y.planes, spec.out_w, int(unit.dtype))
-        return VectorTiling(tile_planes=spec.y.planes, tile_rows=max(1, min(rows, slot_blocks // per_row)))
+        return VectorTiling(tile_planes=granule, tile_rows=max(1, min(rows, slot_blocks // taken(1))))
+    whole = max(1, taken(max(1, rows)))
+    if whole <= slot_blocks:
+        return VectorTiling(tile_planes=max(1, min(spec.y.planes, slot_blocks // whole)), tile_rows=max(1, rows))
     if isinstance(spec, ResampleSpec):
-        whole = spec.slot_blocks(1, rows)
-        if whole <= slot_blocks:
-            return VectorTiling(tile_planes=max(1, min(spec.y.planes, slot_blocks // whole)), tile_rows=max(1, rows))
-        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda r: spec.slot_blocks(1, r))
-        return VectorTiling(tile_planes=1, tile_rows=max(1, fitting))
-    per_row, extra = spec.out_w, 0
-    if isinstance(spec, PoolSpec):
-        assert isinstance(spec.kernel, Pool)
-        per_row += spec.kernel.stride[0] * spec.in_w
-        extra = (spec.kernel.kernel[0] - spec.kernel.stride[0]) * spec.in_w
-    elif isinstance(spec, VectorSpec):
-        per_row *= spec.buffers
-    plane = max(1, rows * per_row + extra)
-    if plane <= slot_blocks:
-        return VectorTiling(tile_planes=max(1, min(spec.y.planes, slot_blocks // plane)), tile_rows=max(1, rows))
-    return VectorTiling(tile_planes=1, tile_rows=max(1, min(rows, (slot_blocks - extra) // per_row)))
+        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=taken)
+    else:
+        fitting = 1 + (slot_blocks - taken(1)) // (taken(2) - taken(1))
+    return VectorTiling(tile_planes=1, tile_rows=max(1, min(rows, fitting)))

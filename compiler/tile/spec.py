@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Conv, Graph, Kernel, Pool, Resample
 from compiler.ir.layout import Layout
-from compiler.ir.taps import input_rows
+from compiler.ir.taps import input_columns, input_rows
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import MemoryMap
 
@@ -161,9 +161,9 @@ class ConvSpec(KernelSpec):
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec(ConvSpec):
-    """A product whose right operand is reads[1], all of whose `pixels` lie in L1: a 1x1 convolution without bias, weights always resident.
+    """A product whose right operand is reads[1] of `pixels` pixels: a 1x1 convolution without bias.
 
-    per_pixel: multiply-accumulates of one pixel.
+    Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
     """
 
     pixels: int
@@ -196,6 +196,14 @@ class PoolSpec(KernelSpec):
     """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel."""
 
     counts_at: int
+
+    def slot_blocks(self, rows: int, columns: int) -> int:
+        """Blocks of UB for a tile of one plane: what its windows cover, and the results."""
+        kernel = self.kernel
+        assert isinstance(kernel, Pool)
+        high = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
+        wide = self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * kernel.stride[1] + kernel.kernel[1])
+        return high * wide + rows * columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,11 +280,18 @@ class ResampleSpec(KernelSpec):
         """The most rows of input that `rows` neighbouring rows of output come from."""
         return int(input_rows(self.bounds, rows))
 
-    def slot_blocks(self, planes: int, rows: int) -> int:
+    @lru_cache(maxsize=256)  # noqa: B019
+    def input_columns(self, columns: int) -> int:
+        """The most columns of input that a tile of so many columns of output comes from."""
+        if columns >= self.out_w:
+            return self.in_w
+        return int(input_columns(self.columns, columns, self.out_w)) if len(self.columns) else columns
+
+    def slot_blocks(self, planes: int, rows: int, columns: int) -> int:
         """Blocks of UB for a tile: input, columns done, rows done, products."""
-        middle = self.input_rows(rows) * self.out_w if len(self.columns) else 0
-        last = rows * self.out_w if len(self.rows) or not len(self.columns) else 0
-        return planes * (self.input_rows(rows) * self.in_w + middle + last + (max(middle, last) if self.weighted else 0))
+        middle = self.input_rows(rows) * columns if len(self.columns) else 0
+        last = rows * columns if len(self.rows) or not len(self.columns) else 0
+        return planes * (self.input_rows(rows) * self.input_columns(columns) + middle + last + (max(middle, last) if self.weighted else 0))
 
 
 AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | ReflowSpec | ResampleSpec

@@ -28,6 +28,8 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
     """Adds operator k of the segment to out[first:], which has (*STAGE_SUMS, *STAGE_MEANS)."""
     spec, times = unit.kernels[blocks.start + k], sum(blocks.heights[k].values()) * images
     on_chip = tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
+    if blocks.streamed >> k & 1:
+        on_chip = (on_chip[0], False)
     nest, stages, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
     for stage, place, tile in zip(stages, places, tiles_of(nest, stages, tiling), strict=True):
         at = first + 2 * place

@@ -210,8 +210,9 @@ def groups(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, .
 def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
     """The loop in which a stage makes a tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
     if not isinstance(tiling, ConvTiling):
-        constant = not tensor.startswith(("x", "y", "counts"))
-        return ("segment", False) if constant else ("h.outer", tensor != "counts")
+        if not tensor.startswith(("x", "y", "counts")):  # a constant
+            return "segment" if tiling.constants == "resident" else "p.outer", False
+        return "w.outer" if tiling.tile_columns else "h.outer", tensor != "counts"
     resident = tiling.weights == "resident"
     if buffer in ("L0A", "L0B"):
         return "k.outer", True
@@ -220,6 +221,8 @@ def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) ->
     if tensor == "w":
         return ("segment", False) if resident else ("k.chunk", True)
     if tensor == "bias":
+        if tiling.constants == "streamed":
+            return "g" if resident else "n.chunk", True
         return "segment", False
     if buffer == "L0C" and not resident and tiling.chunk_k1 < extents["k"]:
         return "n.chunk", False  # partial sums of all tiles of a chunk
@@ -272,7 +275,8 @@ def _cube_tiles(nest: Nest, t: ConvTiling) -> dict[tuple[str, Memory], Tile]:
             rows_a += count * again_a * padded * size_k
             columns_b += count * again_b * size_n * size_k
             products += count * tiles_m * tiles_n * tiles_k
-    chunks = sum(count for _, count in chunks_n) * sum(count for _, count in chunks_k)
+    all_n = sum(count for _, count in chunks_n)
+    chunks = all_n * sum(count for _, count in chunks_k)
     weights, bias, source = g * n * k * 16 * c0, g * n * 16, nest.source_elements
     copies = -(-nest.source_planes // max(1, LOAD_PIECE_BLOCKS // nest.source_blocks))
     partial = chunk_k < k
@@ -284,7 +288,7 @@ def _cube_tiles(nest: Nest, t: ConvTiling) -> dict[tuple[str, Memory], Tile]:
         if resident
         else Tile(chunk_n * 16 * chunk_k * c0, weights, g * chunks),
         ("w", Memory.L0B): Tile(tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
-        ("bias", Memory.UB): Tile(bias, bias, 1),
+        ("bias", Memory.UB): Tile(chunk_n * 16, bias, g * all_n) if t.constants == "streamed" else Tile(bias, bias, 1),
         ("y", Memory.L0C): Tile(sums, g * padded * n * 16 * k * c0, g * products),
         ("y", Memory.UB): Tile(tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
     }
@@ -293,21 +297,23 @@ def _cube_tiles(nest: Nest, t: ConvTiling) -> dict[tuple[str, Memory], Tile]:
 def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
     p, h, w = (nest.loops[name] for name in "phw")
     c0 = nest.lanes
-    planes, rows = _pieces(p, t.tile_planes), _pieces(h, t.tile_rows)
-    (tile_p, _), (tile_h, _) = planes[0], rows[0]
-    tiles_p, tiles_h = sum(count for _, count in planes), sum(count for _, count in rows)
-    whole, tile = p * h * w * c0, tile_p * tile_h * w * c0
+    planes, rows, columns = _pieces(p, t.tile_planes), _pieces(h, t.tile_rows), _pieces(w, t.tile_columns or w)
+    (tile_p, _), (tile_h, _), (tile_w, _) = planes[0], rows[0], columns[0]
+    tiles_p = sum(count for _, count in planes)
+    tiles_h = sum(count for _, count in rows) * sum(count for _, count in columns)
+    whole, tile = p * h * w * c0, tile_p * tile_h * tile_w * c0
     if stage.loops == ("p",):
-        again = stage.tensor.startswith("x")  # an input of one pixel comes with every tile, constants once
-        return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h) if again else Tile(p * c0, p * c0, 1)
+        if stage.tensor.startswith("x"):  # an input of one pixel comes with every tile
+            return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h)
+        return Tile(p * c0, p * c0, 1) if t.constants == "resident" else Tile(tile_p * c0, p * c0, tiles_p)
     if stage.loops == ("h", "w"):
-        return Tile(tile_h * w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
+        return Tile(tile_h * tile_w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
     if stage.source == stage.buffer:
-        calls = sum(_calls(a * b * w) * count_a * count_b for a, count_a in planes for b, count_b in rows)
-        return Tile(tile, whole, calls)
+        calls = (_calls(a * b * c) * count_a * count_b * count_c for a, count_a in planes for b, count_b in rows for c, count_c in columns)
+        return Tile(tile, whole, sum(calls))
     if stage.tensor == "x0":  # with the halo of a window
         row = -(-nest.source_blocks // h) * c0
-        return Tile(tile_p * tile_h * row, nest.source_elements, tiles_p * tiles_h)
+        return Tile(tile_p * tile_h * -(-row * tile_w // w), nest.source_elements, tiles_p * tiles_h)
     return Tile(tile, whole, tiles_p * tiles_h)
 
 

@@ -14,7 +14,10 @@ import numpy as np
 import onnx
 import pytest
 
-from simulator.npu.machine import load_machine
+from compiler.frontend import load_model, lower
+from compiler.tile.spec import MatMulSpec, signature
+from compiler.tile.unit import make_unit
+from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.tuning import QUICK
 
@@ -80,3 +83,20 @@ def test_shapes_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None
     ((shape, networks),) = script.network_shapes([str(tmp_path / "net.onnx")], load_machine("edge")).items()
     assert (shape.c_in, shape.c_out, shape.kernel, shape.stride, shape.out) == (24, 40, (3, 3), (2, 2), (5, 4))
     assert networks == [str(tmp_path / "net.onnx")]
+
+
+def test_products_of_two_tensors_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None:
+    """Keys and values of BERT: the model of such a product alone has one operator, and it is the same."""
+    machine = load_machine("edge")
+    unit = make_unit(lower(load_model("made:bert_base-small", random_weights=0)), machine, DataType.float16)
+    specs = [spec for spec in unit.kernels if isinstance(spec, MatMulSpec)]
+    shapes = [script.shape_of(unit, spec) for spec in specs]
+    assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]
+    for spec, shape in zip(specs, shapes, strict=True):
+        own = script.Operator(shape, machine, tmp_path)
+        assert signature(own.unit, own.unit.kernels[0]) == signature(unit, spec)
+        assert len(own.unit.kernels) == 1
+        streamed = np.flatnonzero(own.space.points[:, 2] == 0)
+        assert 0 < len(streamed) < len(own.space.points)
+        i = int(streamed[len(streamed) // 2])
+        assert (own.measure(i) >= own.bounds[i]).all()

@@ -93,7 +93,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _machine_file(folder / "unknown_key.yaml", {**values, "colour": "red"})
     _machine_file(folder / "negative.yaml", {**values, "buffers_bytes": {**values["buffers_bytes"], "L1": -64}})
     _machine_file(folder / "nowhere.yaml", {**values, "paths": [{**values["paths"][0], "destination": "L9"}]})
-    _machine_file(folder / "small.yaml", {**values, "buffers_bytes": {**values["buffers_bytes"], "L1": 4096}})
+    _machine_file(folder / "small.yaml", {**values, "buffers_bytes": {**values["buffers_bytes"], "L1": 1024}})
     _machine_file(folder / "pathless.yaml", {**values, "paths": [p for p in values["paths"] if p["destination"] != "L0A"]})
     _machine_file(folder / "wrong_engine.yaml", {**values, "paths": [{**values["paths"][0], "engine": "MTE1"}, *values["paths"][1:]]})
     _machine_file(folder / "half_only.yaml", {**values, "matrix": {**values["matrix"], "cycles_per_fractal": {"float16": 1}}})
@@ -232,7 +232,7 @@ CASES = [
     ("study {d}/missing.onnx --machine edge --out {out}", "missing.onnx: no such file"),
 ]  # fmt: skip
 DOES_NOT_FIT = [
-    ("compile {d}/good.onnx --machine {d}/small.yaml --out {out}", "4,096 B of L1"),
+    ("compile {d}/good.onnx --machine {d}/small.yaml --out {out}", "1,024 B of L1"),
     (COMPILE + " --plan {d}/plan_large.json", "plan_large.json: does not fit edge: segment 0, .* a tile needs .* B of L0A"),
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.derive.plan_diff import Change, PlanDiff, diff
 from compiler.schedule.blocks import cut
+from compiler.schedule.run import streamed_rights
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.primitives import to_text
 from compiler.tile.spec import ConvSpec, Unit
@@ -69,13 +70,15 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     stop = start + len(segment.operators)
     parts = channel_parts(unit, start, stop, segment.channels)
     unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
-    blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt)
+    streamed = streamed_rights(unit, start, segment.tilings)
+    blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt, streamed)
     out = []
     for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]
         rows = blocks.rows(k)
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
-        staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(spec.reads) if piece.storage in blocks.staged]
+        reads = spec.reads[:1] if streamed >> k & 1 else spec.reads
+        staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(reads) if piece.storage in blocks.staged]
         kept = frozenset(i for i, tensor in staged if tensor.produced or i >= fed)
         out.append((spec.name, to_text(unit.machine, nest_of(unit, spec, rows, kept, blocks.inside[k]), tiling)))
     return out

@@ -216,19 +216,6 @@ def attention_over(b: Builder) -> str:
     return b.node("Reshape", [y, b.constant(np.array([1, 6, 12]))])
 
 
-def test_plans_say_what_a_product_needs() -> None:
-    unit, products = attention_unit()
-    genome = tuple(Gene(i, i + 1) for i in range(len(unit.kernels)))
-    plan = realise_all(unit, genome)
-    assert not isinstance(plan, Infeasible)
-    k = products[1]
-    segment = plan.segments[k]
-    wrong = segment.model_copy(update={"tilings": (segment.tilings[0].model_copy(update={"weights": "streamed"}),)})
-    found = Compiler(unit).segment(wrong, k)
-    assert isinstance(found, Infeasible)
-    assert "weights must be resident" in found.what
-
-
 def test_norms_have_signatures_of_their_own() -> None:
     unit, _ = attention_unit()
     assert any(isinstance(spec, LayerNormSpec) for spec in unit.kernels)
