@@ -64,7 +64,6 @@ class Search(_Section):
 class Segments(_Section):
     candidates: PositiveInt
     measured: PositiveInt
-    error: Rate
     epsilon: Rate
 
 
@@ -103,6 +102,7 @@ class Use(_Section):
     halo_cache: bool
     prefetch: bool
     placement: bool
+    siblings: bool
 
 
 class Budget(_Section):

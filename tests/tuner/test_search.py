@@ -23,11 +23,7 @@ from tests.tuning import QUICK
 from tuner.config import TuneConfig, load_config
 from tuner.search.champions import Champions, genome_from, individual_from, individual_json
 from tuner.search.explore import first_genes, propose, unknown, unlimited
-from tuner.search.knowledge import Knowledge
-from tuner.search.lab import Lab
 from tuner.search.population import Individual, Island
-from tuner.search.rules import Rules
-from tuner.search.segments import Costs, expected_gains
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "slight", "severe")
@@ -99,13 +95,6 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
         assert sum(paid) == pytest.approx(expected), "and its genes cost what it says"
         assert all(gene.stop - gene.start <= longest for gene in genome)
         assert (np.diff(cost) != np.inf).all()
-        if longest == operators:
-            back = table.suffixes(level, border)
-            for at in range(operators):
-                ways = ([(start + at, stop + at) for start, stop in cut] for cut in cuts(operators - at))
-                assert back[at] == pytest.approx(
-                    min(sum(price[part] for part in way) for way in ways if all(part in price for part in way))
-                )
 
 
 def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
@@ -254,50 +243,6 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     )
     assert {(gene.window, gene.sliding) for gene in without} == {(1, False)}
     assert {gene.cached for gene in without} == {0}
-
-
-@pytest.mark.parametrize("border", [0.0, 20.0])
-def test_what_is_expected_to_gain_is_what_the_cover_gains(border: float) -> None:
-    """With predictions that are right: the fall of the cheapest cover's cost."""
-    name = "inception_block"
-    rng = np.random.default_rng(5)
-    config = CONFIG.replaced({"segments.error": 0.0})
-    rules = Rules(unit(name), LEVELS, config, {"none": 1.0, "slight": 0.0, "severe": 0.0})
-    known = Knowledge(structures(name), len(LEVELS))
-    known.table, _ = random_table(name, rng, 60)
-    known.border = np.full(len(LEVELS), border)
-    lab = Lab(rules, known, lambda questions: [], 0, 2, [None] * len(LEVELS))
-    covers = [table_cover for level in range(len(LEVELS)) if (table_cover := known.table.cover(level, border)) is not None]
-    costs = [Costs(front, known.table.suffixes(level, border)) for level, (_, front) in enumerate(covers)]
-    gained = 0
-    for _ in range(40):
-        start = int(rng.integers(lab.table.operators))
-        gene = Gene(start, int(rng.integers(start + 1, lab.table.operators + 1)), 2, 1, chunk=3)
-        cycles = rng.integers(1, 400, len(LEVELS))
-        if len(known.table.places(gene)) != 1 or known.table.known(gene):
-            continue
-        (gain,) = expected_gains(lab, [gene], cycles[None].astype(np.float64), costs)
-        with known.table.aside():
-            known.table.add(gene, cycles)
-            after = known.table.cover(0, border)
-        assert after is not None
-        assert gain == pytest.approx(1 - after[1][-1] / costs[0].front[-1])
-        gained += gain > 0
-    assert gained > 3
-
-
-def test_what_may_be_mispredicted_is_still_worth_a_look() -> None:
-    """Of two that are expected to bring nothing the one that is nearer to it; and what occurs twice counts twice."""
-    name = "conv_chain"
-    u, known = unit(name), Knowledge(structures(name), len(LEVELS))
-    for k in range(len(u.kernels)):
-        known.table.add(Gene(k, k + 1), np.full(len(LEVELS), 100))
-    lab = Lab(Rules(u, LEVELS, CONFIG, {}), known, lambda questions: [], 0, 2, [None] * len(LEVELS))
-    found = [known.table.cover(level) for level in range(len(LEVELS))]
-    costs = [Costs(cover[1], known.table.suffixes(level)) for level, cover in enumerate(found) if cover is not None]
-    genes = [Gene(0, 2, 2), Gene(0, 2, 3), Gene(0, 2, 4)]
-    near, far, hopeless = expected_gains(lab, genes, np.array([[205.0] * 3, [250.0] * 3, [5000.0] * 3]), costs)
-    assert near > far > hopeless == 0.0
 
 
 def test_windows_without_a_limit_are_given_to_segments_that_have_one() -> None:

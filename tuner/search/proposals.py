@@ -35,7 +35,7 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
     if not turn or not island.members:
         for _ in range(count // 4):
             take(lab.rules.all_permitted(random_genome(lab.unit, island.rng)))
-    take(_unlimited(lab, island, turn))
+    take(best_unlimited(lab, island, turn))
     for retimed in _retimed(lab, island, count, turn):
         take(retimed)
     return list(taken)[:count]
@@ -91,11 +91,14 @@ def _by_table(lab: Lab, island: Island, turn: int) -> Iterator[Genome | None]:
             yield found[0] if found else None
 
 
-def _unlimited(lab: Lab, island: Island, turn: int) -> Genome | None:
-    """The best program of a level, of each in turn, without a limit to its windows where that fits and is not expected to be slower."""
+def best_unlimited(lab: Lab, island: Island, turn: int) -> Genome | None:
+    """The best program of a level, of each in turn, without a limit to its windows where that fits and is not expected to be slower.
+
+    Islands take the levels one after another, so that they do not all measure the same.
+    """
     if "change_window" not in lab.rules.moves or not island.members:
         return None
-    level = lab.rules.order[turn % len(lab.rules.order)]
+    level = lab.rules.order[(turn + lab.island) % len(lab.rules.order)]
     best = island.best(level)
     wide = [lab.rules.permitted(gene) for gene in unlimited(lab.unit, best.genome)]
     fits = [raw is not None for raw in lab.features(wide)]

@@ -34,9 +34,6 @@ class SegmentTable:
         self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
-        self._places: dict[str, list[tuple[int, int]]] = {}
-        for i, j, structure in self._pairs:
-            self._places.setdefault(structure, []).append((i, j))
 
     def known(self, gene: Gene) -> bool:
         return self.structures.key(gene) in self.cycles
@@ -140,21 +137,6 @@ class SegmentTable:
             genes.append(Gene(step[0], j, *step[1]))
             j = step[0]
         return tuple(reversed(genes)), cost
-
-    def suffixes(self, level: int, border: float = 0.0) -> NDArray[np.float64]:
-        """The least cost of covering the operators from j on, float64 [operators + 1], as `cover` has that of those before j."""
-        best = self._best[level]
-        cost = np.full(self.operators + 1, np.inf)
-        cost[-1] = 0.0
-        for i, j, structure in reversed(self._pairs):
-            found = best.get((structure, None))
-            if found is not None:
-                cost[i] = min(cost[i], max(found[0] - border, 0.5 * found[0]) + cost[j])
-        return cost
-
-    def places(self, gene: Gene) -> list[tuple[int, int]]:
-        """Where a cover can have the gene: its own operators, and others that compute the same; nowhere where it is too long."""
-        return self._places.get(self.structures.structure(gene.start, gene.stop), [])
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level; None where one is not known."""
