@@ -1,10 +1,11 @@
 """What deriving a graph brings over its operators run one by one, and whether evolution finds it.
 
 First table, per network and level: the best program derived by the search against the best one of single fused operators (each tuned), both
-of one run.  Second table: chains whose genome is restricted to cuts and block counts, so that the best sum of segments can be computed.
-`exact` measures every run of operators in every block count, takes the shortest path and measures that program whole; `fused` is the best
-program of single operators; `evolution` is the search without covers (`use.covers=false`), which knows no shortest paths; the median over
-seeds.  Reached: within 1% of exact, and 90% of the gain from fused to exact.
+of one run, the latter in the search's or the file's order, whichever is faster.  Second table: chains whose genome is restricted to cuts
+and block counts, so that the best sum of segments can be computed.  `exact` measures every run of operators in every block count, takes the
+shortest path and measures that program whole; `fused` is the best program of single operators; `evolution` is the search without covers
+(`use.covers=false`), which knows no shortest paths; the median over seeds.  Reached: within 1% of exact, and 90% of the gain from fused to
+exact.
 
     python scripts/study_derivation.py --out derivation
 """
@@ -22,12 +23,16 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, block_counts
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, block_counts, realise_all
+from compiler.derive.plan import Infeasible
 from compiler.frontend.zoo import shipped
+from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from scripts.studies import network, searched, short, write_rows
+from tuner.build import measure_plans
 from tuner.commands.text import print_table
 from tuner.evaluate import Ask, Evaluator
+from tuner.layerwise import faster_in_file_order
 from tuner.search.question import cycles_of
 from tuner.search.table import SegmentTable
 
@@ -48,16 +53,21 @@ def derived(name: str, machine: str, candidates: int, seed: int) -> Iterator[dic
     champions = searched(unit, (), seed, candidates).champions
     base = champions.baseline
     assert base is not None
-    for at, level in enumerate(unit.machine.contention):
+    compiler, levels = Compiler(unit), tuple(unit.machine.contention)
+    single = realise_all(unit, base.genome)
+    assert not isinstance(single, Infeasible)
+    single = faster_in_file_order(compiler, single, levels)
+    fused = measure_plans(compiler, dict.fromkeys(levels, single))[levels[0]].timings
+    for at, level in enumerate(levels):
         best = champions.best[at]
         assert best is not None
         segments = [gene for gene in best.genome if gene.stop - gene.start > 1]
         yield {
             "network": short(name),
             "level": level,
-            "fused_cycles": int(base.cycles[at]),
+            "fused_cycles": fused[level].cycles,
             "derived_cycles": int(best.cycles[at]),
-            "gain": float(base.cycles[at] / best.cycles[at]),
+            "gain": float(fused[level].cycles / best.cycles[at]),
             "operators": len(unit.kernels),
             "segments": len(best.genome),
             "in_blocks": sum(gene.blocks > 1 for gene in segments),

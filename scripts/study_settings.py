@@ -39,6 +39,7 @@ OFF = {
     "no climbing": ("search.climb=0",),
     "the file's order": ("search.order=file",),
     "least memory alive": ("search.order=narrow",),
+    "siblings as one": ("use.siblings=true",),
     "no sliding windows": ("use.window=false",),
     "no halo cache": ("use.halo_cache=false",),
     "no prefetch": ("use.prefetch=false",),

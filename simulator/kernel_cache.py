@@ -7,6 +7,7 @@ rule and make wrong programs.  So kernels of other sources are looked for elsewh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -47,6 +48,23 @@ def use_own_folder() -> None:
     os.environ[_VARIABLE] = str(folder)
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = str(folder)
+
+
+def compiled() -> bool:
+    """Whether every kernel that a search needs has been compiled here (`note_compiled`)."""
+    return _note().is_file()
+
+
+def note_compiled() -> None:
+    """Whoever starts next need not compile first."""
+    with contextlib.suppress(OSError):  # a folder that cannot be written: it is done again
+        _note().touch()
+
+
+def _note() -> Path:
+    """numba keeps the kernels of each source tree apart, so each has a note of its own."""
+    root = str(Path(__file__).resolve().parents[1])
+    return Path(os.environ[_VARIABLE]) / f"compiled-{hashlib.blake2b(root.encode(), digest_size=8).hexdigest()}"
 
 
 def _forget_old(base: Path) -> None:

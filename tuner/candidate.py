@@ -16,13 +16,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 SCHEMA_VERSION = 1
 FEATURE_PREFIX = "f_"
@@ -47,93 +44,11 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def row_id(run: str, seq: int, level: str, attempt: int) -> str:
-    """Identity of a log row: the same measurement made again after a resume has the same one."""
-    return digest([run, seq, level, attempt])
-
-
 class FeatureSet(NamedTuple):
     """A named, ordered list of features; a change of meaning is a new name."""
 
     name: str
     features: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TaskRecord:
-    """What is compiled and measured once and shared by every candidate that contains it.
-
-    `payload` is canonical JSON; `task` its content hash (`of` computes it).  `parents`: tasks this one was derived from.
-    `features`: float32 [len(feature_set.features)].
-    """
-
-    task: str
-    kind: TaskKind
-    payload: str
-    feature_set: str
-    features: NDArray[np.float32]
-    parents: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        kind: TaskKind,
-        content: Any,
-        feature_set: str = "",
-        features: Sequence[float] | NDArray[np.float32] = (),
-        parents: Sequence[str] = (),
-    ) -> TaskRecord:
-        """A task from its content (anything JSON can hold); kind is part of the identity."""
-        payload = canonical_json(content)
-        values = np.asarray(features, np.float32)
-        return cls(text_digest(f"{kind}:{payload}"), kind, payload, feature_set, values, tuple(parents))
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One task at one contention level.  Every result is an integer when `status` is ok, and None when it is not."""
-
-    level: str
-    level_index: int
-    ddr_share: float
-    clock_hz: int
-    status: Status
-    error: str | None = None
-    cycles: int | None = None
-    roofline_cycles: int | None = None
-    ddr_read_bytes: int | None = None
-    ddr_write_bytes: int | None = None
-    busy_mte1_cycles: int | None = None
-    busy_mte2_cycles: int | None = None
-    busy_mte3_cycles: int | None = None
-    busy_cube_cycles: int | None = None
-    busy_vector_cycles: int | None = None
-    busy_fixpipe_cycles: int | None = None
-    busy_scalar_cycles: int | None = None
-    load_store_cycles: int | None = None
-    peak_l1_bytes: int | None = None
-    peak_l0a_bytes: int | None = None
-    peak_l0b_bytes: int | None = None
-    peak_l0c_bytes: int | None = None
-    peak_ub_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
-        ok = self.status == "ok"
-        wrong = [name for name in RESULTS if (getattr(self, name) is None) == ok]
-        if wrong:
-            raise ValueError(f"status {self.status}: {', '.join(wrong)} must {'not ' if ok else ''}be None")
-        if ok and self.error is not None:
-            raise ValueError(f"status ok with an error text: {self.error!r}")
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "ok"
-
-
-RESULTS: tuple[str, ...] = tuple(field.name for field in fields(Measurement))[6:]
-MEASUREMENT_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Measurement))
 
 
 class Column(NamedTuple):
@@ -161,6 +76,20 @@ _ENGINES = {
     "scalar": "issue and flags",
 }
 
+_RESULTS: tuple[Column, ...] = (
+    Column("cycles", _INT, "run time", "cycles", True),
+    Column("roofline_cycles", _INT, "lower bound from MACs and unpadded bytes", "cycles", True),
+    Column("ddr_read_bytes", _INT, "read from DDR", "bytes", True),
+    Column("ddr_write_bytes", _INT, "written to DDR", "bytes", True),
+    *(Column(f"busy_{name}_cycles", _INT, f"cycles in which the engine works ({what}), summed over cores", "cycles", True)
+      for name, what in _ENGINES.items()),
+    Column("load_store_cycles", _INT, "cycles in which a DDR transfer is under way, summed over cores", "cycles", True),
+    *(Column(f"peak_{name}_bytes", _INT, f"most of {name.upper()} in use at once on one core", "bytes", True)
+      for name in ("l1", "l0a", "l0b", "l0c", "ub")),
+)  # fmt: skip
+RESULTS = tuple(column.name for column in _RESULTS)
+"""What is measured: null exactly where the status is not ok."""
+
 LOG_COLUMNS: tuple[Column, ...] = (
     Column("row_id", _TEXT, "hash of run, seq, level, attempt"),
     Column("schema_version", _SHORT, "version of these columns"),
@@ -181,15 +110,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("ddr_share", pa.float64(), "share of the DDR bandwidth left to the NPU", "1"),
     Column("status", _NAME, "ok, infeasible, crash, timeout or invalid"),
     Column("error", _TEXT, "why the status is not ok", nullable=True),
-    Column("cycles", _INT, "run time", "cycles", True),
-    Column("roofline_cycles", _INT, "lower bound from MACs and unpadded bytes", "cycles", True),
-    Column("ddr_read_bytes", _INT, "read from DDR", "bytes", True),
-    Column("ddr_write_bytes", _INT, "written to DDR", "bytes", True),
-    *(Column(f"busy_{name}_cycles", _INT, f"cycles in which the engine works ({what}), summed over cores", "cycles", True)
-      for name, what in _ENGINES.items()),
-    Column("load_store_cycles", _INT, "cycles in which a DDR transfer is under way, summed over cores", "cycles", True),
-    *(Column(f"peak_{name}_bytes", _INT, f"most of {name.upper()} in use at once on one core", "bytes", True)
-      for name in ("l1", "l0a", "l0b", "l0c", "ub")),
+    *_RESULTS,
     Column("clock_hz", _INT, "clock of the machine", "Hz"),
     Column("predicted_cycles", pa.float64(), "run time that the cost model expected", "cycles", True),
     Column("model_version", _NAME, "cost model that made the prediction", nullable=True),

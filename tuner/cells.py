@@ -9,8 +9,17 @@ from pathlib import Path
 from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from tuner.backend import Backend, R, SerialBackend, T, Worker
-from tuner.config import TuneConfig
+from tuner.config import TuneConfig, load_config
 from tuner.request import FarmRequest
+
+
+def cells_config(request: FarmRequest) -> TuneConfig:
+    """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
+    config = load_config(request.config, request.overrides)
+    budget: dict[str, object] = {} if request.candidates is None else {"budget.candidates": request.candidates, "budget.seconds": None}
+    options = {"runner.name": request.runner, "farm.resource": request.resource}
+    values = budget | {path: value for path, value in options.items() if value is not None}
+    return config.replaced(values) if values else config
 
 
 def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], Worker[T, R]], run_id: str, cells: int) -> Backend[T, R]:
@@ -22,7 +31,8 @@ def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], W
     workers = request.workers if request.workers is not None else config.farm.workers
     wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
     workers = workers and min(workers, cells)
-    return RayBackend(make, workers, request.address, wait_s, run_id, item_timeout_s=None, in_flight=1, max_batch=1)
+    resource = config.farm.resource
+    return RayBackend(make, workers, request.address, wait_s, run_id, item_timeout_s=None, in_flight=1, max_batch=1, resource=resource)
 
 
 def model_digest(model: Path) -> str:

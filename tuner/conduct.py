@@ -37,6 +37,10 @@ class Jobs(Protocol):
         """Asks found to take their workers with them."""
         ...
 
+    def at_home(self, island: int) -> bool:
+        """Whether a job of this island, started now, would run where the island's programs are in a worker's caches."""
+        ...
+
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         """What all islands found in the next epoch."""
         ...
@@ -73,6 +77,10 @@ class SerialJobs:
     @property
     def free(self) -> int:
         return int(self._job is None)
+
+    def at_home(self, island: int) -> bool:
+        del island
+        return True
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._bulletin.epochs.append(list(findings))
@@ -137,12 +145,13 @@ class Conductor:
     def run(self) -> None:
         """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
         while self.stopped is None:
-            self._hand_out()
+            self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
+            if (next_one := self.schedule.to_commit()) is not None:
+                self._commit(next_one)
+                continue
+            self.show()
             for key, result in self.jobs.finished(POLL_S):
                 self._receive(key, result)
-            while self.stopped is None and (next_one := self.schedule.to_commit()) is not None:
-                self._commit(next_one)
-            self.show()
         if self.ledger.budget.deadline is not None:
             self._gather()
 
@@ -163,7 +172,8 @@ class Conductor:
                 self.jobs.start(TRAINING, training)
                 continue
             budget = self.ledger.budget
-            due = self.schedule.next(budget.programs(self.ledger.champions.programs), budget.seconds(), self.jobs.culprits)
+            left = budget.programs(self.ledger.champions.programs), budget.seconds()
+            due = self.schedule.next(*left, self.jobs.culprits, self.jobs.at_home)
             if due is None:
                 return
             self._running += 1

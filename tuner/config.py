@@ -102,6 +102,7 @@ class Use(_Section):
     halo_cache: bool
     prefetch: bool
     placement: bool
+    siblings: bool
 
 
 class Budget(_Section):

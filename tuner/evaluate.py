@@ -39,7 +39,7 @@ COLUMNS = (
     "busy_mte1_cycles", "busy_mte2_cycles", "busy_mte3_cycles", "busy_cube_cycles", "busy_vector_cycles", "busy_fixpipe_cycles",
     "busy_scalar_cycles", "load_store_cycles", "peak_l1_bytes", "peak_l0a_bytes", "peak_l0b_bytes", "peak_l0c_bytes", "peak_ub_bytes",
 )  # fmt: skip
-"""Columns of `Answer.values`, in the order in which `tuner.candidate.Measurement` has its results."""
+"""Columns of `Answer.values`, in the order in which `tuner.candidate.LOG_COLUMNS` has its results."""
 
 _BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
 _PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
@@ -98,7 +98,7 @@ class EvaluatorSpec:
     runner: RunnerSpec | None = None
 
     def __call__(self) -> Evaluator:
-        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (a minute, once).
+        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (half a minute, once).
 
         What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
         Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left

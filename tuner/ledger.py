@@ -1,20 +1,15 @@
 """What counts: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
 
-Everything is done by columns; a job brings some hundred rows at once.
+Rows stay the bytes that they came as: what decides about them is in a few arrays beside them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tuner.log import RunLog
@@ -65,9 +60,8 @@ class Ledger:
 
     def commit(self, measured: Measured) -> None:
         """All of a result that is new, or as much of it as the budget allows."""
-        tasks = _table(measured.tasks)
-        names: list[str] = tasks["task"].to_pylist()
-        new = np.array([name not in self.tasks for name in names], np.bool_)
+        names = measured.batch.names
+        new = np.fromiter((name not in self.tasks for name in names), np.bool_, len(names))
         left = self.budget.programs(self.champions.programs)
         if left is not None:
             # up to the last program of the budget: what was measured behind it is not in the run
@@ -76,54 +70,24 @@ class Ledger:
         kept = np.flatnonzero(new)
         if not len(kept):
             return
-        rows = _table(measured.rows)
-        if len(kept) < len(new):
-            rows = rows.filter(pa.array(np.repeat(new, len(self.levels))))
-            tasks = tasks.filter(pa.array(new))
-        self._append(tasks, rows, len(kept))
+        self.log.append(measured.batch, kept, np.arange(self.seq, self.seq + len(kept)))
         self.tasks.update(names[at] for at in kept)
         self.seq += len(kept)
         self.failures.update(status for at in kept if (status := measured.status[at]) != "ok")
         self.champions.programs += int((measured.program & new).sum())
-        self._note(measured, names, new)
+        self._note(measured, new)
 
-    def _append(self, tasks: pa.Table, rows: pa.Table, count: int) -> None:
-        seq = np.repeat(np.arange(self.seq, self.seq + count), len(self.levels))
-        attempts = rows["attempt"].to_numpy()
-        ids = row_ids(self.log.origin.run, seq, self.levels * count, attempts)
-        rows = _with(rows, row_id=pa.array(ids, pa.string()), seq=pa.array(seq))
-        self.log.append(tasks, rows)
-
-    def _note(self, measured: Measured, names: list[str], new: NDArray[np.bool_]) -> None:
-        """Champions: the best of these programs at every level, and of those of single operators."""
-        arrays = from_bytes(measured.programs)
-        fresh = {name for name, keep in zip(names, new.tolist(), strict=True) if keep}
-        known = np.array([task.decode() in fresh for task in arrays["task"].tolist()], np.bool_)
-        cycles, tasks = arrays["cycles"], arrays["task"]
-        at = np.flatnonzero(known)
-        winners = {int(at[np.lexsort((tasks[at], cycles[at, level]))[0]]) for level in range(len(self.levels)) if len(at)}
-        alone = np.flatnonzero(known & measured.singles)
+    def _note(self, measured: Measured, new: NDArray[np.bool_]) -> None:
+        """Champions: the best of these programs at every level, and of those of single operators; genomes are only unpacked to be kept."""
+        names, cycles = np.array(measured.batch.names)[measured.fits], measured.cycles
+        at = np.flatnonzero(new[measured.fits])
+        if not len(at):
+            return
+        winners = {int(at[np.lexsort((names[at], cycles[at, level]))[0]]) for level in range(len(self.levels))}
+        alone = at[measured.singles[at]]
         if len(alone):
-            winners.add(int(alone[np.lexsort((tasks[alone], np.log(cycles[alone]).mean(1)))[0]]))
-        for winner in sorted(winners):
+            winners.add(int(alone[np.lexsort((names[alone], np.log(cycles[alone]).mean(1)))[0]]))
+        gains = [at for at in sorted(winners) if self.champions.gains(cycles[at], str(names[at]), bool(measured.singles[at]))]
+        arrays = from_bytes(measured.programs) if gains else {}
+        for winner in gains:
             self.champions.note(unpack_individual(arrays, winner))
-
-
-def row_ids(run: str, seqs: Iterable[int], levels: Iterable[str], attempts: Iterable[int]) -> list[str]:
-    """`tuner.candidate.row_id` of many rows."""
-    head = json.dumps(run, ensure_ascii=False)
-    quoted = {level: json.dumps(level, ensure_ascii=False) for level in set(levels)}
-    texts = (f"[{head},{seq},{quoted[level]},{attempt}]" for seq, level, attempt in zip(seqs, levels, attempts, strict=True))
-    return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
-
-
-def _table(stream: bytes) -> pa.Table:
-    with pa.ipc.open_stream(stream) as reader:
-        return reader.read_all()
-
-
-def _with(table: pa.Table, **columns: Any) -> pa.Table:
-    for name, values in columns.items():
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, table.schema.field(at), values)
-    return table

@@ -8,6 +8,8 @@ when its part is published.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import threading
@@ -15,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -24,18 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import (
-    FEATURE_PREFIX,
-    MEASUREMENT_FIELDS,
-    SCHEMA_VERSION,
-    FeatureSet,
-    Measurement,
-    TaskKind,
-    TaskRecord,
-    log_schema,
-    row_id,
-    task_schema,
-)
+from tuner.candidate import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.place import Folder, arrow_path, place
 
 PUBLISH_AFTER_S = 5.0
@@ -87,14 +78,10 @@ def check_version(schema: pa.Schema, folder: Folder) -> None:
 
 
 class DatasetWriter:
-    """Rows in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system."""
+    """Tables in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system."""
 
     def __init__(self, folder: Path, schema: pa.Schema, tmp: Path) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
-        self._columns: list[list[Any]] = [[] for _ in schema.names]
-        self._tables: list[pa.Table] = []  # what came before the rows in `_columns`
-        self._in_tables = 0
-        self._oldest_s = 0.0
         tmp.mkdir(parents=True, exist_ok=True)
         for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
             shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -120,57 +107,11 @@ class DatasetWriter:
     def write(path: Path, table: pa.Table) -> None:
         """A durable Parquet file."""
         with path.open("wb") as sink:
-            pq.write_table(table, sink, compression="zstd")
+            # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
+            names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+            pq.write_table(table, sink, compression="zstd", use_dictionary=names)
             sink.flush()
             os.fsync(sink.fileno())
-
-    @property
-    def pending(self) -> int:
-        """Rows appended and not yet published."""
-        return self._in_tables + len(self._columns[0])
-
-    @property
-    def due(self) -> bool:
-        """Time to publish: 5 s since the oldest pending row, or 65,536 rows."""
-        return self.pending >= PUBLISH_ROWS or (self.pending > 0 and time.monotonic() - self._oldest_s >= PUBLISH_AFTER_S)
-
-    def append(self, row: Sequence[Any]) -> None:
-        """One value per column of the schema, in its order."""
-        if len(row) != len(self._columns):
-            raise ValueError(f"{self.folder.name}: a row of {len(row)} values for {len(self._columns)} columns")
-        if not self.pending:
-            self._oldest_s = time.monotonic()
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-
-    def append_table(self, table: pa.Table) -> None:
-        """Many rows, as columns of the schema."""
-        if not table.num_rows:
-            return
-        if not self.pending:
-            self._oldest_s = time.monotonic()
-        self._gather()
-        self._tables.append(table)
-        self._in_tables += table.num_rows
-
-    def _gather(self) -> None:
-        """Rows appended one by one become a table, behind the others."""
-        if not self._columns[0]:
-            return
-        arrays = [pa.array(values, field.type) for values, field in zip(self._columns, self.schema, strict=True)]
-        self._tables.append(pa.Table.from_arrays(arrays, schema=self.schema))
-        self._in_tables += len(self._columns[0])
-        self._columns = [[] for _ in self.schema.names]
-
-    def publish(self) -> int:
-        """Make every pending row durable and visible; returns how many."""
-        count = self.pending
-        if not count:
-            return 0
-        self._gather()
-        self.publish_table(pa.concat_tables(self._tables).unify_dictionaries())
-        self._tables, self._in_tables = [], 0
-        return count
 
     def publish_table(self, table: pa.Table) -> None:
         """One new part of these rows."""
@@ -212,49 +153,59 @@ class Origin:
     tag: str = ""
 
 
-class LogRow(NamedTuple):
-    """One measured task at one level; together with `Origin` a row of `log/`."""
+class Batch(NamedTuple):
+    """Tasks as whoever measured them wrote them down.
 
-    seq: int
-    task: str
-    kind: TaskKind
-    workload: str
-    measurement: Measurement
-    attempt: int = 0
-    island: int = -1
-    generation: int = -1
-    predicted_cycles: float | None = None
-    model_version: str | None = None
-    worker: str = "driver"
-    wall_s: float = 0.0
+    names: of the tasks.  tasks, rows: rows of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each, `seq` and `row_id`
+    still to be set.
+    """
+
+    names: list[str]
+    tasks: bytes
+    rows: bytes
+    levels: int
 
 
-_LOG_ORDER = tuple(log_schema().names)
+class _Chosen(NamedTuple):
+    """Some tasks of a stream.  seqs: their numbers, where it is one of rows, `levels` each."""
+
+    stream: bytes
+    tasks: NDArray[np.bool_]
+    levels: int = 1
+    seqs: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.tasks.sum()) * self.levels
 
 
 class RunLog:
     """`tasks/` and `log/` of one run: a task is durable before a row that names it.
 
-    Thread-safe; a daemon thread publishes rows that are due while the driver waits for workers, and what goes wrong
-    there (a full disk) is raised by the driver's next call.  Rows that an earlier session of the run has published are
-    dropped when a resumed search measures them again.  beside: ids of other searches, one after the other, that write to the same folder.
+    Thread-safe; a daemon thread publishes what is due, while the driver goes on, and what goes wrong there (a full disk) is raised by
+    the driver's next call.  Streams are opened when they are published, many at once: a table of a hundred columns costs the same for one
+    row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
+    beside: ids of other searches, one after the other, that write to the same folder.
     """
 
     def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()) -> None:
         self.origin = origin
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of what waits
+        self._publishing = threading.Lock()  # of the writers; taken first where both are
         tmp = run_folder / ".tmp"
         self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp)
         self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp)
-        self._features = {s.name: {FEATURE_PREFIX + name: i for i, name in enumerate(s.features)} for s in feature_sets}
         self._known_tasks: set[str] = set(pd.read_parquet(self._tasks.folder, columns=["task"])["task"])
-        earlier = pd.read_parquet(self._rows.folder, columns=["run", "seq", "level_index"])
+        earlier = pd.read_parquet(self._rows.folder, columns=["run", "seq"])
         if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
         earlier = earlier[earlier["run"].astype("str") == origin.run]
         self._earlier = len(earlier)
-        self._measured = np.sort(_places(earlier["seq"].to_numpy(np.int64), earlier["level_index"].to_numpy(np.int64)))
-        self._row_ids: set[str] = set()  # of rows that were added one by one
+        self._measured = np.unique(earlier["seq"].to_numpy(np.int64))  # a part has all rows of its tasks
+        self._new_tasks: list[_Chosen] = []
+        self._new_rows: list[_Chosen] = []
+        self._pending = 0  # rows
+        self._oldest_s = 0.0
         self._failure: Exception | None = None
         self._stop = threading.Event()
         self._publisher = threading.Thread(target=self._publish_due, name="log-publisher", daemon=True)
@@ -269,77 +220,40 @@ class RunLog:
     @property
     def rows_published(self) -> int:
         """Acknowledged rows, those of earlier sessions included."""
-        with self._lock:
+        with self._publishing:
             return self._earlier + self._rows.acknowledged
-
-    def add_task(self, record: TaskRecord) -> bool:
-        """Remember a task; False when it is known already."""
-        with self._lock:
-            self._raise_failure()
-            if record.task in self._known_tasks:
-                return False
-            index = self._features.get(record.feature_set, {})
-            if len(index) != len(record.features):
-                raise ValueError(f"task {record.task}: {len(record.features)} features, {record.feature_set!r} has {len(index)}")
-            fixed = [record.task, SCHEMA_VERSION, record.kind, record.payload, " ".join(record.parents), record.feature_set]
-            values = record.features.tolist()
-            names = self._tasks.schema.names[len(fixed) :]
-            self._tasks.append(fixed + [values[index[name]] if name in index else None for name in names])
-            self._known_tasks.add(record.task)
-            return True
-
-    def add_row(self, row: LogRow) -> bool:
-        """Append a row; False when the run holds it already.  Its task must have been added (`ValueError`)."""
-        with self._lock:
-            self._raise_failure()
-            if row.task not in self._known_tasks:
-                raise ValueError(f"row {row.seq}: task {row.task} has not been added")
-            measurement = row.measurement
-            identity = row_id(self.origin.run, row.seq, measurement.level, row.attempt)
-            place = _places(np.array([row.seq]), np.array([measurement.level_index]))
-            if identity in self._row_ids or np.isin(place, self._measured).any():
-                return False
-            values: dict[str, Any] = row._asdict()
-            values.update((name, getattr(measurement, name)) for name in MEASUREMENT_FIELDS)
-            values.update((name, getattr(self.origin, name)) for name in Origin.__slots__)
-            values.update(row_id=identity, schema_version=SCHEMA_VERSION, time=time.time_ns() // 1000)
-            self._rows.append([values[name] for name in _LOG_ORDER])
-            self._row_ids.add(identity)
-            if self._rows.due:
-                self._publish()
-            return True
-
-    def add_rows(self, rows: Iterable[LogRow]) -> int:
-        """Append several; returns how many were new."""
-        return sum(self.add_row(row) for row in rows)
 
     def tasks(self, before: int) -> set[str]:
         """Of published rows of this run with a lower number."""
         rows = pd.read_parquet(self._rows.folder, columns=["run", "seq", "task"])
         return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
 
-    def append(self, tasks: pa.Table, rows: pa.Table) -> int:
-        """Rows of both datasets as columns of their schemas, no row twice and each with a task that is known or beside it; returns how
-        many rows of the log were new."""
+    def append(self, batch: Batch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+        """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
+        self._raise_failure()
+        new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]
         with self._lock:
-            self._raise_failure()
-            names = tasks["task"].to_pylist()
-            new = [name not in self._known_tasks for name in names]
-            self._tasks.append_table(tasks if all(new) else tasks.filter(pa.array(new, pa.bool_())))
-            self._known_tasks.update(names)
-            if len(self._measured):
-                again = np.isin(_places(rows["seq"].to_numpy(), rows["level_index"].to_numpy()), self._measured)
-                rows = rows.filter(pa.array(~again))
-            self._rows.append_table(rows)
-            if self._rows.due:
-                self._publish()
-            return rows.num_rows
+            unknown = list[int]()
+            for at in kept.tolist():
+                if batch.names[at] not in self._known_tasks:
+                    self._known_tasks.add(batch.names[at])
+                    unknown.append(at)
+            if not self._pending:
+                self._oldest_s = time.monotonic()
+            if unknown:
+                self._new_tasks.append(_Chosen(batch.tasks, _mask(unknown, len(batch.names))))
+            if len(new):
+                numbers = seqs if new is kept else seqs[there]
+                self._new_rows.append(_Chosen(batch.rows, _mask(new, len(batch.names)), batch.levels, numbers))
+                self._pending += self._new_rows[-1].rows
+        if self._pending >= PUBLISH_ROWS:
+            self._publish()
+        return len(new)
 
     def flush(self) -> None:
         """On return every row handed in is acknowledged."""
-        with self._lock:
-            self._raise_failure()
-            self._publish()
+        self._raise_failure()
+        self._publish()
 
     def close(self) -> None:
         """Flush and stop the publisher."""
@@ -348,27 +262,85 @@ class RunLog:
         self.flush()
 
     def _publish(self) -> None:
-        self._tasks.publish()
-        self._rows.publish()
+        """Whatever waits now; what cannot be written goes on waiting."""
+        with self._publishing:
+            with self._lock:
+                tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), time.monotonic()
+            if tasks:
+                self._tasks.publish_table(_gathered(tasks))
+                with self._lock:
+                    del self._new_tasks[: len(tasks)]
+            if rows:
+                self._rows.publish_table(self._numbered(rows))
+                with self._lock:
+                    del self._new_rows[: len(rows)]
+                    self._pending -= sum(chosen.rows for chosen in rows)
+                    self._oldest_s = asked_s
+
+    def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
+        """Rows with what only the driver knows of them."""
+        table = _gathered(rows)
+        seqs = np.concatenate([np.repeat(chosen.seqs, chosen.levels) for chosen in rows if chosen.seqs is not None])
+        level = table["level"].combine_chunks()
+        names, indices = level.dictionary.to_pylist(), level.indices.to_numpy()
+        ids = row_ids(self.origin.run, seqs.tolist(), [names[i] for i in indices.tolist()], table["attempt"].to_numpy().tolist())
+        for name, values in (("row_id", pa.array(ids, pa.string())), ("seq", pa.array(seqs))):
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, table.schema.field(at), values)
+        return table
+
+    @property
+    def _due(self) -> bool:
+        """Time to publish: 5 s since the oldest row that waits."""
+        return self._pending > 0 and time.monotonic() - self._oldest_s >= PUBLISH_AFTER_S
 
     def _publish_due(self) -> None:
         while not self._stop.wait(PUBLISH_AFTER_S / 10):
-            with self._lock:
-                if self._rows.due or self._tasks.due:
-                    try:
-                        self._publish()
-                    except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
-                        self._failure = error
-                        return
+            if self._due:
+                try:
+                    self._publish()
+                except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
+                    self._failure = error
+                    return
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
 
-def _places(seqs: NDArray[np.int64], level_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for each task and level."""
-    return np.asarray(seqs, np.int64) * 128 + level_indices
+def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:
+    """Identities of rows (32 hex digits): the same measurement made again after a resume has the same one."""
+    head = json.dumps(run, ensure_ascii=False)
+    quoted = {level: json.dumps(level, ensure_ascii=False) for level in set(levels)}
+    texts = (f"[{head},{seq},{quoted[level]},{attempt}]" for seq, level, attempt in zip(seqs, levels, attempts, strict=True))
+    return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
+
+
+def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bool_]:
+    mask = np.zeros(count, np.bool_)
+    mask[places] = True
+    return mask
+
+
+def _gathered(parts: Sequence[_Chosen]) -> pa.Table:
+    """The rows of all of them, in columns of one piece."""
+    table = pa.concat_tables([unpacked(chosen.stream) for chosen in parts]).unify_dictionaries().combine_chunks()
+    mask = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
+    return table if mask.all() else table.filter(pa.array(mask))
+
+
+def packed(batch: pa.RecordBatch) -> bytes:
+    """Rows as they travel: a quarter of their size, below what Ray hands over without a detour through its store."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "lz4") as squeezed, pa.ipc.new_stream(squeezed, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def unpacked(stream: bytes) -> pa.Table:
+    """What `packed` was given."""
+    with pa.CompressedInputStream(pa.BufferReader(stream), "lz4") as squeezed, pa.ipc.open_stream(squeezed) as reader:
+        return reader.read_all()
 
 
 def read_log(folder: Folder | str) -> pd.DataFrame:

@@ -19,7 +19,8 @@ from compiler.tile.spec import Unit
 from tuner.backend import Outcome
 from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_schema, text_digest
 from tuner.evaluate import Answer, Ask
-from tuner.log import Origin
+from tuner.log import Batch, Origin, packed
+from tuner.search.champions import single_operators_in_turn
 from tuner.search.packing import pack_individuals, to_bytes
 from tuner.search.population import Individual
 from tuner.search.question import Question, Reply
@@ -51,17 +52,17 @@ class Facts:
 class Measured(NamedTuple):
     """What a job measured, packed.
 
-    tasks, rows: Arrow streams of `tasks/` and `log/`, `levels` rows for each task, `seq`, `row_id` and `schema_version` still to be set.
-    programs: genomes, cycles and tasks of the programs that fit.  singles: which of them are of single operators one after the other.
-    program: bool [tasks].  status: of each task.
+    batch: of all tasks.  program: bool [tasks].  status: of each task.  programs: genomes of the programs that fit, packed; fits: their
+    places among the tasks, cycles: int64 [fits, levels], singles: which of them are of single operators one after the other.
     """
 
-    tasks: bytes
-    rows: bytes
-    programs: bytes
-    singles: NDArray[np.bool_]
+    batch: Batch
     program: NDArray[np.bool_]
     status: list[str]
+    programs: bytes
+    fits: NDArray[np.intp]
+    cycles: NDArray[np.int64]
+    singles: NDArray[np.bool_]
 
 
 class Recorder:
@@ -74,6 +75,7 @@ class Recorder:
         self._tasks: set[str] = set()
         self._rows = list[_Row]()
         self._found = list[Individual]()
+        self._fits = list[int]()  # their places in `_rows`
 
     def __call__(self, questions: Sequence[Question]) -> list[Reply]:
         replies: list[Reply] = []
@@ -115,19 +117,20 @@ class Recorder:
             self.programs += 1
             if answer is not None and answer.values is not None:
                 self._found.append(Individual(ask.genome, answer.values[:, 0], task))
+                self._fits.append(len(self._rows) - 1)
         return Reply(question, answer, task)
 
     def measured(self) -> Measured:
         """All of it."""
-        # operators one after the other: whatever cores share one, none runs beside another
-        singles = [all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in m.genome) for m in self._found]
+        rows, found, levels = self._rows, self._found, len(self.facts.levels)
         return Measured(
-            _stream(self._task_columns()),
-            _stream(self._log_columns()),
-            to_bytes(pack_individuals(self._found, len(self.facts.levels))),
-            np.array(singles, np.bool_),
-            np.array([row.kind == "program" for row in self._rows], np.bool_),
-            [row.status for row in self._rows],
+            Batch([row.task for row in rows], packed(self._task_columns()), packed(self._log_columns()), levels),
+            np.array([row.kind == "program" for row in rows], np.bool_),
+            [row.status for row in rows],
+            to_bytes(pack_individuals(found, levels)),
+            np.array(self._fits, np.intp),
+            np.array([m.cycles for m in found], np.int64).reshape(len(found), levels),
+            np.array([single_operators_in_turn(m.genome) for m in found], np.bool_),
         )
 
     def _task_columns(self) -> pa.RecordBatch:
@@ -254,10 +257,3 @@ def _batch(schema: pa.Schema, columns: dict[str, Any]) -> pa.RecordBatch:
         column = pa.array(columns[wanted.name]) if wanted.name in columns else pa.nulls(count, wanted.type)
         arrays.append(column if column.type == wanted.type else column.cast(wanted.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()

@@ -66,6 +66,8 @@ class FarmRequest:
     resume: bool = False
     dtype: DTypeName = "float16"
     quiet: bool = False
+    runner: str | None = None
+    resource: str | None = None
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.backend import Backend
-from tuner.cells import cells_backend, model_digest
-from tuner.config import TuneConfig, load_config
+from tuner.cells import cells_backend, cells_config, model_digest
+from tuner.config import TuneConfig
 from tuner.log import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.served import copies
@@ -35,8 +35,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
         if not is_made(model) and not model.is_file():
             raise BadInputError(f"{model}: no such file")
     machine = load_machine(request.machine)
-    budget = () if request.candidates is None else (f"budget.candidates={request.candidates}", "budget.seconds=null")
-    config = load_config(request.config, (*request.overrides, *budget))
+    config = cells_config(request)
     inputs = (
         f"dtype {request.dtype}",
         f"random_weights {request.random_weights}",

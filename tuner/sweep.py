@@ -27,8 +27,8 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.candidate import digest
-from tuner.cells import cells_backend, model_digest
-from tuner.config import TuneConfig, load_config
+from tuner.cells import cells_backend, cells_config, model_digest
+from tuner.config import TuneConfig
 from tuner.mirror import Mirror
 from tuner.place import url_below
 from tuner.request import SweepRequest, TuneRequest
@@ -156,8 +156,7 @@ def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
 def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
     cells = cells_of(request)
-    budget = () if request.candidates is None else (f"budget.candidates={request.candidates}", "budget.seconds=null")
-    config = load_config(request.config, (*request.overrides, *budget))
+    config = cells_config(request)
     out = request.out.resolve()
     identity = SweepIdentity(
         tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),

@@ -31,6 +31,8 @@ Models = Mapping[str, CostModel]  # by level
 def load_models(path: Path, unit: Unit) -> Models:
     """The models that a run promoted last, level by level; path: the run's folder or its `models/`.
 
+    Of a run of several pieces, which has a search and models for each, those that learnt from the most rows.
+
     Raises `BadInputError` where there is none, or it was trained for another machine, data type or set of features.
     """
     run = path if (path / SOURCE).is_file() else path.resolve().parent
@@ -42,18 +44,27 @@ def load_models(path: Path, unit: Unit) -> Models:
         if theirs != ours:
             shown = source.machine.name if what == "machine" else theirs
             raise BadInputError(f"--tile-model {path}: trained for {what} {shown} ({theirs}), this is {ours}")
-    history = read_json(run / "models" / "history.json") if (run / "models" / "history.json").is_file() else []
-    last: dict[str, str] = {row["level"]: row["file"] for row in history if row["promoted"]}
-    missing = [level for level in unit.machine.contention if level not in last]
+    promoted = _promoted(run / "models")
+    missing = [level for level in unit.machine.contention if level not in promoted]
     if missing:
         raise BadInputError(f"--tile-model {path}: no cost model of level {missing[0]} earned its place in that run; search longer")
-    models = {level: load_cost_model(run / "models" / last[level]) for level in unit.machine.contention}
-    for level, model in models.items():
-        if model.width != len(FEATURES):
-            raise BadInputError(
-                f"--tile-model {path}: {last[level]} takes {model.width} features, feature set {FEATURE_SET} has {len(FEATURES)}"
-            )
+    models = {}
+    for level in unit.machine.contention:
+        file, models[level] = max(((each, load_cost_model(each)) for each in promoted[level]), key=lambda pair: pair[1].trained_rows)
+        if models[level].width != len(FEATURES):
+            width = models[level].width
+            raise BadInputError(f"--tile-model {path}: {file.name} takes {width} features, feature set {FEATURE_SET} has {len(FEATURES)}")
     return models
+
+
+def _promoted(models: Path) -> dict[str, list[Path]]:
+    """By level the file that was promoted last, of each search of a run.  models: of the run, with a folder for each of several pieces."""
+    found: dict[str, list[Path]] = {}
+    for history in sorted([*models.glob("history.json"), *models.glob("*/history.json")]):
+        last = {row["level"]: history.parent / row["file"] for row in read_json(history) if row["promoted"]}
+        for level, file in last.items():
+            found.setdefault(level, []).append(file)
+    return found
 
 
 def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:

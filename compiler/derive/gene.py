@@ -23,6 +23,7 @@ from compiler.schedule.memory import apart_rule, staged_wishes, ub_wishes, weigh
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import can_split, channel_parts, largest
 from compiler.tile.features import expected_cycles, raw_features
+from compiler.tile.siblings import Joined, chosen, families_in, joined, with_siblings
 from compiler.tile.space import CHUNK_BUDGETS, KEPT, LAST_BUDGETS, UB_SLOT_BLOCKS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit, signature
 from simulator.npu.machine import Memory
@@ -45,6 +46,7 @@ class Gene(NamedTuple):
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
+    siblings: bit i is set where the i-th family of siblings that lies whole in the segment is one convolution (`tile.siblings`).
     """
 
     start: int
@@ -61,6 +63,7 @@ class Gene(NamedTuple):
     spread: bool = True
     ahead_kib: int = 0
     split: Split = "rows"
+    siblings: int = 0
 
 
 Genome = tuple[Gene, ...]
@@ -133,6 +136,11 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`derive.fit_ub`).
     """
+    families = chosen(unit, gene.start, gene.stop, gene.siblings)
+    if families:
+        made = joined(unit, gene.start, gene.stop, families)
+        plan = realise(made.unit, of_joined(gene, made))
+        return None if plan is None else with_siblings(unit, plan, made, gene.stop - gene.start)
     seen = seen_by_core(unit, gene)
     if seen is None:
         return None
@@ -160,6 +168,15 @@ def _large_rights(unit: Unit, gene: Gene) -> list[int]:
         if can_stream(unit, gene.start, k):
             found.append(found[-1] | 1 << k)
     return found[1:]
+
+
+def of_joined(gene: Gene, made: Joined) -> Gene:
+    """The gene of the same segment where its siblings are one."""
+    choices = tuple(gene.choices[k] for k in made.kept) if gene.choices else ()
+    cached = gene.cached if gene.cached == -1 else sum((gene.cached >> k & 1) << i for i, k in enumerate(made.kept))
+    stop = gene.start + len(made.kept)
+    inner = gene._replace(stop=stop, choices=choices if any(choices) else (), siblings=0)
+    return inner._replace(cached=whole_or(inner, cached))
 
 
 def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
@@ -408,6 +425,8 @@ class Structures:
             gene = gene._replace(prefetch=2, window=1, resident=True, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
             gene = gene._replace(cached=0)
+        if gene.siblings:
+            gene = gene._replace(siblings=gene.siblings & (1 << len(families_in(self.unit, gene.start, gene.stop))) - 1)
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:
@@ -425,6 +444,7 @@ class Structures:
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in unit.producers[k] if s >= start])
             rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
+        rows += [tuple(k - start for k in family) for family in families_in(unit, start, stop)]
         return _short(repr(rows))
 
 

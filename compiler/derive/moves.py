@@ -25,6 +25,7 @@ from compiler.derive.gene import (
     working_cores,
 )
 from compiler.derive.plan import MAX_PREFETCH, Split
+from compiler.tile.siblings import as_bits, chosen, families_in
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 
@@ -53,7 +54,10 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     cached = gene.cached
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
-    resized = gene._replace(start=start, stop=stop, choices=choices, blocks=max(c for c in counts if c <= max(gene.blocks, 1)))
+    siblings = as_bits(unit, start, stop, chosen(unit, gene.start, gene.stop, gene.siblings))
+    resized = gene._replace(
+        start=start, stop=stop, choices=choices, siblings=siblings, blocks=max(c for c in counts if c <= max(gene.blocks, 1))
+    )
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = resized._replace(split="rows")
     return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -80,6 +84,8 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
         return None
     base = a if rng.random() < 0.5 else b
     merged = resized(unit, base, a.start, b.stop)
+    families = tuple(family for gene in (a, b) for family in chosen(unit, gene.start, gene.stop, gene.siblings))
+    merged = merged._replace(siblings=as_bits(unit, a.start, b.stop, families))
     return _swap(genome, i, merged, width=2)
 
 
@@ -236,6 +242,17 @@ def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     return _swap(genome, i, changed) if changed.split in splits(unit, changed, len(changed.cores)) else None
 
 
+def toggle_siblings(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Sibling convolutions of a segment as one, or apart."""
+    having = [i for i, gene in enumerate(genome) if families_in(unit, gene.start, gene.stop)]
+    if not having:
+        return None
+    i = having[int(rng.integers(len(having)))]
+    gene = genome[i]
+    bit = int(rng.integers(len(families_in(unit, gene.start, gene.stop))))
+    return _swap(genome, i, gene._replace(siblings=gene.siblings ^ 1 << bit))
+
+
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
@@ -249,6 +266,7 @@ MOVES: dict[str, Move] = {
     "change_tiling": change_tiling,
     "change_cores": change_cores,
     "change_split": change_split,
+    "toggle_siblings": toggle_siblings,
 }
 
 

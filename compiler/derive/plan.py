@@ -96,9 +96,16 @@ class VectorTiling(_Gene):
         return self
 
 
+class SiblingTiling(_Gene):
+    """A convolution that the first one of its family in the segment makes as well, by that one's tiling (`tile.siblings`)."""
+
+    kind: Literal["sibling"] = "sibling"
+
+
 Halo = Literal["recompute", "cache"]
 Split = Literal["rows", "channels"]
-Tiling = Annotated[ConvTiling | VectorTiling, Field(discriminator="kind")]
+Tiling = ConvTiling | VectorTiling
+PlanTiling = Annotated[ConvTiling | VectorTiling | SiblingTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
@@ -119,7 +126,7 @@ class SegmentPlan(_Gene):
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
     window: Window = 1
-    tilings: tuple[Tiling, ...]
+    tilings: tuple[PlanTiling, ...]
     halo: tuple[Halo, ...] = ()
     sliding: bool = False
     spread: bool = True
@@ -140,6 +147,11 @@ class SegmentPlan(_Gene):
         if len(set(self.cores)) < len(self.cores):
             raise ValueError(f"cores: {list(self.cores)} names a core twice")
         return self
+
+    @property
+    def made_tilings(self) -> tuple[Tiling, ...]:
+        """Of operators that are made: all, once `tile.siblings.as_made` has seen the plan."""
+        return tuple(tiling for tiling in self.tilings if not isinstance(tiling, SiblingTiling))
 
     @property
     def caching(self) -> int:

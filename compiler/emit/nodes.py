@@ -11,7 +11,7 @@ from compiler.emit.conv import PARITIES, WEIGHTS, emit_conv
 from compiler.emit.jobs import CONV, LAYER_NORM, POOL, REFLOW, SOFTMAX, VECTOR, Jobs
 from compiler.emit.pixelwise import emit_layer_norm, emit_softmax
 from compiler.emit.places import Homes, place_of
-from compiler.emit.records import DDR, FAR, MTE2, MTE3, Code, Ints, Place, before_wrap, block_at, copy
+from compiler.emit.records import DDR, FAR, MTE2, MTE3, Code, Ints, Place, before_wrap, block_at, copy, general
 from compiler.emit.resample import emit_resample
 from compiler.emit.vector import emit_pool, emit_reflow, emit_vector
 from compiler.ir.region import demanded
@@ -38,6 +38,7 @@ class Work(NamedTuple):
     bounds: Ints
 
 
+@general
 @njit(cache=True)
 def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place, target: Place, length: int, planes: int) -> int:
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
@@ -55,6 +56,7 @@ def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place
     return at
 
 
+@general
 @njit(cache=True)
 def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, target: int, blocks: int, piece: int) -> int:
     """Contiguous constants from DDR, in pieces."""
@@ -65,6 +67,7 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
     return at
 
 
+@general
 @njit(cache=True)
 def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int) -> int:
     storage, plane, home, planes, tag = w.loads[i]
@@ -76,6 +79,7 @@ def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: in
     return _copies(out, at, w.dtype, tag, MTE2, source, target, (last - first) * w.homes.ddr[storage, 3], planes)
 
 
+@general
 @njit(cache=True)
 def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int) -> int:
     """What stays in L1 for the segment and leaves it as well."""
@@ -86,6 +90,7 @@ def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: i
     return _copies(out, at, w.dtype, w.jobs.tags[k], MTE3, source, target, (last - first) * w.homes.ddr[storage, 3], planes)
 
 
+@general
 @njit(cache=True)
 def _read(w: Work, k: int, i: int, row: int, t: int, image: int, iteration: int) -> Place:
     """Where operand i of an operator lies from a row on."""
@@ -93,12 +98,14 @@ def _read(w: Work, k: int, i: int, row: int, t: int, image: int, iteration: int)
     return place_of(w.homes, storage, plane, home, 0 if one_pixel else row, t, image, iteration)
 
 
+@general
 @njit(cache=True)
 def _table(w: Work, k: int, i: int, width: int) -> Ints:
     first, length = w.jobs.lists[k, i]
     return w.jobs.numbers[first : first + length].reshape(length // width, width)
 
 
+@general
 @njit(cache=True)
 def _conv(out: Code, at: int, w: Work, k: int, j: Any, t: int, image: int, iteration: int, parity: Ints) -> int:
     start, stop = w.computed[k, t]
@@ -126,6 +133,7 @@ def _conv(out: Code, at: int, w: Work, k: int, j: Any, t: int, image: int, itera
     return emit_conv(out, at, j, place_of(w.homes, to, plane, home, start, t, image, iteration), residual, parity)
 
 
+@general
 @njit(cache=True)
 def _compute(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int, conv_parity: Ints, parity: Ints) -> int:
     """The rows of one block by the operator's kernel."""

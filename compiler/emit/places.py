@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.emit.records import DDR, FAR, L1, Ints, Place
+from compiler.emit.records import DDR, FAR, L1, Ints, Place, general
 from compiler.schedule.blocks import Blocks, span
 from compiler.tile.spec import Piece, Unit
 
@@ -64,6 +64,7 @@ def operand(blocks: Blocks, piece: Piece) -> tuple[int, int, int]:
     return piece.storage, piece.plane, home
 
 
+@general
 @njit(cache=True)
 def place_of(h: Homes, storage: int, plane: int, home: int, row: int, block: int, image: int, iteration: int) -> Place:
     """Of a row of a plane, and those behind it."""

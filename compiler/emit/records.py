@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 from numpy.typing import NDArray
 
 from simulator.npu import isa
@@ -22,6 +22,20 @@ FAR = 1 << 30  # where no ring ends
 _START = 6  # repeats that starting a VECTOR instruction is worth, about, on any machine
 OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
 D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
+
+
+def general(kernel: Any) -> Any:
+    """Compiles a kernel once for all callers.
+
+    numba takes constants among the arguments of a call for types of their own, and would compile a kernel for every combination of them.
+    """
+    resolve = kernel.get_call_template
+
+    def without_constants(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        return resolve(tuple(types.unliteral(each) for each in arguments), {name: types.unliteral(each) for name, each in keywords.items()})
+
+    kernel.get_call_template = without_constants
+    return kernel
 
 
 @njit(cache=True, inline="always")
@@ -88,12 +102,14 @@ class Place(NamedTuple):
     back: int = 0
 
 
+@general
 @njit(cache=True)
 def before_wrap(place: Place, offset: int, length: int) -> int:
     """How many of `length` blocks from `offset` on lie side by side."""
     return min(length, place.wrap - offset) if offset < place.wrap else length
 
 
+@general
 @njit(cache=True)
 def block_at(place: Place, plane: int, offset: int) -> int:
     """The block `offset` blocks behind the first row's first one, in a plane."""
@@ -101,6 +117,7 @@ def block_at(place: Place, plane: int, offset: int) -> int:
     return at - place.back if offset >= place.wrap else at
 
 
+@general
 @njit(cache=True)
 def move(
     out: Code,
@@ -330,6 +347,7 @@ def vector(
     return at + 1
 
 
+@general
 @njit(cache=True)
 def flat(
     out: Code, at: int, op: int, dtype: int, tag: int, d: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int, imm: int
@@ -353,6 +371,7 @@ def flat(
     return at
 
 
+@general
 @njit(cache=True)
 def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, scale: int, shift: int, planes: int, size: int) -> int:
     """d [planes][size] = d * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
@@ -372,6 +391,7 @@ def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, scal
     return at
 
 
+@general
 @njit(cache=True)
 def strided(
     out: Code,

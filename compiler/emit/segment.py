@@ -21,6 +21,7 @@ from compiler.schedule.memory import Places, named, place, slot_counts
 from compiler.schedule.run import run_of, streamed_rights
 from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
 from compiler.tile.channels import channel_parts
+from compiler.tile.siblings import as_made
 from compiler.tile.spec import Piece, Unit
 from simulator.npu.isa import ENGINE, WORDS
 
@@ -44,12 +45,16 @@ def lower_segment(
     share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or,
     where the plan splits channels, all iterations of the i-th of m runs of output channels.
     """
+    made = as_made(unit, plan, start)
+    if isinstance(made, Infeasible):
+        return Infeasible(named(plan), f"{made.where}: {made.what}")
+    unit, plan, start = made
     if plan.split == "channels":
         parts = channel_parts(unit, start, start + len(plan.operators), share[1])
         if isinstance(parts, Infeasible):
             return Infeasible(named(plan), f"{parts.where}: {parts.what}")
         unit, share = parts[share[0]], (0, 1)
-    streamed = streamed_rights(unit, start, plan.tilings)
+    streamed = streamed_rights(unit, start, plan.made_tilings)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed)
     places = place(unit, plan, blocks, flip)
     if isinstance(places, Infeasible):

@@ -1,7 +1,8 @@
-"""Sibling convolutions, of one input and one window, as one whose result is taken apart again by address.
+"""Sibling convolutions: of one input and one window, so that one convolution could make all of their results.
 
 One convolution loads its input into L0A once for all of them, and its last tile of channels is fuller.  But it is one operator: its weights
-are resident or streamed together, and it belongs to one segment.  So it does not always pay, and is none of the rules that are always on.
+are resident or streamed together, and it belongs to one segment.  So it does not always pay: plans choose, segment by segment
+(`tile.siblings`).  `merge_siblings` merges them in the graph, for every plan, which says what it brings layer by layer.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
     found, peaks = {}, {}
     for memory, wishes, align in (
         (Memory.L1, _l1_wishes(unit, plan, blocks), _L1_ALIGN),
-        (Memory.UB, ub_wishes(unit, blocks, plan.tilings), _UB_ALIGN),
+        (Memory.UB, ub_wishes(unit, blocks, plan.made_tilings), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
         at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
@@ -136,7 +136,7 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
 
 def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
-    for k, tiling in enumerate(plan.tilings):
+    for k, tiling in enumerate(plan.made_tilings):
         wishes += weight_wishes(unit, blocks, k, tiling)
     return wishes
 

@@ -22,6 +22,7 @@ from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.schedule.run import streamed_rights
 from compiler.tile.channels import channel_parts, largest
+from compiler.tile.siblings import as_made
 from compiler.tile.space import tables, writes_l1
 from compiler.tile.spec import (
     AnySpec,
@@ -58,6 +59,10 @@ _OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
+    made = as_made(unit, plan, start)
+    if isinstance(made, Infeasible):
+        raise ValueError(str(made))
+    unit, plan, start = made
     stop = start + len(plan.operators)
     parts = channel_parts(unit, start, stop, plan.channels)
     if isinstance(parts, Infeasible):
@@ -82,12 +87,12 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
 
 def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """What adds up over the cores that share a segment's channels, and what each of them has."""
-    streamed = streamed_rights(unit, start, plan.tilings)
+    streamed = streamed_rights(unit, start, plan.made_tilings)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt
     out = np.zeros(len(FEATURES))
     stored = 0
-    for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.tilings, strict=True)):
+    for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.made_tilings, strict=True)):
         out += _of_operator(standing, tiling, images, cores)
         y = unit.kernels[start + k].y
         stored += blocks.stored[k] * unit.storages[y.storage].row_blocks * y.planes

@@ -17,7 +17,7 @@ import onnx
 import pytest
 import typer
 
-from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
+from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling, VectorTiling
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.candidate import canonical_json
@@ -139,7 +139,7 @@ def test_every_key_of_the_summary_is_described() -> None:
 
 def test_every_key_of_a_plan_is_described() -> None:
     keys: set[str] = set()
-    for part in (Plan, SegmentPlan, ConvTiling, VectorTiling):
+    for part in (Plan, SegmentPlan, ConvTiling, VectorTiling, SiblingTiling):
         keys |= set(part.model_fields)
     assert rows(ROOT / "docs/plan-file.md", "# The plan file") == keys
     for block in blocks(ROOT / "docs/plan-file.md", "json"):

@@ -135,13 +135,11 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tuner import log as L
-from tuner.candidate import RESULTS, Measurement, TaskRecord
+from tests.rows import Row, put
 L.PUBLISH_ROWS = 5
 with L.RunLog(Path(sys.argv[1]), L.Origin(sys.argv[2], "net", "tiny", "1")) as log:
     for seq in range(400):
-        record = TaskRecord.of("segment", {"n": seq})
-        log.add_task(record)
-        log.add_row(L.LogRow(seq, record.task, "segment", "net", Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, seq))))
+        put(log, Row(seq, {"n": seq}, seq))
         time.sleep(0.002)
 """
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from compiler.derive.gene import Gene, Structures
 from compiler.derive.moves import random_genome
+from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
@@ -27,7 +28,7 @@ from tuner.log import Origin
 from tuner.recorder import Facts
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
-from tuner.search.jobs import Bulletin, Culprit, Job, Result, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Trained, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Findings, Knowledge, genome_name
 from tuner.search.packing import from_bytes, pack_genes, pack_individuals, to_bytes, unpack_genes, unpack_individual, unpack_individuals
 from tuner.search.population import Individual, Island
@@ -208,6 +209,16 @@ def test_an_island_may_be_an_epoch_ahead() -> None:
     assert schedule.next(None, None) is None, "two ahead would have to know what is not known yet"
 
 
+def test_an_island_goes_where_it_was_before_if_there_is_a_choice() -> None:
+    schedule = Schedule([b"a", b"b", b"c"])
+    first = schedule.next(None, None)
+    assert first is not None
+    schedule.received(first.key, blank(first.job))
+    schedule.committed()
+    homes = [due.key for home in (2, 2, 0) if (due := schedule.next(None, None, (), lambda island, home=home: island == home)) is not None]  # type: ignore[misc]
+    assert homes == [(1, 2), (1, 0), (1, 1)], "rather the first of those that have another home than nothing"
+
+
 @pytest.mark.parametrize("commits", [0, 1, 2, 3, 4, 6, 9])
 def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
     schedule, found, epochs = Schedule([b"a", b"b", b"c"]), list[bytes](), list[list[bytes]]()
@@ -237,7 +248,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
 def parts(result: Result | Trained) -> tuple[object, ...]:
     """Of a result, what may not depend on where it was made; rows without times and workers."""
     assert isinstance(result, Result)
-    return result.state, result.findings, result.measured.tasks, result.measured.programs, result.measured.status, result.whole
+    return result.state, result.findings, result.measured.batch.tasks, result.measured.programs, result.measured.status, result.whole
 
 
 class Course:
@@ -319,6 +330,22 @@ def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
     workshop.work(job, course.bulletin.news(job, (0, 0)))
     assert [model is not None for model in workshop.predictors] == [model is not None for model in one.models]
     assert any(model is not None for model in one.models)
+
+
+def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course) -> None:
+    """Whatever bytes a checkpoint or an earlier run brought: no number that is none reaches a model."""
+    training = Training(1, len(course.bulletin.epochs) + 1, 0)
+    good, bad = np.ones(len(FEATURES), np.float32), np.full(len(FEATURES), np.nan, np.float32)
+    infinite = np.where(np.arange(len(FEATURES)) == 3, np.inf, good).astype(np.float32)
+    genes = [Gene(0, 1, 1, 1, 1, 0, False, (60 + i,)) for i in range(4)]
+    cycles = [np.full(3, value, np.int64) for value in (7, 7, 0, -5)]
+    poison = Findings(genes, cycles, [5] * 4, [bad, infinite, good, good]).pack(0, 3)
+    found = [course.spec().work(training, News(0, [*course.bulletin.epochs, [data]], None)) for data in (findings(), poison)]
+    clean, poisoned = found
+    assert isinstance(clean, Trained)
+    assert isinstance(poisoned, Trained)
+    assert [model.left_out for model in poisoned.candidates] == [model.left_out + 4 for model in clean.candidates]
+    assert [model.raw for model in poisoned.candidates] == [model.raw for model in clean.candidates]
 
 
 def test_a_workshop_that_missed_something_says_so(course: Course) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -18,51 +19,38 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.rows import Row, put
 from tuner import log as log_module
-from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, Measurement, TaskRecord, digest, log_schema, row_id
-from tuner.log import DatasetWriter, LogRow, Origin, RunLog, part_numbers, read_log, read_tasks
+from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, digest, log_schema
+from tuner.log import DatasetWriter, Origin, RunLog, part_numbers, read_log, read_tasks, row_ids
 from tuner.log_care import compact, repair, verify
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
 FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
 
 
-def measured(level: str = "none", cycles: int = 10, index: int = 0) -> Measurement:
-    return Measurement(level, index, 1.0, 10**9, "ok", **dict.fromkeys(RESULTS, cycles))  # type: ignore[arg-type]
+def row(seq: int, number: int | None = None, **values: Any) -> Row:
+    number = seq if number is None else number
+    return Row(seq, {"n": number}, kind="operator", feature_set="op1", features=[number, 2.5], **values)
 
 
-def failed(status: str = "crash") -> Measurement:
-    return Measurement("none", 0, 1.0, 10**9, status, error="it died")  # type: ignore[arg-type]
-
-
-def task(number: int) -> TaskRecord:
-    return TaskRecord.of("operator", {"n": number}, "op1", [number, 2.5])
-
-
-def test_results_are_null_exactly_when_not_ok() -> None:
-    with pytest.raises(ValueError, match="cycles"):
-        Measurement("none", 0, 1.0, 1, "ok")
-    with pytest.raises(ValueError, match="must be None"):
-        Measurement("none", 0, 1.0, 1, "crash", cycles=3)
-    with pytest.raises(ValueError, match="status 'good'"):
-        Measurement("none", 0, 1.0, 1, "good")  # type: ignore[arg-type]
-    assert RESULTS[0] == "cycles"
-    assert RESULTS[-1] == "peak_ub_bytes"
+def add(log: RunLog, *rows: Row) -> int:
+    return put(log, *rows, sets=FEATURES)
 
 
 def test_digest_ignores_key_order_and_tells_values_apart() -> None:
     assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})
     assert len(digest(None)) == 32
-    assert len({row_id("r", 1, "none", 0), row_id("r", 1, "none", 1), row_id("r", 2, "none", 0), row_id("q", 1, "none", 0)}) == 4
+    ids = [*row_ids("r", [1, 1, 2, 1], ["none", "none", "none", "full"], [0, 1, 0, 0]), *row_ids("q", [1], ["none"], [0])]
+    assert len(set(ids)) == 5
+    assert ids[0] == digest(["r", 1, "none", 0])
 
 
 def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        log.add_task(task(0))
-        log.add_task(TaskRecord.of("program", {"plan": []}, "prog1", [4, 9]))
-        assert log.add_row(LogRow(0, task(0).task, "operator", "net", measured(cycles=7), predicted_cycles=6.5, model_version="m1"))
-        assert log.add_row(LogRow(1, task(0).task, "operator", "net", failed()))
+        program = Row(1, {"plan": []}, status="crash", kind="program", feature_set="prog1", features=[4, 9])
+        assert add(log, row(0, cycles=7, predicted_cycles=6.5, model_version="m1"), program) == 2
         assert log.rows_published == 0
     frame = pd.read_parquet(tmp_path / "log")
     assert list(frame.columns) == [column.name for column in LOG_COLUMNS]
@@ -73,8 +61,8 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
     assert str(frame["time"].dt.tz) == "UTC"
     assert frame["run"].dtype == "category"
     tasks = read_tasks(tmp_path).set_index("task")
-    assert tasks.loc[task(0).task, ["f_m", "f_k"]].tolist() == [0, 2.5]
-    assert np.isnan(tasks.loc[task(0).task, "f_segments"])
+    assert tasks.loc[row(0).task, ["f_m", "f_k"]].tolist() == [0, 2.5]
+    assert np.isnan(tasks.loc[row(0).task, "f_segments"])
     for part in (tmp_path / "log").iterdir():
         schema = pq.read_schema(part)
         assert schema.equals(log_schema(), check_metadata=True)
@@ -86,8 +74,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
 def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         assert len(read_log(tmp_path)) == 0
-        log.add_task(task(0))
-        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        add(log, row(0))
         assert len(read_log(tmp_path)) == 0
         log.flush()
         assert len(read_log(tmp_path)) == 1 == log.rows_published
@@ -96,8 +83,7 @@ def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path
 def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "PUBLISH_AFTER_S", 0.1)
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        log.add_task(task(0))
-        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        add(log, row(0))
         deadline = time.monotonic() + 10
         while not len(read_log(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -113,8 +99,7 @@ def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monke
         write(path, table)
 
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        log.add_task(task(0))
-        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        add(log, row(0))
         monkeypatch.setattr(log_module.DatasetWriter, "write", staticmethod(full))
         with pytest.raises(BadInputError, match=r"tasks/00000001\.parquet: cannot be written: No space left"):
             log.flush()
@@ -131,39 +116,34 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch
     monkeypatch.setattr(log_module, "PUBLISH_AFTER_S", 0.05)
     log = RunLog(tmp_path, ORIGIN, FEATURES)
     monkeypatch.setattr(log_module.DatasetWriter, "write", staticmethod(full))
-    log.add_task(task(0))
+    add(log, row(0))
     log._publisher.join(10)
     with pytest.raises(BadInputError, match="No space left"):
-        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        add(log, row(1))
 
 
 def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "PUBLISH_ROWS", 3)
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        log.add_task(task(0))
         for seq in range(4):
-            log.add_row(LogRow(seq, task(0).task, "operator", "net", measured()))
+            add(log, row(seq, 0))
         assert log.rows_published == 3
+    assert read_tasks(tmp_path)["task"].is_unique
 
 
 def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> None:
     for session in range(2):
         with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-            log.add_task(task(0))
-            rows = [LogRow(seq, task(0).task, "operator", "net", measured(), attempt=session) for seq in range(2 + session)]
-            assert log.add_rows(rows) == (2 if session == 0 else 1)
-            assert log.add_rows(rows) == 0
+            rows = [row(seq, 0, attempt=session) for seq in range(2 + session)]
+            assert add(log, *rows[:1], *rows[1:]) == (2 if session == 0 else 1)
     assert part_numbers(tmp_path / "log") == [0, 1, 2]
     assert sorted(read_log(tmp_path)["seq"]) == [0, 1, 2]
     assert len(read_tasks(tmp_path)) == 1
 
 
-def test_another_run_another_schema_or_an_unknown_task_is_refused(tmp_path: Path) -> None:
+def test_another_run_or_another_schema_is_refused(tmp_path: Path) -> None:
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        with pytest.raises(ValueError, match="has not been added"):
-            log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
-        log.add_task(task(0))
-        log.add_row(LogRow(0, task(0).task, "operator", "net", measured()))
+        add(log, row(0))
     with pytest.raises(BadInputError, match="another schema"):
         RunLog(tmp_path, ORIGIN, FEATURES[:1])
     with pytest.raises(BadInputError, match="rows of run r1"):
@@ -175,9 +155,8 @@ def test_another_run_another_schema_or_an_unknown_task_is_refused(tmp_path: Path
 def small_run(run: Path) -> None:
     with RunLog(run, ORIGIN, FEATURES) as log:
         for number in range(3):
-            log.add_task(task(number))
-            log.add_row(LogRow(number, task(number).task, "operator", f"net{number}", measured()))
-            log.add_row(LogRow(number, task(number).task, "operator", f"net{number}", failed("timeout"), attempt=1))
+            good = row(2 * number, number, workload=f"net{number}")
+            add(log, good, good._replace(seq=2 * number + 1, status="timeout", attempt=1))
             log.flush()
 
 
@@ -247,17 +226,14 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tuner import log as L
-from tuner.candidate import RESULTS, Measurement, TaskRecord
+from tests.rows import Row, put
 L.PUBLISH_ROWS = 7
 run = Path(sys.argv[1])
 log = L.RunLog(run, L.Origin("r1", "net", "tiny", "1"))
 start = log.rows_published
 print(f"start {start}", flush=True)
 for seq in range(start, 10**9):
-    record = TaskRecord.of("segment", {"n": seq})
-    log.add_task(record)
-    m = Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, seq))
-    log.add_row(L.LogRow(seq, record.task, "segment", "net", m))
+    put(log, Row(seq, {"n": seq}, seq))
     time.sleep(0.002)
     if seq % 20 == 0:
         log.flush()
@@ -291,8 +267,7 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> Non
 def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         for seq in range(5):
-            log.add_task(task(seq))
-            log.add_row(LogRow(seq, task(seq).task, "operator", "net", failed() if seq == 3 else measured(cycles=seq)))
+            add(log, row(seq, cycles=seq, status="crash" if seq == 3 else "ok"))
             log.flush()  # a part each
     expected = pd.read_parquet(tmp_path / "log")
     glob = str(tmp_path / "log" / "*.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -12,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, Measurement, TaskRecord
+from tests.rows import Row, put
+from tuner.candidate import SCHEMA_VERSION, FeatureSet
 from tuner.cli import main
-from tuner.log import LogRow, Origin, RunLog, read_log, read_tasks
+from tuner.log import Origin, RunLog, read_log, read_tasks
 from tuner.log_care import verify
 from tuner.log_migrate import STEPS, Migrated, Step, Steps, migrate
 
@@ -39,11 +41,9 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     with RunLog(folder, Origin("r1", "net", "tiny", "1"), FEATURES) as log:
         for seq in range(5):
-            task = TaskRecord.of("segment", {"n": seq}, "s", [seq, 2.5])
-            log.add_task(task)
-            good = Measurement("none", 0, 1.0, 10**9, "ok", **dict.fromkeys(RESULTS, 7 * seq))  # type: ignore[arg-type]
-            bad = Measurement("none", 0, 1.0, 10**9, "crash", error="it died")
-            log.add_row(LogRow(seq, task.task, "segment", "net", bad if seq == 3 else good, wall_s=0.25 * seq))
+            status = "crash" if seq == 3 else "ok"
+            values: dict[str, Any] = {"feature_set": "s", "features": [seq, 2.5], "wall_s": 0.25 * seq}
+            put(log, Row(seq, {"n": seq}, 7 * seq, status, **values), sets=FEATURES)
             if seq == 2:
                 log.flush()
     return folder

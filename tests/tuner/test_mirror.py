@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.rows import Row, put
 from tests.tuner.test_sweep import request
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner import mirror as mirror_module
-from tuner.candidate import RESULTS, Measurement, TaskRecord
 from tuner.cli import main
-from tuner.log import LogRow, Origin, RunLog, read_log, read_tasks
+from tuner.log import Origin, RunLog, read_log, read_tasks
 from tuner.log_care import verify
 from tuner.mirror import Mirror, MirrorError
 from tuner.place import Place, place, url_below
@@ -132,10 +132,7 @@ def identity(folder: Path, run: str = "r") -> None:
 
 
 def add_rows(log: RunLog, first: int, count: int) -> None:
-    for seq in range(first, first + count):
-        task = TaskRecord.of("segment", {"n": seq})
-        log.add_task(task)
-        log.add_row(LogRow(seq, task.task, "segment", "net", Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, 1))))  # type: ignore[arg-type]
+    put(log, *(Row(seq, {"n": seq}) for seq in range(first, first + count)))
     log.flush()
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from compiler.derive.gene import Gene, single_operators
@@ -20,10 +19,10 @@ from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tuner.backend import Outcome
-from tuner.candidate import log_schema, row_id, task_schema
+from tuner.candidate import digest, log_schema, task_schema
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.ledger import Budget, Ledger, row_ids
-from tuner.log import Origin, RunLog, read_log, read_tasks
+from tuner.ledger import Budget, Ledger
+from tuner.log import Origin, RunLog, read_log, read_tasks, row_ids, unpacked
 from tuner.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
 from tuner.search.champions import Champions
 from tuner.search.question import Question
@@ -76,10 +75,6 @@ def segment(gene: Gene, predicted: Any = None) -> Question:
     return Question(Ask("segment", (gene,)), predicted)
 
 
-def table(stream: bytes) -> pa.Table:
-    return pa.ipc.open_stream(stream).read_all()
-
-
 def ledger(log: RunLog, budget: Budget) -> Ledger:
     return Ledger(LEVELS, log, Champions(3), budget)
 
@@ -128,8 +123,8 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert [reply.question.ask for reply in replies[:4]] == asks, "in the order of the questions"
     assert replies[1].answer is None
     measured = recorder.measured()
-    assert table(measured.tasks).schema.equals(task_schema(FEATURE_SETS), check_metadata=True)
-    assert table(measured.rows).schema.equals(log_schema(), check_metadata=True)
+    assert unpacked(measured.batch.tasks).schema.equals(task_schema(FEATURE_SETS), check_metadata=True)
+    assert unpacked(measured.batch.rows).schema.equals(log_schema(), check_metadata=True)
     book = ledger(log, Budget(candidates=9))
     book.commit(measured)
     found = rows(log, tmp_path)
@@ -137,7 +132,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert found["level"].tolist() == [*LEVELS] * 5
     assert found["ddr_share"].tolist() == [1.0, 0.5, 0.25] * 5
     assert found["row_id"].tolist() == [
-        row_id("r", seq, level, attempt) for seq, level, attempt in zip(found["seq"], found["level"], found["attempt"], strict=True)
+        digest(["r", seq, level, attempt]) for seq, level, attempt in zip(found["seq"], found["level"], found["attempt"], strict=True)
     ]
     kinds = found.drop_duplicates("seq")
     assert kinds["kind"].tolist() == ["operator", "operator", "segment", "segment", "program"]
@@ -250,4 +245,5 @@ def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Ben
 
 
 def test_row_ids_are_those_of_single_rows() -> None:
-    assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == [row_id('a "b" ü', 1, "none", 0), row_id('a "b" ü', 22, "sévère", 3)]
+    expected = [digest(['a "b" ü', 1, "none", 0]), digest(['a "b" ü', 22, "sévère", 3])]
+    assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == expected

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import RESULTS, Measurement, TaskRecord
+from tests.rows import Row, put
 from tuner.checkpoint import FINDINGS, Checkpoint
-from tuner.log import LogRow, Origin, RunLog, read_log
+from tuner.log import Origin, RunLog, read_log
 from tuner.runfolder import RunFolder, RunIdentity, read_json, write_json
 
 IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
@@ -73,15 +73,12 @@ def test_run_id_follows_from_the_identity() -> None:
 
 
 def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
-    task = TaskRecord.of("program", {"n": 0})
-    row = LogRow(0, task.task, "program", "net", Measurement("none", 0, 1.0, 1, "ok", **dict.fromkeys(RESULTS, 1)))  # type: ignore[arg-type]
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
         checkpoint = Checkpoint(folder, log)
         assert checkpoint.load() is None
-        log.add_task(task)
-        log.add_row(row)
+        put(log, Row(0, {"n": 0}, kind="program"))
         checkpoint.save({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
         assert len(read_log(tmp_path)) == 1, "a checkpoint must not be ahead of the log"
         assert Checkpoint(folder, log).load() == ({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])

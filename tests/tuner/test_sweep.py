@@ -18,7 +18,9 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
+from tuner.cells import cells_config
 from tuner.cli import main
+from tuner.log import read_log
 from tuner.request import SweepRequest
 from tuner.runs import find_runs
 from tuner.sweep import INDEX_COLUMNS, cells_of, sweep
@@ -61,6 +63,16 @@ def test_two_workers_make_the_same_runs(models: tuple[Path, Path], tmp_path: Pat
     sweep(request(models, tmp_path / "ray", backend="ray", workers=2), lambda line: None)
     for name in ("conv_chain-edge-s0", "vector_chain-edge-s0"):
         assert_equal_runs(tmp_path / "serial" / name, tmp_path / "ray" / name)
+
+
+def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
+    runner, out = "tuner.runners.simulated:measure", tmp_path / "sweep"
+    few = (*QUICK, "segments.measured=4", "segments.candidates=8", "runner.rounds=1", "runner.finalists=1")
+    asked = request(models[:1], out, seeds=2, candidates=3, runner=runner, resource="npu", overrides=few)
+    assert cells_config(asked).farm.resource == "npu"
+    sweep(asked, lambda line: None)
+    for run in find_runs(out):
+        assert set(read_log(run.path)["runner"]) == {runner}
 
 
 def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,26 @@ def test_another_network_is_compiled_by_the_models_of_a_run(run: Path, tmp_path:
     assert all(len(segment.operators) == 1 for plan in plans.values() for segment in plan.segments)
 
 
+def test_a_run_of_several_pieces_has_the_models_of_the_piece_that_learnt_most(run: Path, tmp_path: Path) -> None:
+    """A folder of models for each piece, as `tuner.runfolder` makes them."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    for piece in ("npu", "npu1"):
+        shutil.copytree(run / "models", copy / "models" / piece)
+    for path in (copy / "models").iterdir():
+        if path.is_file():
+            path.unlink()
+    for path in (copy / "models" / "npu").glob("*-*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"trained_rows": 3}))
+    u = unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16)))
+    found, whole = load_models(copy, u), load_models(run, u)
+    assert {level: (model.version, model.trained_rows) for level, model in found.items()} == {
+        level: (model.version, model.trained_rows) for level, model in whole.items()
+    }
+    shutil.rmtree(copy / "models" / "npu1")
+    assert {model.trained_rows for model in load_models(copy, u).values()} == {3}
+
+
 def _no_models(run: Path) -> None:
     (run / "models" / "history.json").unlink()
 

@@ -102,6 +102,8 @@ def _study(
     address: Address = None,
     workers: Workers = None,
     wait: Wait = None,
+    runner: RunnerName = None,
+    resource: Resource = None,
     resume: Resume = False,
     dtype: DType = DTypeName.float16,
     random_weights: RandomWeights = None,
@@ -120,6 +122,7 @@ def _study(
         models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
         config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None, address=address, workers=workers,
         wait_s=wait, resume=resume, dtype=dtype.value, random_weights=random_weights, quiet=quiet,
+        runner=runner, resource=resource,
     )  # fmt: skip
     study(request, as_json)
 
@@ -141,6 +144,8 @@ def _sweep(
     address: Address = None,
     workers: Workers = None,
     wait: Wait = None,
+    runner: RunnerName = None,
+    resource: Resource = None,
     resume: Resume = False,
     style: Style = StyleName.function,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
@@ -160,6 +165,6 @@ def _sweep(
         models=tuple(named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
         candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
-        quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
+        quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()), runner=runner, resource=resource,
     )  # fmt: skip
     return sweep(request, as_json)

@@ -97,7 +97,7 @@ def _kernel_cache() -> Finding:
     """Kernels of these sources, and of others, which are removed after a month."""
     folder = Path(os.environ["NUMBA_CACHE_DIR"])
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
-    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for a minute"
+    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
     return Finding(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
 

@@ -12,9 +12,10 @@ from compiler.schedule.blocks import cut
 from compiler.schedule.run import streamed_rights
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.primitives import to_text
+from compiler.tile.siblings import as_made
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import check_plan, open_source, plans_of_pieces, read_plan
 from tuner.commands.options import parse_shapes
@@ -67,13 +68,17 @@ def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
 
 def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
     """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
+    made = as_made(unit, segment, start)
+    if isinstance(made, Infeasible):
+        raise InfeasibleError(str(made))
+    unit, segment, start = made
     stop = start + len(segment.operators)
     parts = channel_parts(unit, start, stop, segment.channels)
     unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
-    streamed = streamed_rights(unit, start, segment.tilings)
+    streamed = streamed_rights(unit, start, segment.made_tilings)
     blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt, streamed)
     out = []
-    for k, tiling in enumerate(segment.tilings):
+    for k, tiling in enumerate(segment.made_tilings):
         spec = unit.kernels[start + k]
         rows = blocks.rows(k)
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case

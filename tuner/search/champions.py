@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, gene_json, gene_values
 from tuner.search.population import Individual
@@ -20,12 +21,17 @@ class Champions:
         self.baseline: Individual | None = None
         self.programs = 0
 
+    def gains(self, cycles: NDArray[np.int64], task: str, single: bool) -> bool:
+        """Whether `note` would change anything.  single: of single operators one after the other."""
+        new = Individual((), cycles, task)
+        best = any(_better(old, new, partial(_cycles_at, level)) is new for level, old in enumerate(self.best))
+        return best or (single and _better(self.baseline, new, _mean_log) is new)
+
     def note(self, individual: Individual) -> None:
         """A whole program was measured."""
         for level in range(len(self.best)):
             self.best[level] = _better(self.best[level], individual, partial(_cycles_at, level))
-        # operators one after the other: whatever cores share one, none runs beside another
-        if all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in individual.genome):
+        if single_operators_in_turn(individual.genome):
             self.baseline = _better(self.baseline, individual, _mean_log)
 
     def state(self) -> dict[str, Any]:
@@ -39,6 +45,11 @@ class Champions:
         self.best = [None if m is None else individual_from(m) for m in state["best"]]
         self.baseline = None if state["baseline"] is None else individual_from(state["baseline"])
         self.programs = int(state["programs"])
+
+
+def single_operators_in_turn(genome: Genome) -> bool:
+    """Operators one after the other: whatever cores share one, none runs beside another."""
+    return all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in genome)
 
 
 def _cycles_at(level: int, individual: Individual) -> float:

@@ -13,14 +13,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.derive.gene import Structures, single_operators
+from compiler.derive.gene import AHEAD_KIB, FORMULA, Gene, Genome, Structures, block_counts, realise, single_operators
 from compiler.derive.plan import Infeasible
 from compiler.tile.features import FEATURES
+from compiler.tile.spec import Unit
+from simulator.kernel_cache import compiled, note_compiled
 from tuner.backend import Outcome, one_line
 from tuner.config import TuneConfig
 from tuner.cost_model import CostModel, Retrained, Rows, cost_model_from, retrain
 from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
+from tuner.runners.find import BUILT_IN
 from tuner.search.epoch import exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge, Learnable
@@ -167,12 +170,17 @@ class Workshop:
         self.worker = "driver"
 
     def warm(self) -> None:
-        """What placement estimates with is compiled here where nobody has yet: half a minute in a job would look like one that hangs."""
+        """Kernels are compiled here where nobody has yet: in a job, half a minute for one would look like a job that hangs."""
         genome = single_operators(self.rules.unit)
-        if self.rules.placing and not isinstance(genome, Infeasible):
+        if isinstance(genome, Infeasible):
+            return
+        if self.rules.placing:
             levels = len(self.rules.levels)
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
+        if self.evaluator is not None and self.spec.config.runner.name == BUILT_IN and not compiled():
+            list(self._here([Ask("program", genome), *(Ask("program", whole) for whole in _of_every_kind(self.rules.unit, genome))]))
+            note_compiled()
 
     def run(self, batch: list[Ask]) -> list[Answer]:
         """Asks one by one, for whoever looks for the one that does harm."""
@@ -274,6 +282,23 @@ class Workshop:
         names = [spec.name for spec in facts.unit.kernels]
         texts = [workload(facts.origin.model, names[start], names[stop - 1]) for start, stop in spans.tolist()]
         return np.array(texts)[at.ravel()]
+
+
+def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
+    """Programs with a segment of two operators, the first that fits, in each of the ways that have kernels of their own."""
+    pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(unit, k, k + 2) if blocks > 1)
+    pair = next((gene for gene in pairs if realise(unit, gene) is not None), None)
+    if pair is None:
+        return
+    everywhere = tuple(range(unit.machine.cores))
+    ways = (
+        pair._replace(cached=-1),
+        pair._replace(cores=everywhere),
+        pair._replace(sliding=True, window=FORMULA, ahead_kib=AHEAD_KIB[-1]),
+        pair._replace(sliding=True, window=pair.blocks, spread=False),
+    )
+    for gene in ways:
+        yield (*singles[: pair.start], gene, *singles[pair.stop :])
 
 
 def _packed(result: Retrained) -> TrainedModel:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tuner.search.epoch import EVOLVING, FIRST
@@ -68,12 +68,17 @@ class Schedule:
         """Islands of an epoch."""
         return 1 if epoch == FIRST else self.islands
 
-    def next(self, programs: int | None, seconds: float | None, culprits: Culprits = ()) -> Due | None:
-        """The earliest job that may run and does not; None where all wait for something.  programs, seconds: that are left."""
+    def next(
+        self, programs: int | None, seconds: float | None, culprits: Culprits = (), at_home: Callable[[int], bool] = lambda _: True
+    ) -> Due | None:
+        """The earliest job that may run and does not, one of an island `at_home` if there is one; None where all wait for something.
+
+        programs, seconds: that are left.
+        """
         ready = [(epoch, island) for island, epoch in enumerate(self._next) if self._may(epoch, island)]
         if not ready:
             return None
-        epoch, island = key = min(ready)
+        epoch, island = key = min(ready, key=lambda each: (not at_home(each[1]), each))
         self._running.add(key)
         return Due(
             key,

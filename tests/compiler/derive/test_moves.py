@@ -14,6 +14,7 @@ from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_count
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.derive.plan import MAX_PREFETCH
 from compiler.tile.features import FEATURES, raw_features, scaled
+from compiler.tile.siblings import families_in
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
@@ -48,6 +49,7 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert gene.cores
         assert list(gene.cores) == sorted(set(gene.cores))
         assert gene.split in splits(u, gene, len(gene.cores)), "and rows on one core"
+        assert 0 <= gene.siblings < 1 << len(families_in(u, gene.start, gene.stop))
 
 
 def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
@@ -78,7 +80,8 @@ def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:
     """How often a move applies to random genomes; asserts `keep(before, after)` each time."""
     count = 0
     for seed in range(60):
-        u, rng = unit(sorted(SMALL_MODELS)[seed % len(SMALL_MODELS)]), np.random.default_rng(seed)
+        models = ["inception_block"] if move == "toggle_siblings" else sorted(SMALL_MODELS)
+        u, rng = unit(models[seed % len(models)]), np.random.default_rng(seed)
         before = mutated(u, rng, 10)
         after = MOVES[move](u, before, rng)
         if after is not None:
@@ -150,6 +153,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_tiling": only("choices"),
     "change_cores": other_cores,
     "change_split": the_other_way,
+    "toggle_siblings": only("siblings"),
 }
 
 
