@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import block_counts, single_operators
+from compiler.derive.gene import ALL, Gene, block_counts, single_operators
 from compiler.derive.moves import verify
 from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
@@ -20,9 +20,12 @@ from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.searching import LEVELS, Local, LocalSearch
 from tuner.evaluate import Answer
-from tuner.search.epoch import exchanges
+from tuner.search.epoch import EVOLVING, exchanges
+from tuner.search.explore import unlimited
+from tuner.search.knowledge import genome_name
 from tuner.search.lab import Lab
 from tuner.search.population import Individual
+from tuner.search.proposals import best_unlimited
 from tuner.search.question import Question, Reply
 
 
@@ -79,6 +82,28 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     assert [len(lab.findings.segments) for lab in search.labs[4:]] == [share] * 3
     for lab in search.labs[4:]:
         assert sum(len(gene.cores) == 2 for gene in lab.findings.segments) > 0.6 * share
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_the_best_program_is_proposed_without_a_limit_to_its_windows(window: bool) -> None:
+    """Where that fits and is not expected to be slower, so that no champion is slower for want of having tried; once."""
+    u = unit("residual_block")
+    search = LocalSearch(u, "search.islands=1", f"use.window={str(window).lower()}")
+    measure, island = Local(u), search.islands[0]
+    lab = Lab(search.rules, search.known, measure, 0, EVOLVING, [None] * 3)
+    genome = (Gene(0, len(u.kernels), 2),)
+    wide = unlimited(u, genome)
+    assert (wide[0].window, wide[0].sliding) == (ALL, True)
+    assert measure.evaluator.plan(wide[0]) is not None, "or this shows nothing"
+    for k in range(len(u.kernels)):
+        lab.table.add(Gene(k, k + 1), np.full(3, 1 << 30))
+    lab.table.add(genome[0], np.full(3, 1000))
+    island.admit(lab.measure_programs([genome])[0], lab.config.search)
+    lab.table.add(wide[0], np.array([1005, 1000, 1020]))
+    turns = [search.rules.order.index(level) for level in range(3)]
+    assert [best_unlimited(lab, island, turn) for turn in turns] == ([wide, wide, None] if window else [None] * 3)
+    lab.known.add_programs([genome_name(wide)])
+    assert not any(best_unlimited(lab, island, turn) for turn in turns), "not again"
 
 
 def test_islands_take_in_the_elites_of_their_neighbour() -> None:

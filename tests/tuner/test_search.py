@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import Gene, Genome, Structures, block_counts, realise, spread, widths
+from compiler.derive.gene import ALL, Gene, Genome, Structures, block_counts, realise, spread, widths
 from compiler.derive.moves import MOVES, random_genome, verify
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
@@ -22,7 +22,7 @@ from tests.plans import with_cores
 from tests.tuning import QUICK
 from tuner.config import TuneConfig, load_config
 from tuner.search.champions import Champions, genome_from, individual_from, individual_json
-from tuner.search.explore import first_genes, propose, unknown
+from tuner.search.explore import first_genes, propose, unknown, unlimited
 from tuner.search.population import Individual, Island
 from tuner.search.table import SegmentTable
 
@@ -243,6 +243,14 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     )
     assert {(gene.window, gene.sliding) for gene in without} == {(1, False)}
     assert {gene.cached for gene in without} == {0}
+
+
+def test_windows_without_a_limit_are_given_to_segments_that_have_one() -> None:
+    u = unit("residual_block")
+    genome = (Gene(0, 1, 2), Gene(1, 3, 1), Gene(3, len(u.kernels), 2, window=2, sliding=True))
+    wide = unlimited(u, genome)
+    assert wide[:2] == genome[:2]
+    assert wide[2] == genome[2]._replace(window=ALL)
 
 
 # islands

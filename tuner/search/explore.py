@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, on_cores, whole_or, widths
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, on_cores, whole_or, widths
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.tile.channels import can_split
 from compiler.tile.siblings import as_bits, families_in
@@ -100,7 +100,7 @@ def propose(
 
 def _random(unit: Unit, rng: np.random.Generator, caching: bool, siblings: bool) -> Gene:
     start = int(rng.integers(len(unit.kernels)))
-    stop = min(len(unit.kernels), start + int(rng.geometric(0.3)))
+    stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
     if stop - start == 1:  # what the moves reach only step by step
@@ -120,6 +120,14 @@ def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generat
         changed = step or changed
     old = set(genome)
     return [gene for gene in changed or () if gene not in old]
+
+
+def unlimited(unit: Unit, genome: Genome) -> Genome:
+    """The genome with every segment of several operators and blocks list-scheduled without a limit to its window."""
+    images = unit.storages[0].n
+    return tuple(
+        gene._replace(window=ALL, sliding=True) if gene.stop - gene.start > 1 and gene.blocks * images > 1 else gene for gene in genome
+    )
 
 
 def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:

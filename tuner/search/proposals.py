@@ -1,4 +1,5 @@
-"""Whole programs that are proposed to an island beside its children: covers, placements, stages, loads ahead of borders."""
+"""Whole programs that are proposed to an island beside its children: covers, placements, stages, loads ahead
+of borders, windows without a limit."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ from collections.abc import Collection, Iterator
 
 from compiler.derive.gene import Genome
 from compiler.derive.moves import change_ahead, random_genome
+from tuner.search.explore import unlimited
 from tuner.search.lab import Lab
 from tuner.search.placing import cut_of
 from tuner.search.population import Island
+
+_NEAR = 0.01  # how much slower a program may be expected to be and still be measured: estimates are not better than that
 
 
 def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
@@ -32,10 +36,11 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
 
 
 def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> list[Genome]:
-    """At most `count` more, not in `taken`: random ones where nothing else is known, and the best with other loads ahead of borders."""
+    """At most `count` more, not in `taken`: random ones where nothing else is known, and the best with other windows or loads ahead."""
     genomes: list[Genome | None] = []
     if not turn or not island.members:
         genomes += [lab.rules.all_permitted(random_genome(lab.unit, island.rng)) for _ in range(lab.config.search.generation // 4)]
+    genomes.append(best_unlimited(lab, island, turn))
     genomes += _retimed(lab, island, lab.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
     return [genome for genome in found if not lab.known.measured(genome)][:count]
@@ -90,6 +95,24 @@ def _by_table(lab: Lab, island: Island, turn: int) -> Iterator[Genome | None]:
         for level in rules.order:
             found = lab.table.cover(level, border[level], 0.02, island.rng, width=width)
             yield found[0] if found else None
+
+
+def best_unlimited(lab: Lab, island: Island, turn: int) -> Genome | None:
+    """The best program of a level, of each in turn, without a limit to its windows where that fits and is not expected to be slower.
+
+    Islands take the levels one after another, so that they do not all measure the same.
+    """
+    if "change_window" not in lab.rules.moves or not island.members:
+        return None
+    level = lab.rules.order[(turn + lab.island) % len(lab.rules.order)]
+    best = island.best(level)
+    wide = [lab.rules.permitted(gene) for gene in unlimited(lab.unit, best.genome)]
+    fits = [raw is not None for raw in lab.features(wide)]
+    genome = tuple(new if fit else old for new, old, fit in zip(wide, best.genome, fits, strict=True))
+    if genome == best.genome or lab.known.measured(genome):
+        return None
+    now, then = lab.expected([best.genome, genome])
+    return genome if then[level] <= now[level] * (1 + _NEAR) else None
 
 
 def _retimed(lab: Lab, island: Island, count: int, turn: int) -> Iterator[Genome | None]:
