@@ -356,13 +356,14 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
 def spread(unit: Unit, genome: Genome) -> Genome:
     """Every segment over all cores of the machine, in the fewest blocks that give each of them work; split as it says, or else as it can
     be; as it is where none of that fits."""
-    cores = unit.machine.cores
+    return tuple(on_cores(unit, gene, unit.machine.cores) or gene for gene in genome)
 
-    def wide(gene: Gene) -> Gene | None:
-        ways: tuple[Split, ...] = ("channels", "rows") if gene.split == "channels" else ("rows", "channels")
-        return next(filter(None, (over(unit, gene, cores, split) for split in ways)), None)
 
-    return tuple(wide(gene) or gene for gene in genome)
+def on_cores(unit: Unit, gene: Gene, width: int) -> Gene | None:
+    """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; split as it says, or else
+    as it can be; None where none of that fits."""
+    ways: tuple[Split, ...] = ("channels", "rows") if gene.split == "channels" else ("rows", "channels")
+    return next(filter(None, (over(unit, gene, width, split) for split in ways)), None)
 
 
 def on_all_cores(unit: Unit, gene: Gene) -> Gene | None:

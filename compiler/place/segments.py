@@ -16,20 +16,21 @@ Cores = tuple[int, ...]
 
 
 def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
-    """(i, j) where segment j reads what segment i writes to DDR.
+    """(i, j) where segment j reads what segment i writes to DDR, of a genome or some consecutive genes of one.
 
     Segments are consecutive in the operators' topological order, and every storage has DDR addresses of its own: nothing else orders them.
     """
-    segment = [i for i, gene in enumerate(genome) for _ in range(gene.start, gene.stop)]
-    pairs = {(segment[source], segment[k]) for k, sources in unit.producers.items() for source in sources}
+    segment = {k: i for i, gene in enumerate(genome) for k in range(gene.start, gene.stop)}
+    pairs = {(segment[source], i) for k, i in segment.items() for source in unit.producers[k] if source in segment}
     return sorted((a, b) for a, b in pairs if a != b)
 
 
-def segment_wiring(unit: Unit, starts: Sequence[int]) -> Wiring:
-    """The same edges for segments that begin at `starts`, ascending from 0."""
+def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
+    """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
     source, target = _kernel_edges(unit)
+    inside = (source >= starts[0]) & (target < (len(unit.kernels) if stop is None else stop))
     at = np.array(starts, np.int64)
-    before, after = (np.searchsorted(at, kernels, "right") - 1 for kernels in (source, target))
+    before, after = (np.searchsorted(at, kernels[inside], "right") - 1 for kernels in (source, target))
     apart = before != after
     return wired(len(starts), before[apart], after[apart])
 

@@ -77,7 +77,11 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 3)
     share = -(-16 * search.rules.several // 3)
+    assert search.rules.several == 2
+    share += -(-share // 2)  # on all cores, and on one
     assert [len(lab.findings.segments) for lab in search.labs[4:]] == [share] * 3
+    for lab in search.labs[4:]:
+        assert sum(len(gene.cores) == 2 for gene in lab.findings.segments) > 0.6 * share
 
 
 @pytest.mark.parametrize("window", [True, False])

@@ -239,7 +239,8 @@ def test_segments_beside_each_other() -> None:
 
 def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
     measure = Local(unit())
-    return LocalSearch(unit(), "search.generation=8", "placement.every=2", *overrides).steps(measure, epochs), measure
+    overrides = ("search.generation=8", "placement.every=2", "placement.longest=1", *overrides)
+    return LocalSearch(unit(), *overrides).steps(measure, epochs), measure
 
 
 def test_the_search_places_segments_and_learns_what_borders_save() -> None:

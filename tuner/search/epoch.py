@@ -9,17 +9,22 @@
 
 from __future__ import annotations
 
-from compiler.derive.gene import single_operators
+from collections.abc import Collection
+
+import numpy as np
+
+from compiler.derive.gene import Genome, single_operators
 from compiler.derive.plan import Infeasible
 from simulator.npu.errors import InfeasibleError
 from tuner.search.children import children
 from tuner.search.explore import first_genes
 from tuner.search.lab import Lab
 from tuner.search.population import Island
-from tuner.search.proposals import proposed
+from tuner.search.proposals import proposed, varied
 from tuner.search.segments import explore
 
 FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; the last is where evolution starts
+ESTIMATE_ERROR = 0.02  # of programs, where all cores run one segment after the other
 
 
 def run_epoch(lab: Lab, island: Island) -> None:
@@ -73,7 +78,25 @@ def _evolve(lab: Lab, island: Island, turn: int) -> None:
         island.admit(lab.known.elites.get((lab.island - 1) % lab.rules.islands, []), config.search)
     explore(lab, island)
     wanted = proposed(lab, island, count, turn)
-    wanted += children(lab, island, count - len(wanted), set(wanted))
-    fitting = [whole for whole in lab.repaired(wanted) if whole is not None and not lab.known.measured(whole)]
+    others = varied(lab, island, count - len(wanted), turn, wanted)
+    others += children(lab, island, count - len(wanted) - len(others), {*wanted, *others})
+    whole = lab.repaired([*wanted, *others])
+    fitting = [genome for genome in whole if genome is not None and not lab.known.measured(genome)]
+    if lab.placer is not None:
+        fitting = hopeful(lab, fitting, {genome for genome in whole[: len(wanted)] if genome is not None})
     found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
     island.admit(found, config.search)
+
+
+def hopeful(lab: Lab, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
+    """Those that are wanted, and of the others those that are expected to be as fast at some level.
+
+    Where segments are placed, what is proposed gains so much in the first epochs that changes of older programs only cost what could be
+    measured when more is known.
+    """
+    first = [genome in wanted for genome in genomes]
+    if not any(first):
+        return genomes
+    expected = np.stack(lab.expected(genomes))
+    promising = (expected <= (1 + ESTIMATE_ERROR) * expected[first].min(0)).any(1)
+    return [genome for genome, kept in zip(genomes, promising | first, strict=True) if kept]

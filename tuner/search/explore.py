@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, whole_or, widths
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, on_cores, whole_or, widths
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.tile.channels import can_split
 from compiler.tile.siblings import as_bits, families_in
@@ -60,12 +60,17 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
 
 
 def propose(
-    unit: Unit, table: SegmentTable, covers: list[Genome], count: int, rng: np.random.Generator, moves: dict[str, Move]
+    unit: Unit,
+    table: SegmentTable,
+    covers: list[Genome],
+    count: int,
+    rng: np.random.Generator,
+    moves: dict[str, Move],
+    width: int | None = None,
 ) -> list[Gene]:
     """`count` genes (or fewer) that are not measured yet, from the covers (one per level).
 
-    Half of them on all cores: a search that may run segments side by side should know those that run one after the other as well as a
-    search that knows nothing else.
+    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.
     """
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
@@ -82,7 +87,9 @@ def propose(
             fresh = _moved(unit, singles, own, rng)
         else:
             fresh = _moved(unit, covers[int(rng.integers(len(covers)))], every, rng)
-        if unit.machine.cores > 1 and rng.random() < 0.5:
+        if width is not None:
+            fresh = [gene for gene in (on_cores(unit, gene, width) for gene in fresh) if gene is not None]
+        elif unit.machine.cores > 1 and rng.random() < 0.5:
             fresh = [on_all_cores(unit, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)

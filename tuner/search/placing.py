@@ -24,9 +24,9 @@ from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT
 from tuner.config import Placement
 from tuner.search.descent import Descent
+from tuner.search.sections import Cut, sectioned
 from tuner.search.table import SegmentTable
 
-Cut = Sequence[tuple[int, int]]
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
 _DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
@@ -112,7 +112,10 @@ class Placer:
         )
 
     def pieces(self, cut: Cut, level: int, border: float) -> Pieces | None:
-        """The pieces of a cut; None where a segment was never measured.  A wider form that takes no less is left out."""
+        """The pieces of a cut, of all operators or some consecutive ones; None where a segment was never measured.
+
+        A wider form that takes no less is left out.
+        """
         genes, times, moved = [], [], []
         for start, stop in cut:
             by_width: dict[int, Gene] = {}
@@ -128,7 +131,7 @@ class Placer:
             times.append(cycles)
             moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
         edges = segment_edges(self.unit, tuple(by_width[min(by_width)] for by_width in genes))
-        wiring = segment_wiring(self.unit, [start for start, _ in cut])
+        wiring = segment_wiring(self.unit, [start for start, _ in cut], cut[-1][1])
         return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
 
     def proposals(
@@ -139,12 +142,10 @@ class Placer:
         rng: np.random.Generator,
         known: Callable[[Genome], bool] = lambda _: False,
         covers_first: bool = True,
+        staged: Sequence[Genome] = (),
     ) -> list[Genome]:
-        """Placed genomes for a level, none that is `known`: descents, list schedules and the cover on one core, the fastest first as far as
-        the estimate knows, and before or behind them the cover on all cores.
-
-        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
-        cover on all cores is, since that is what the others have to beat.
+        """Placed genomes for a level, none that is `known`: descents, list schedules, sections, the cover on one core and those `staged`,
+        the fastest first as far as the estimate knows, and before or behind them the cover on all cores.
 
         A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
         cover on all cores is, since that is what the others have to beat.
@@ -158,14 +159,15 @@ class Placer:
         cuts = [cut_of(genome) for genome in (*others, *good) if genome is not None]
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
         listed = sorted(placed for found in pieces for placed in self.listed(found))
-        starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
+        sections = self.sections(level, border)
+        starts = [genome for genome in (wide, sections, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
         descents = []
         for start in starts if self.config.descent else ():
             for noise in (0.0, 0.02):
                 descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
                 descents.append(descent.improved(start, self.config.descent // len(self.ports)))
         estimate = Descent(self.table, level, border, self.ports[level], self.delay, rng)
-        every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), narrow) if genome is not None)
+        every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), *staged, sections, narrow) if genome is not None)
         expected = {genome: estimate.expected(genome) for genome in every}
         limit = (1 + _DOUBT) * min(expected.values(), default=0.0)
         better: list[Genome | None] = [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit]
@@ -181,6 +183,15 @@ class Placer:
             for in_order in (False, True)
         ]
         return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
+
+    def sections(self, level: int, border: float) -> Genome | None:
+        """The cheapest cover by segments on all cores and by list schedules of what lies between; None where none of those helps."""
+
+        def listed(cut: Cut) -> tuple[float, Genome] | None:
+            pieces = self.pieces(cut, level, border)
+            return None if pieces is None else self.listed(pieces)[0]
+
+        return sectioned(self.table, level, border, listed)
 
     def staged(self, pieces: Pieces, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> Staged | None:
         """The cheapest stages of linear clusters of segments.

@@ -3,7 +3,7 @@ of borders, windows without a limit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from compiler.derive.gene import Genome
 from compiler.derive.moves import change_ahead, random_genome
@@ -16,7 +16,7 @@ _NEAR = 0.01  # how much slower a program may be expected to be and still be mea
 
 
 def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
-    """At most `count` programs that were not measured, in the order in which they deserve it.  turn: evolving epochs before this one.
+    """Some of `count` programs, none measured, in the order in which they deserve it.  turn: evolving epochs before this one.
 
     What follows from the table alone is dealt to the islands, so that they do not all measure the same.
     """
@@ -26,37 +26,43 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
         if genome is not None and not lab.known.measured(genome):
             taken.setdefault(genome)
 
+    if lab.placer is not None and lab.island == 0 and turn % lab.config.placement.every == 0:
+        take(lab.table.singles())  # the baseline; what is placed would leave no room for it
     for placed in _by_placement(lab, island, turn)[: count // (4 if lab.island % 2 else 2)]:
         take(placed)
     for cover in _by_table(lab, island, turn):
         take(cover)
-    wanted = dict.fromkeys(list(taken)[: max(1, count * 3 // 4)])
-    taken = wanted
+    return list(taken)[: max(1, count * 3 // 4)]
+
+
+def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> list[Genome]:
+    """At most `count` more, not in `taken`: random ones where nothing else is known, and the best with other windows or loads ahead."""
+    genomes: list[Genome | None] = []
     if not turn or not island.members:
-        for _ in range(count // 4):
-            take(lab.rules.all_permitted(random_genome(lab.unit, island.rng)))
-    take(best_unlimited(lab, island, turn))
-    for retimed in _retimed(lab, island, count, turn):
-        take(retimed)
-    return list(taken)[:count]
+        genomes += [lab.rules.all_permitted(random_genome(lab.unit, island.rng)) for _ in range(lab.config.search.generation // 4)]
+    genomes.append(best_unlimited(lab, island, turn))
+    genomes += _retimed(lab, island, lab.config.search.generation, turn)
+    found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
+    return [genome for genome in found if not lab.known.measured(genome)][:count]
 
 
 def _by_placement(lab: Lab, island: Island, turn: int) -> list[Genome]:
-    """What stages led to, then the placer's proposals for one level; levels take turns."""
+    """The placer's proposals for one level, and among them what stages led to; levels take turns."""
     if lab.placer is None:
         return []
     order = lab.rules.order
     level = order[(turn + lab.island) % len(order)]
     good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
-    found = lab.placer.proposals(level, float(lab.known.border[level]), good, island.rng, lab.known.measured, turn == 0)
-    return _by_stages(lab, turn) + found
+    border = float(lab.known.border[level])
+    staged = _by_stages(lab, turn)
+    return lab.placer.proposals(level, border, good, island.rng, lab.known.measured, turn == 0, staged)
 
 
 def _by_stages(lab: Lab, turn: int) -> list[Genome]:
     """Stages of the cheapest cover by short segments on one core, for one level and by one island after the other."""
     placement, rules = lab.config.placement, lab.rules
-    number, other = divmod(turn, placement.every)
-    if lab.placer is None or other or number % rules.islands != lab.island:
+    number, other = divmod(turn - 1, placement.every)  # not before anything is known but what was measured first
+    if lab.placer is None or not turn or other or number % rules.islands != lab.island:
         return []
     level = rules.order[number % len(rules.order)]
     border = float(lab.known.border[level])
@@ -74,7 +80,7 @@ def _by_table(lab: Lab, island: Island, turn: int) -> Iterator[Genome | None]:
     """
     rules, border = lab.rules, lab.known.border
     width = lab.unit.machine.cores if lab.placer is not None and lab.island % 2 else None
-    if lab.island == 0:
+    if lab.placer is None and lab.island == 0:
         yield lab.table.singles()
     if not lab.config.use.covers:
         return

@@ -5,26 +5,45 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Genome
+from compiler.derive.gene import Gene, Genome, widths
 from tuner.search.explore import propose
 from tuner.search.lab import Lab
 from tuner.search.population import Island
 
 
 def explore(lab: Lab, island: Island) -> None:
-    """Measure this island's share of an epoch's segments."""
+    """Measure this island's share of an epoch's segments.
+
+    Where segments are placed, each number of cores has a share of its own: segments on fewer cores take longer, so in one pool they would
+    never be among those that are expected to help, and all cores have as much as a search that knows nothing else.
+    """
     rules, segments = lab.rules, lab.config.segments
-    many = -(-segments.measured * rules.several // rules.islands)  # on several cores there are that many times as many segments
-    looked_at = -(-segments.candidates * rules.several // rules.islands)
-    bests = [found for level in range(len(rules.levels)) if (found := _best_now(lab, island, level)) is not None]
-    if not bests:
+    costs = [found for level in range(len(rules.levels)) if (found := _best_now(lab, island, level)) is not None]
+    if not costs:
         return
-    near = [genome for genome, _ in bests]
-    if lab.placer is not None:
-        border, width = lab.known.border, rules.unit.machine.cores
-        wide = [lab.table.cover(level, border[level], width=width) for level in range(len(rules.levels))]
-        near += [cover[0] for cover in wide if cover is not None]
-    pool = lab.wanted(propose(rules.unit, lab.table, near, looked_at, island.rng, rules.moves))
+    bests = [genome for genome, _ in costs]
+    now = np.stack([cost for _, cost in costs], 1)
+    # on several cores there are that many times as many segments
+    every = [-(-count * rules.several // rules.islands) for count in (segments.candidates, segments.measured)]
+    if lab.placer is None:
+        _measure_best(lab, island, propose(rules.unit, lab.table, bests, every[0], island.rng, rules.moves), now, every[1])
+        return
+    cores = rules.unit.machine.cores
+    moves = {name: move for name, move in rules.moves.items() if name != "change_cores"}
+    for width in reversed(widths(rules.unit)):
+        covers = [lab.table.cover(level, lab.known.border[level], width=width) for level in range(len(rules.levels))]
+        near = [*bests, *(cover[0] for cover in covers if cover is not None)]
+        count, many = every if width == cores else [-(-share // rules.several) for share in every]
+        pool = propose(rules.unit, lab.table, near, count, island.rng, moves, width)
+        _measure_best(lab, island, pool, now, many)
+
+
+def _measure_best(lab: Lab, island: Island, genes: list[Gene], now: NDArray[np.float64], many: int) -> None:
+    """Measure so many: those that look best against what their operators cost now, and some of the others.
+
+    now: float64 [operators + 1, levels], what the first j cost.
+    """
+    pool = lab.wanted(genes)
     raws = lab.features(pool)
     pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
     known = [raw for raw in raws if raw is not None]
@@ -32,9 +51,8 @@ def explore(lab: Lab, island: Island) -> None:
         return
     predicted = lab.predict(np.stack(known))
     starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
-    now = np.stack([cost[stops] - cost[starts] for _, cost in bests], 1)
-    merit = (predicted / np.maximum(now, 1.0)).min(1)
-    lucky = round(many * segments.epsilon)
+    merit = (predicted / np.maximum(now[stops] - now[starts], 1.0)).min(1)
+    lucky = round(many * lab.config.segments.epsilon)
     order = np.argsort(merit, kind="stable")
     chosen = list(order[: many - lucky])
     chosen += list(island.rng.permutation(order[many - lucky :])[:lucky])

@@ -24,8 +24,8 @@ def test_edges_are_producers_and_consumers() -> None:
     assert set(segment_edges(unit, merged)) <= expected
     assert (1, 2) in segment_edges(unit, merged)
     assert segment_edges(unit, (Gene(0, last),)) == []
-    for cut in (genome, merged, (Gene(0, last),)):
-        wiring = segment_wiring(unit, [gene.start for gene in cut])
+    for cut in (genome, merged, (Gene(0, last),), genome[2:5]):
+        wiring = segment_wiring(unit, [gene.start for gene in cut], cut[-1].stop)
         found = [(int(a), i) for i in range(len(cut)) for a in wiring.before[wiring.first[i] : wiring.first[i + 1]]]
         assert sorted(found) == segment_edges(unit, cut)
 
