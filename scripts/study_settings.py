@@ -1,17 +1,20 @@
 """What does each learned or clever part of the search bring?  The default settings against others, at equal numbers of measured programs.
 
-Without --config: every switch of the search turned off, one at a time (an ablation).  With --config FILE (the best.yaml of a study, say):
-that file against the default.  Per network and seed: champions' cycles with the other settings over those with the default, the geometric
-mean over the levels; over all pairs of network and seed its geometric mean with the 95% interval of a bootstrap over the pairs.  Above 1
-the default is better; an interval that holds 1 says nothing.
+Without more: every switch of the search turned off, one at a time (an ablation).  With --config FILE (the best.yaml of a study, say): that
+file against the default.  With --settings "a.b=c d.e=f", as often as wanted: each of them; `budget.candidates=N` among them is the number
+of programs of that one, for comparisons at equal time.  Per network and seed: champions' cycles with the other settings over those with
+the default, the geometric mean over the levels; over all pairs of network and seed its geometric mean with the 95% interval of a bootstrap
+over the pairs.  Above 1 the default is better; an interval that holds 1 says nothing.  CPU: processor seconds of the searches, all pairs.
 
     python scripts/study_settings.py --out settings --processes 2
     python scripts/study_settings.py --out settings --config STUDY/best.yaml --networks inception_v1,resnet50
+    python scripts/study_settings.py --out settings --settings "segments.measured=48 budget.candidates=96"
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
@@ -30,7 +33,7 @@ from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_table
 from tuner.config import leaves, load_config
 
-DEFAULT = "default"
+DEFAULT, CANDIDATES = "default", "budget.candidates="
 OFF = {
     "no covers": ("use.covers=false",),
     "no cost model": ("use.cost_model=false",),
@@ -56,13 +59,32 @@ class Cell(NamedTuple):
     settings: tuple[str, ...]
 
 
-def champions(cell: Cell, machine: str, candidates: int) -> dict[str, int]:
-    """Level -> cycles of the best program."""
+class Found(NamedTuple):
+    """cycles: level -> those of the best program."""
+
+    cycles: dict[str, int]
+    programs: int
+    cpu_s: float
+
+
+def champions(cell: Cell, machine: str, candidates: int) -> Found:
+    """What a search finds, in how much time."""
     unit = network(cell.network, machine)
-    best = searched(unit, cell.settings, cell.seed, candidates).champions.best
-    return {
-        level: int(found.cycles[i]) for i, (level, found) in enumerate(zip(unit.machine.contention, best, strict=True)) if found is not None
+    budget = (
+        load_config(None, cell.settings).budget.candidates if any(text.startswith(CANDIDATES) for text in cell.settings) else candidates
+    )
+    assert budget is not None
+    begun = time.process_time()
+    best = searched(unit, cell.settings, cell.seed, budget).champions.best
+    cycles = {
+        level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(unit.machine.contention, best, strict=True)) if each is not None
     }
+    return Found(cycles, budget, time.process_time() - begun)
+
+
+def warm(cell: Cell, machine: str) -> None:
+    """Load or compile kernels, so that it is no time of a search."""
+    searched(network(cell.network, machine), cell.settings, cell.seed, candidates=4)
 
 
 def differences(file: str) -> tuple[str, ...]:
@@ -88,6 +110,11 @@ def ratios(rows: Sequence[dict[str, Any]], name: str) -> NDArray[np.float64]:
     return np.exp([np.mean(values) for values in logs.values()])
 
 
+def cpu_s(rows: Sequence[dict[str, Any]], name: str) -> float:
+    """Of all searches of one variant."""
+    return sum({(row["network"], row["seed"]): row["cpu_s"] for row in rows if row["settings"] == name}.values())
+
+
 def mean(values: NDArray[np.float64]) -> float:
     return float(np.exp(np.log(values).mean()))
 
@@ -103,39 +130,60 @@ def main(
     seeds: Annotated[int, typer.Option(help="seeds 0..")] = 3,
     candidates: Annotated[int, typer.Option(help="measured programs of each search")] = 64,
     config: Annotated[str | None, typer.Option(help="a configuration to compare instead of the switches")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option(help="`a.b=c d.e=f`: settings to compare instead of the switches; repeatable")
+    ] = None,
     only: Annotated[str | None, typer.Option(help=f"comma-separated, of: {', '.join(OFF)}")] = None,
     processes: Annotated[int, typer.Option(min=1, help="searches at once; changes no figure")] = 1,
 ) -> None:
     """The default settings against others, network by network and seed by seed."""
     if config is not None:
         variants = {Path(config).stem: differences(config)}
+    elif settings:
+        variants = {text: tuple(text.split()) for text in settings}
     else:
         variants = {name: OFF[name] for name in (only.split(",") if only else OFF)}
     every = {DEFAULT: (), **variants}
     cells = [Cell(name, seed, *item) for name in networks.split(",") for seed in range(seeds) for item in every.items()]
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        base: dict[str, int] = {}
+    with ProcessPoolExecutor(processes, get_context("spawn"), warm, (cells[0], machine)) as pool:
+        base: Found | None = None
         for cell, found in zip(cells, pool.map(champions, cells, repeat(machine), repeat(candidates)), strict=True):
-            base = found if cell.name == DEFAULT else base
-            place = {"network": short(cell.network), "seed": cell.seed, "settings": cell.name}
-            rows += [{**place, "level": level, "cycles": cycles, "over_default": cycles / base[level]} for level, cycles in found.items()]
-            print(f"{place['network']} seed {cell.seed} {cell.name}: " + ", ".join(f"{k} {v:,}" for k, v in found.items()), file=sys.stderr)
+            base = found if base is None or cell.name == DEFAULT else base
+            place = {
+                "network": short(cell.network),
+                "seed": cell.seed,
+                "settings": cell.name,
+                "programs": found.programs,
+                "cpu_s": round(found.cpu_s, 2),
+            }
+            rows += [
+                {**place, "level": level, "cycles": cycles, "over_default": cycles / base.cycles[level]}
+                for level, cycles in found.cycles.items()
+            ]
+            print(
+                f"{place['network']} seed {cell.seed} {cell.name}: "
+                + ", ".join(f"{k} {v:,}" for k, v in found.cycles.items())
+                + f"; {found.programs} programs, {found.cpu_s:.1f} s",
+                file=sys.stderr,
+            )
     summary = []
     for name, settings in variants.items():
         pairs = ratios(rows, name)
         low, high = interval(pairs, mean)
         summary.append(
             {"settings": name, "values": " ".join(settings), "pairs": len(pairs), "over_default": mean(pairs), "low": low, "high": high,
-             "worst_for_default": float(pairs.min()), "best_for_default": float(pairs.max())}
+             "worst_for_default": float(pairs.min()), "best_for_default": float(pairs.max()),
+             "cpu_over_default": cpu_s(rows, name) / cpu_s(rows, DEFAULT)}
         )  # fmt: skip
     print(f"{machine}, {candidates} measured programs: cycles over those of the default settings, geometric mean over levels and pairs")
-    columns = ("<settings", "pairs", "over default", "95% interval", "least", "most", "<what the default has")
+    columns = ("<settings", "pairs", "over default", "95% interval", "least", "most", "CPU", "<what the default has")
     print_table(
         columns,
         [
             (row["settings"], row["pairs"], f"{row['over_default']:.4f}", f"{row['low']:.4f} .. {row['high']:.4f}",
-             f"{row['worst_for_default']:.4f}", f"{row['best_for_default']:.4f}", verdict(row["low"], row["high"]))
+             f"{row['worst_for_default']:.4f}", f"{row['best_for_default']:.4f}", f"{row['cpu_over_default']:.2f}",
+             verdict(row["low"], row["high"]))
             for row in summary
         ],
     )  # fmt: skip

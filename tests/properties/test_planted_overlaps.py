@@ -47,7 +47,7 @@ class Overlap:
         places = PLACE(unit, plan, blocks, flip)
         assert isinstance(places, Places)
         if self.seen == self.at:
-            wishes = {"l1": memory._l1_wishes(unit, plan, blocks), "ub": memory._ub_wishes(unit, plan, blocks)}
+            wishes = {"l1": memory._l1_wishes(unit, plan, blocks), "ub": memory.ub_wishes(unit, blocks, plan.tilings)}
             pairs = [
                 (name, under.name, upper.name)
                 for name, all_of in wishes.items()

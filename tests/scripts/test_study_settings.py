@@ -39,6 +39,19 @@ def test_a_switch_is_compared_pair_by_pair(tmp_path: Path) -> None:
     assert float(summary["low"]) <= float(summary["over_default"]) <= float(summary["high"])
 
 
+def test_settings_have_a_budget_of_their_own(tmp_path: Path) -> None:
+    model = tmp_path / "inception.onnx"
+    onnx.save(small_model("inception_block"), model)
+    command = [sys.executable, str(ROOT / "scripts/study_settings.py"), "--out", str(tmp_path / "out"), "--networks", str(model)]
+    command += ["--seeds", "1", "--candidates", "6", "--settings", "search.islands=2 budget.candidates=3"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out/settings.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["settings"], row["programs"]) for row in rows} == {("default", "6"), ("search.islands=2 budget.candidates=3", "3")}
+    assert all(float(row["cpu_s"]) > 0 for row in rows)
+
+
 def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
     changed = load_config().replaced({"search.epsilon": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
     (tmp_path / "best.yaml").write_text(changed.to_yaml())
