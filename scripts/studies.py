@@ -12,15 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simulator
+from compiler.derive.gene import realise_all
 from compiler.derive.order import ordered
+from compiler.derive.plan import Infeasible
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
+from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
+from tuner.build import measure_plans
 from tuner.conduct import Conductor, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Evaluator, EvaluatorSpec
+from tuner.layerwise import faster_in_file_order
 from tuner.ledger import Budget, Ledger
 from tuner.log import Origin, RunLog
 from tuner.recorder import FEATURE_SETS, Facts
@@ -51,6 +56,20 @@ class Searched(NamedTuple):
     champions: Champions
     known: Knowledge
     tasks: int
+
+
+def baseline_cycles(unit: Unit, champions: Champions) -> dict[str, int]:
+    """Level -> cycles of a search's best program of single operators, in its order or the file's, as a summary has them.
+
+    unit: as the search had it.
+    """
+    assert champions.baseline is not None
+    compiler, levels = Compiler(unit), tuple(unit.machine.contention)
+    plan = realise_all(unit, champions.baseline.genome)
+    assert not isinstance(plan, Infeasible)
+    plan = faster_in_file_order(compiler, plan, levels)
+    timings = measure_plans(compiler, dict.fromkeys(levels, plan))[levels[0]].timings
+    return {level: timings[level].cycles for level in levels}
 
 
 def searched(

@@ -23,16 +23,12 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, block_counts, realise_all
-from compiler.derive.plan import Infeasible
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, block_counts
 from compiler.frontend.zoo import shipped
-from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
-from scripts.studies import network, searched, short, write_rows
-from tuner.build import measure_plans
+from scripts.studies import baseline_cycles, network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Ask, Evaluator
-from tuner.layerwise import faster_in_file_order
 from tuner.search.question import cycles_of
 from tuner.search.table import SegmentTable
 
@@ -51,23 +47,17 @@ def derived(name: str, machine: str, candidates: int, seed: int) -> Iterator[dic
     """Best derived against single operators, per level."""
     unit = network(name, machine)
     champions = searched(unit, (), seed, candidates).champions
-    base = champions.baseline
-    assert base is not None
-    compiler, levels = Compiler(unit), tuple(unit.machine.contention)
-    single = realise_all(unit, base.genome)
-    assert not isinstance(single, Infeasible)
-    single = faster_in_file_order(compiler, single, levels)
-    fused = measure_plans(compiler, dict.fromkeys(levels, single))[levels[0]].timings
-    for at, level in enumerate(levels):
+    fused = baseline_cycles(unit, champions)
+    for at, level in enumerate(unit.machine.contention):
         best = champions.best[at]
         assert best is not None
         segments = [gene for gene in best.genome if gene.stop - gene.start > 1]
         yield {
             "network": short(name),
             "level": level,
-            "fused_cycles": fused[level].cycles,
+            "fused_cycles": fused[level],
             "derived_cycles": int(best.cycles[at]),
-            "gain": float(fused[level].cycles / best.cycles[at]),
+            "gain": float(fused[level] / best.cycles[at]),
             "operators": len(unit.kernels),
             "segments": len(best.genome),
             "in_blocks": sum(gene.blocks > 1 for gene in segments),

@@ -20,7 +20,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend.zoo import shipped
-from scripts.studies import network, searched, short, write_rows
+from scripts.studies import baseline_cycles, network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Roofline
 
@@ -36,8 +36,9 @@ def overrides(stage: str) -> tuple[str, ...]:
 def study(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[str, Any]]:
     unit = network(name, machine)
     found = {stage: searched(unit, overrides(stage), seed, candidates).champions for stage in STAGES}
+    baselines = [baseline_cycles(unit, champions) for champions in found.values()]
     for at, level in enumerate(unit.machine.contention):
-        base = min(int(champions.baseline.cycles[at]) for champions in found.values() if champions.baseline is not None)
+        base = min(cycles[level] for cycles in baselines)
         cycles = {stage: int(best.cycles[at]) for stage, champions in found.items() if (best := champions.best[at]) is not None}
         roofline = Roofline(unit).cycles(0, len(unit.kernels), level)
         best = min(cycles.values())
