@@ -11,7 +11,7 @@ ceiling is that program over the roofline.  Each search is its own: where more f
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Annotated, Any
@@ -69,8 +69,27 @@ def show(rows: list[dict[str, Any]]) -> None:
     print_table(columns, table)
 
 
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table as the README shows it: per level what the whole search gains, and the ceiling; whole tensors alone at the last level."""
+    levels = list(dict.fromkeys(row["level"] for row in rows))
+    last = STAGES[-1].replace(" ", "_")
+    lines = ["| network | " + " | ".join(f"{level}: gain (ceiling)" for level in levels) + f" | whole tensors only, {levels[-1]} |"]
+    lines.append("|---" * (len(levels) + 2) + "|")
+    for name in dict.fromkeys(row["network"] for row in rows):
+        mine = {row["level"]: row for row in rows if row["network"] == name}
+        cells = [f"{float(mine[level][last]):.2f} ({float(mine[level]['ceiling']):.2f})" for level in levels]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {float(mine[levels[-1]][STAGES[0]]):.2f} |")
+
+    def mean(key: str, level: str) -> str:
+        return f"{geometric_mean(float(row[key]) for row in rows if row['level'] == level):.2f}"
+
+    means = " | ".join(f"**{mean(last, level)}** ({mean('ceiling', level)})" for level in levels)
+    lines.append(f"| **geometric mean** | {means} | **{mean(STAGES[0], levels[-1])}** |")
+    return "\n".join(lines) + "\n"
+
+
 def main(
-    out: Annotated[Path, typer.Option(help="folder for fusion.csv")],
+    out: Annotated[Path, typer.Option(help="folder for fusion.csv, and fusion.md with the README's table")],
     networks: Annotated[str, typer.Option(help="comma-separated networks")] = ",".join(map(short, shipped())),
     machine: Annotated[str, typer.Option()] = "edge",
     candidates: Annotated[int, typer.Option(help="measured programs of each search, five searches per network")] = 64,
@@ -82,6 +101,7 @@ def main(
         rows += list(study(name, machine, candidates, seed))
         print(f"{short(name)} done", file=sys.stderr, flush=True)
     write_rows(out / "fusion.csv", rows)
+    (out / "fusion.md").write_text(markdown(rows))
     show(rows)
 
 

@@ -103,23 +103,6 @@ def study(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """The table as the README shows it: gain (ceiling) per level, and what block fusion brings at the last level."""
-    levels = list(dict.fromkeys(row["level"] for row in rows))
-    lines = [
-        "| network | " + " | ".join(f"{level}: gain (ceiling)" for level in levels) + f" | blocks against whole tensors, {levels[-1]} |"
-    ]
-    lines.append("|---" * (len(levels) + 2) + "|")
-    for name in dict.fromkeys(row["network"] for row in rows):
-        mine = {row["level"]: row for row in rows if row["network"] == name}
-        cells = [f"{mine[level]['gain']:.2f} ({mine[level]['ceiling']:.2f})" for level in levels]
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {mine[levels[-1]]['block_fusion_gain']:.2f} |")
-    means = [[geometric_mean(row[key] for row in rows if row["level"] == level) for key in ("gain", "ceiling")] for level in levels]
-    last = geometric_mean(row["block_fusion_gain"] for row in rows if row["level"] == levels[-1])
-    lines.append("| **geometric mean** | " + " | ".join(f"**{gain:.2f}** ({top:.2f})" for gain, top in means) + f" | **{last:.2f}** |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs; finished runs in it are used again")
@@ -149,7 +132,6 @@ def main() -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    (args.out / "gain.md").write_text(markdown(rows))
     print("\ngeometric means over", len({row["network"] for row in rows}), "networks")
     for level in dict.fromkeys(row["level"] for row in rows):
         mine = [row for row in rows if row["level"] == level]
