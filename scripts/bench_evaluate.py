@@ -30,9 +30,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, block_counts, choice_count, plan_of, realise, single_operators
+from compiler.derive.gene import Gene, Genome, block_counts, choice_count
 from compiler.derive.moves import MOVES, random_genome, repaired
 from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.derive.realise import plan_of, realise
+from compiler.derive.starts import single_operators
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
 from compiler.pipeline import Compiler

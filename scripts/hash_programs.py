@@ -16,8 +16,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from compiler.derive.gene import Gene, plan_of, realise
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import plan_of, realise
 from compiler.tile.features import raw_features
 from compiler.tile.spec import Unit
 from scripts.bench_evaluate import genes, mutations

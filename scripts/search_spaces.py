@@ -8,9 +8,11 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 
-from compiler.derive.gene import BLOCK_COUNTS, Gene, Genome, block_counts, realise, single_operators
+from compiler.derive.gene import BLOCK_COUNTS, Gene, Genome, block_counts
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan
+from compiler.derive.realise import realise
+from compiler.derive.starts import single_operators
 from compiler.ir.region import has_halo
 from compiler.tile.operator_space import OperatorSpace
 from compiler.tile.spec import Unit

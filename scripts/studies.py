@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simulator
-from compiler.derive.gene import realise_all
 from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import realise_all
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
 from compiler.pipeline import Compiler

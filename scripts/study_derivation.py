@@ -23,7 +23,8 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures, block_counts
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts
+from compiler.derive.structures import Structures
 from compiler.frontend.zoo import shipped
 from compiler.tile.spec import Unit
 from scripts.studies import baseline_cycles, network, searched, short, write_rows

@@ -22,8 +22,10 @@ from typing import Annotated, Any
 
 import typer
 
-from compiler.derive.gene import Gene, Genome, block_counts, realise_all, single_operators, spread, widths, working_cores
+from compiler.derive.gene import Gene, Genome, block_counts, widths, working_cores
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import realise_all
+from compiler.derive.starts import single_operators, spread
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
 from compiler.pipeline import Compiler

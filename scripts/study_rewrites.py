@@ -22,8 +22,8 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Infeasible
+from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
 from compiler.frontend.lower import rewritten, translated
 from compiler.frontend.made import NETWORKS

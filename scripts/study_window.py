@@ -31,8 +31,9 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import ALL, FORMULA, WINDOWS, Gene, plan_of, realise
+from compiler.derive.gene import ALL, FORMULA, WINDOWS, Gene
 from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.derive.realise import plan_of, realise
 from compiler.frontend.zoo import shipped
 from compiler.pipeline import Compiler, Part
 from compiler.tile.spec import Unit

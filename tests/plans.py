@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import block_counts, plan_of
+from compiler.derive.gene import block_counts
 from compiler.derive.plan import MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.derive.realise import plan_of
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest

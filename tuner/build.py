@@ -17,8 +17,8 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Infeasible, Plan, joined, parse_plan
+from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition

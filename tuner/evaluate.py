@@ -17,8 +17,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Structures, plan_of, realise, single_operators
+from compiler.derive.gene import Gene, Genome
 from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.derive.realise import plan_of, realise
+from compiler.derive.starts import single_operators
+from compiler.derive.structures import Structures
 from compiler.ir.graph import Concat, Conv, Shuffle
 from compiler.ir.region import EMPTY, Rows
 from compiler.pipeline import Compiler, Part

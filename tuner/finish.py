@@ -13,8 +13,8 @@ from pathlib import Path
 import onnx
 
 import simulator
-from compiler.derive.gene import realise_all
 from compiler.derive.plan import Infeasible, Plan, joined
+from compiler.derive.realise import realise_all
 from compiler.tile.spec import Unit
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write

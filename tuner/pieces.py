@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.derive.gene import Structures
+from compiler.derive.structures import Structures
 from compiler.tile.spec import Unit
 from tuner.build import Opened, default_plan, measure_plans
 from tuner.runfolder import write_json

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Structures, block_counts, choice_count, plan_of, realise
+from compiler.derive.gene import Gene, block_counts, choice_count
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
+from compiler.derive.realise import plan_of, realise
+from compiler.derive.structures import Structures
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
 from compiler.tile.features import FEATURE_SET, FEATURES, raw_features, scaled

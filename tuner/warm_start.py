@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import simulator
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Structures
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome
 from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.plan import Plan, SegmentPlan
+from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError

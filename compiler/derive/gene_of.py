@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, realise, seen_by_core, whole_or
+from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, whole_or
 from compiler.derive.plan import ConvTiling, Infeasible, Plan, PlanTiling, SegmentPlan, SiblingTiling
+from compiler.derive.realise import realise, seen_by_core
 from compiler.tile.siblings import as_bits, as_made, families_in
 from compiler.tile.space import CHUNK_BUDGETS, LAST_BUDGETS, conv_place, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import compiler.pipeline
-from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise, realise_all, single_operators
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible, Plan
+from compiler.derive.realise import plan_of, realise, realise_all
+from compiler.derive.starts import layer_by_layer, single_operators
 from compiler.pipeline import Compiler
 from simulator.npu import isa
 from simulator.npu.isa import Op

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.derive.realise import plan_of, realise
+from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
 from simulator.ddr import ContentionTrace
 from simulator.functional import Counters, Memories, apply, execute

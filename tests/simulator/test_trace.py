@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, plan_of, realise
+from compiler.derive.gene import Gene
+from compiler.derive.realise import plan_of, realise
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
 from compiler.pipeline import Compiler

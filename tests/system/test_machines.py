@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Plan
+from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
 from compiler.tile.spec import Unit

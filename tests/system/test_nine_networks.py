@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import layer_by_layer, realise, realise_all, single_operators, spread
 from compiler.derive.moves import random_genome, repaired
 from compiler.derive.plan import Infeasible, Plan
+from compiler.derive.realise import realise, realise_all
+from compiler.derive.starts import layer_by_layer, single_operators, spread
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from simulator.npu.machine import DataType, Machine, load_machine

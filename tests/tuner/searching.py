@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.derive.gene import Structures
+from compiler.derive.structures import Structures
 from compiler.tile.spec import Unit
 from tests.tuning import QUICK
 from tuner.candidate import text_digest

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import ALL, Gene, block_counts, single_operators
+from compiler.derive.gene import ALL, Gene, block_counts
 from compiler.derive.moves import verify
 from compiler.derive.plan import Infeasible
+from compiler.derive.starts import single_operators
 from compiler.frontend import lower
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit

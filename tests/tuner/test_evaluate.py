@@ -9,9 +9,11 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, Genome, layer_by_layer, realise, realise_all, single_operators
+from compiler.derive.gene import Gene, Genome
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import Infeasible, Plan
+from compiler.derive.realise import realise, realise_all
+from compiler.derive.starts import layer_by_layer, single_operators
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
 from compiler.frontend.made import build

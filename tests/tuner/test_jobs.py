@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import Gene, Structures
+from compiler.derive.gene import Gene
 from compiler.derive.moves import random_genome
+from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from compiler.derive.gene import realise_all, single_operators
 from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible, Plan
+from compiler.derive.realise import realise_all
+from compiler.derive.starts import single_operators
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.tile.unit import make_unit

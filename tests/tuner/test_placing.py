@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Structures
+from compiler.derive.gene import Gene, Genome
 from compiler.derive.moves import verify
+from compiler.derive.structures import Structures
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine

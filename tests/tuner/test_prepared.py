@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Genome, plan_of, realise
+from compiler.derive.gene import Genome
 from compiler.derive.moves import random_genome, repaired
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import plan_of, realise
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit

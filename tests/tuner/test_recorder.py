@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler.derive.gene import Gene, single_operators
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible
+from compiler.derive.starts import single_operators
 from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import ALL, Gene, Genome, Structures, block_counts, realise, spread, widths
+from compiler.derive.gene import ALL, Gene, Genome, block_counts, widths
 from compiler.derive.moves import MOVES, random_genome, verify
+from compiler.derive.realise import realise
+from compiler.derive.starts import spread
+from compiler.derive.structures import Structures
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine

@@ -9,8 +9,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Genome, realise
+from compiler.derive.gene import Genome
 from compiler.derive.moves import MOVES, verify
+from compiler.derive.realise import realise
 from tests.tuner.test_placing import measured, placer, unit
 from tuner.search.epoch import hopeful
 from tuner.search.explore import propose

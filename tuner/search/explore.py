@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, on_all_cores, on_cores, whole_or, widths
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths
 from compiler.derive.moves import Move, on_random_cores, thin_operators
+from compiler.derive.starts import on_all_cores, on_cores
 from compiler.tile.channels import can_split
 from compiler.tile.siblings import as_bits, families_in
 from compiler.tile.space import CHUNK_BUDGETS

@@ -13,8 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.derive.gene import AHEAD_KIB, FORMULA, Gene, Genome, Structures, block_counts, realise, single_operators
+from compiler.derive.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import realise
+from compiler.derive.starts import single_operators
+from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
 from simulator.kernel_cache import compiled, note_compiled

@@ -14,8 +14,9 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key, Structures
+from compiler.derive.gene import Gene, Genome, Key
 from compiler.derive.plan import Split
+from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
 from tuner.search.packing import (
     Arrays,

@@ -8,24 +8,12 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import (
-    ALL,
-    BLOCK_COUNTS,
-    FORMULA,
-    WINDOWS,
-    Gene,
-    Structures,
-    block_counts,
-    choice_count,
-    layer_by_layer,
-    plan_of,
-    realise,
-    realise_all,
-    single_operators,
-    spread,
-)
+from compiler.derive.gene import ALL, BLOCK_COUNTS, FORMULA, WINDOWS, Gene, block_counts, choice_count
 from compiler.derive.moves import verify
 from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
+from compiler.derive.realise import plan_of, realise, realise_all
+from compiler.derive.starts import layer_by_layer, single_operators, spread
+from compiler.derive.structures import Structures
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.memory import place

@@ -7,10 +7,12 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import WINDOWS, Gene, block_counts, choice_count, realise, realise_all, single_operators
+from compiler.derive.gene import WINDOWS, Gene, block_counts, choice_count
 from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import ConvTiling, Infeasible
+from compiler.derive.realise import realise, realise_all
+from compiler.derive.starts import single_operators
 from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, realise, splits, whole_or, working_cores
+from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.derive.plan import MAX_PREFETCH
+from compiler.derive.realise import realise
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.siblings import families_in
 from compiler.tile.space import CHUNK_BUDGETS

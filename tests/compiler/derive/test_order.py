@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import realise_all
 from compiler.derive.moves import random_genome
 from compiler.derive.order import ORDERS, Order, ordered
 from compiler.derive.plan import Infeasible, parse_plan
+from compiler.derive.realise import realise_all
 from compiler.pipeline import Compiler
 from compiler.tile.arranged import arranged, in_order
 from compiler.tile.spec import Unit

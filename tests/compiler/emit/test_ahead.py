@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import AHEAD_KIB, Gene, realise_all
+from compiler.derive.gene import AHEAD_KIB, Gene
 from compiler.derive.plan import Plan
+from compiler.derive.realise import realise_all
 from compiler.emit.ahead import order_ahead
 from compiler.emit.segment import Lowered
 from compiler.pipeline import Compiler

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import plan_of
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
+from compiler.derive.realise import plan_of
 from compiler.emit.segment import Lowered, lower_segment
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import Gene, realise, realise_all, single_operators
+from compiler.derive.gene import Gene
 from compiler.derive.gene_of import genome_of
 from compiler.derive.plan import ConvTiling, Infeasible, Plan, VectorTiling, parse_plan
+from compiler.derive.realise import realise, realise_all
+from compiler.derive.starts import single_operators
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.memory import place

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import Gene, layer_by_layer, realise_all
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import realise_all
+from compiler.derive.starts import layer_by_layer
 from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition

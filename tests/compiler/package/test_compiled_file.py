@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.derive.gene import layer_by_layer
+from compiler.derive.starts import layer_by_layer
 from compiler.frontend.partition import whole
 from compiler.package import write_onnx
 from compiler.pipeline import Compiler

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.derive.gene import Gene, single_operators
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible
+from compiler.derive.starts import single_operators
 from compiler.place.segments import segment_edges, segment_wiring, share_out
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Infeasible
+from compiler.derive.starts import layer_by_layer
 from compiler.frontend import lower
 from compiler.ir.graph import Conv
 from compiler.ir.interpret import evaluate

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, Genome, Structures, realise_all, single_operators
+from compiler.derive.gene import Gene, Genome
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import realise_all
+from compiler.derive.starts import single_operators
+from compiler.derive.structures import Structures
 from compiler.pipeline import Compiler
 from simulator.npu import isa
 from simulator.npu.isa import Op

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compiler.derive.gene import layer_by_layer
 from compiler.derive.plan import Plan, parse_plan
+from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.buffers import Wish

@@ -7,8 +7,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, layer_by_layer, plan_of, realise
+from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.derive.realise import plan_of, realise
+from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
 from compiler.schedule.sync import Synchroniser
 from simulator.npu import isa

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.derive.formula import formula_window
-from compiler.derive.gene import ALL, FORMULA, Gene, realise
+from compiler.derive.gene import ALL, FORMULA, Gene
 from compiler.derive.plan import Infeasible, SegmentPlan
+from compiler.derive.realise import realise
 from compiler.emit.segment import Lowered
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import Gene, realise, realise_all, single_operators, splits, spread
+from compiler.derive.gene import Gene, splits
 from compiler.derive.plan import Infeasible
+from compiler.derive.realise import realise, realise_all
+from compiler.derive.starts import single_operators, spread
 from compiler.pipeline import Compiler
 from compiler.tile.channels import can_split, channel_parts
 from compiler.tile.features import FEATURES, raw_features

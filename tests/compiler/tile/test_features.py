@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, realise
+from compiler.derive.gene import Gene
 from compiler.derive.plan import ConvTiling, SegmentPlan
+from compiler.derive.realise import realise
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.stages import features_of, nest_of, stages_of
 from simulator.npu.machine import load_machine

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, block_counts, realise
+from compiler.derive.gene import Gene, block_counts
 from compiler.derive.plan import ConvTiling
+from compiler.derive.realise import realise
 from compiler.emit.segment import Lowered
 from compiler.ir.graph import Conv
 from compiler.pipeline import Compiler

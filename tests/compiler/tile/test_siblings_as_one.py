@@ -8,11 +8,13 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, Structures, block_counts, realise, realise_all
+from compiler.derive.gene import Gene, block_counts
 from compiler.derive.gene_of import gene_of
 from compiler.derive.moves import MOVES, resized
 from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible, Plan, parse_plan
+from compiler.derive.realise import realise, realise_all
+from compiler.derive.structures import Structures
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import plan_of
 from compiler.derive.plan import ConvTiling, SegmentPlan
+from compiler.derive.realise import plan_of
 from compiler.pipeline import Compiler
 from compiler.tile.space import CHUNK_BUDGETS, Shape, conv_tiling, estimate, legal_points, shape_of, vector_tiling
 from compiler.tile.spec import ConvSpec

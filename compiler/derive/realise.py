@@ -1,0 +1,231 @@
+"""From a gene to the plan of its segment, by fixed rules: which tilings, which weights stay, what is split until L1 and UB hold it."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from compiler.derive.fit_ub import fitted
+from compiler.derive.formula import formula_window
+from compiler.derive.gene import (
+    ALL,
+    FORMULA,
+    UB_SLOTS,
+    Gene,
+    Genome,
+    bits,
+    whole_or,
+    working_cores,
+)
+from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
+from compiler.schedule.blocks import Blocks, cut
+from compiler.schedule.buffers import Wish, fits
+from compiler.schedule.memory import apart_rule, staged_wishes, ub_wishes, weight_wishes
+from compiler.schedule.run import can_stream
+from compiler.tile.channels import channel_parts, largest
+from compiler.tile.siblings import Joined, chosen, joined, with_siblings
+from compiler.tile.space import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling, vector_tiling
+from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
+from simulator.npu.machine import Memory
+
+
+def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
+    """The plan of a gene; None where L1 or UB cannot hold it.
+
+    Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.  The right
+    operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
+    estimate take their place, and are split until they fit (`derive.fit_ub`).
+    """
+    families = chosen(unit, gene.start, gene.stop, gene.siblings)
+    if families:
+        made = joined(unit, gene.start, gene.stop, families)
+        plan = realise(made.unit, of_joined(gene, made))
+        return None if plan is None else with_siblings(unit, plan, made, gene.stop - gene.start)
+    seen = seen_by_core(unit, gene)
+    if seen is None:
+        return None
+    unit, gene, layout = seen
+    for streamed in (0, *_large_rights(unit, gene)):
+        if streamed:
+            layout = _layout(unit, gene, streamed)
+        fitting = _Fitting(unit, gene, layout)
+        if not fitting.fill():
+            continue
+        if not fitting.fits_ub():
+            fitting = _Fitting(unit, gene._replace(choices=()), layout)
+            if not fitting.fill() or not fitting.split_ub():
+                continue
+        return fitting.plan()
+    return None
+
+
+def _large_rights(unit: Unit, gene: Gene) -> list[int]:
+    """Operators, as bits, whose right operand may come in chunks: the largest, then the two largest, ..."""
+    kernels = unit.kernels[gene.start : gene.stop]
+    blocks = {k: spec.reads[1].planes * spec.pixels for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec)}
+    found = [0]
+    for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
+        if can_stream(unit, gene.start, k):
+            found.append(found[-1] | 1 << k)
+    return found[1:]
+
+
+def of_joined(gene: Gene, made: Joined) -> Gene:
+    """The gene of the same segment where its siblings are one."""
+    choices = tuple(gene.choices[k] for k in made.kept) if gene.choices else ()
+    cached = gene.cached if gene.cached == -1 else sum((gene.cached >> k & 1) << i for i, k in enumerate(made.kept))
+    stop = gene.start + len(made.kept)
+    inner = gene._replace(stop=stop, choices=choices if any(choices) else (), siblings=0)
+    return inner._replace(cached=whole_or(inner, cached))
+
+
+def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
+    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels cannot be split so."""
+    cores = working_cores(unit, gene)
+    if len(cores) == 1:
+        gene = gene._replace(split="rows")
+    if gene.split == "channels":
+        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
+        if isinstance(parts, Infeasible):
+            return None
+        unit = largest(parts, gene.start, gene.stop)
+    return unit, gene, _layout(unit, gene)
+
+
+def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
+    dealt = 1 if gene.split == "channels" else len(working_cores(unit, gene))
+    return cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), dealt, streamed)
+
+
+class _Fitting:
+    """The tilings of a segment while some are exchanged: what is taken fits L1."""
+
+    def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
+        self.unit, self.gene, self.layout = unit, gene, layout
+        self.rows = [layout.rows(k) for k in range(gene.stop - gene.start)]
+        self.tilings: dict[int, Tiling] = {}
+        self.weights: dict[int, list[Wish]] = {}
+        self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
+
+    def _slots(self, window: Window) -> None:
+        unit, layout, gene = self.unit, self.layout, self.gene
+        self.window = window
+        self.staged = staged_wishes(unit, layout, gene.prefetch, window)
+        self.apart = apart_rule(unit, layout, gene.sliding, window)
+
+    def fill(self) -> bool:
+        """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
+        unit, gene, count = self.unit, self.gene, len(self.rows)
+        sizes = {
+            k: spec.weight_blocks
+            for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+            if isinstance(spec, ConvSpec) and spec.weight_blocks
+        }
+        by_size = sorted(sizes, key=lambda k: (sizes[k], k))
+        if gene.blocks * unit.storages[0].n == 1 or not gene.resident:
+            by_size = []
+        for budget in CHUNK_BUDGETS[gene.chunk :]:
+            if not self.take(dict.fromkeys(range(count), False), budget):
+                continue
+            if gene.window == FORMULA:
+                self.widen()
+            for k in by_size:
+                if not self.take({k: True}, budget):
+                    break
+            return True
+        # two slots of the smallest chunk may need more than all of the weights
+        every = {k: k in sizes for k in range(count)}
+        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(dict.fromkeys(every, False), budget) for budget in LAST_BUDGETS)
+
+    def fits_ub(self) -> bool:
+        wishes = ub_wishes(self.unit, self.layout, [self.tilings[k] for k in range(len(self.rows))])
+        return fits(wishes, self.unit.machine.buffer_blocks(Memory.UB), self.apart)
+
+    def split_ub(self) -> bool:
+        """Tilings that UB can hold; False where there are none."""
+        found = fitted(self.unit, self.layout, [self.tilings[k] for k in range(len(self.rows))], self.apart)
+        self.tilings = dict(enumerate(found or ()))
+        return found is not None
+
+    def widen(self) -> None:
+        """As many slots as the formula gives, where they fit beside the tilings taken."""
+        tilings = [self.tilings[k] for k in range(len(self.rows))]
+        self._slots(formula_window(self.unit, self.layout, self.gene.prefetch, tilings))
+        if not self.take({}, 0):
+            self._slots(1)
+
+    def take(self, resident: dict[int, bool], budget: int) -> bool:
+        """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
+        tilings = dict(self.tilings)
+        weights = dict(self.weights)
+        for k, stays in resident.items():
+            tiling = self._tiling(k, stays, budget)
+            if tiling is None:
+                return False
+            tilings[k] = tiling
+            weights[k] = weight_wishes(self.unit, self.layout, k, tiling)
+        if not fits([*self.staged, *chain.from_iterable(weights.values())], self.unit.machine.buffer_blocks(Memory.L1), self.apart):
+            return False
+        self.tilings, self.weights = tilings, weights
+        return True
+
+    def plan(self) -> SegmentPlan:
+        gene = self.gene
+        names = tuple(spec.name for spec in self.unit.kernels[gene.start : gene.stop])
+        tilings = tuple(self.tilings[k] for k in range(len(names)))
+        halo: tuple[Halo, ...] = tuple("cache" if used else "recompute" for used in _caching(self.unit, gene, self.layout))
+        return SegmentPlan.model_construct(
+            operators=names,
+            blocks=gene.blocks,
+            prefetch=gene.prefetch,
+            window=self.window,
+            tilings=tilings,
+            halo=halo if "cache" in halo else (),
+            cores=working_cores(self.unit, gene),
+            sliding=gene.sliding,
+            spread=gene.spread,
+            ahead_kib=gene.ahead_kib,
+            split=gene.split,
+        )
+
+    def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
+        gene = self.gene
+        spec, rows, choice = self.unit.kernels[gene.start + k], self.rows[k], gene.choices[k] if gene.choices else 0
+        if isinstance(spec, ConvSpec):
+            whole = resident or (isinstance(spec, MatMulSpec) and not self.layout.streamed >> k & 1)
+            return conv_tiling(self.unit, spec, rows, self.layout.inside[k], whole, budget, choice)
+        return vector_tiling(self.unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
+
+
+def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
+    """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
+    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
+    mask = bits(gene)
+    return [
+        bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
+        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+    ]
+
+
+def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
+    """A plan of a unit from its segments in order."""
+    return Plan.model_construct(
+        version=1,
+        model=unit.graph.digest,
+        machine=unit.machine.digest,
+        dtype=unit.dtype.name,  # type: ignore[arg-type]
+        segments=tuple(segments),
+    )
+
+
+def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
+    """The plan of a genome, or the first segment that does not fit."""
+    segments = []
+    for index, gene in enumerate(genome):
+        plan = realise(unit, gene)
+        if plan is None:
+            names = f"{unit.kernels[gene.start].name}..{unit.kernels[gene.stop - 1].name}"
+            sizes = unit.machine.buffers_bytes
+            what = f"no tiling in {gene.blocks} blocks fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
+            return Infeasible(f"segment {index}, {names}", what)
+        segments.append(plan)
+    return plan_of(unit, segments)
