@@ -44,9 +44,9 @@ from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import prepare, simulate_levels
-from tuner.backend import Backend, SerialBackend
 from tuner.evaluate import Answer, Ask, EvaluatorSpec
-from tuner.farm import RayBackend
+from tuner.farm.actors import RayBackend
+from tuner.farm.backend import Backend, SerialBackend
 from tuner.prepared import prepared
 
 WARM = 8  # items before the clock starts

@@ -31,14 +31,14 @@ import typer
 import simulator
 from compiler.tile.spec import Unit
 from scripts.studies import network
-from tuner.cluster import connect
 from tuner.commands.text import print_table
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
+from tuner.farm.cluster import connect
 from tuner.ledger import Budget, Ledger
-from tuner.log import Origin, RunLog
-from tuner.recorder import FEATURE_SETS, Facts
+from tuner.log.recorder import FEATURE_SETS, Facts
+from tuner.log.run_log import Origin, RunLog
 from tuner.search.champions import Champions
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
@@ -108,7 +108,7 @@ class Window:
 
 def on_actors(spec: WorkshopSpec, seconds: float) -> tuple[Window, list[dict[str, float]]]:
     """A search on two actors, and the memory of each of them."""
-    from tuner.job_farm import JobFarm
+    from tuner.farm.job_farm import JobFarm
 
     with JobFarm(spec, WORKERS, run_id=f"bench-{os.getpid()}", say=lambda _: None) as farm:
         found = Window(seconds).run(spec, farm)

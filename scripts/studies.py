@@ -27,15 +27,15 @@ from tuner.config import load_config
 from tuner.evaluate import Evaluator, EvaluatorSpec
 from tuner.layerwise import faster_in_file_order
 from tuner.ledger import Budget, Ledger
-from tuner.log import Origin, RunLog
-from tuner.recorder import FEATURE_SETS, Facts
+from tuner.log.recorder import FEATURE_SETS, Facts
+from tuner.log.run_log import Origin, RunLog
+from tuner.model.training import Trainer
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.rules import Rules
 from tuner.search.schedule import Schedule
-from tuner.training import Trainer
 
 
 def network(name: str, machine: str) -> Unit:

@@ -23,8 +23,8 @@ import yaml
 from compiler.frontend.zoo import resolve
 from simulator.npu.machine import Machine, load_machine
 from tuner.commands.text import print_table
+from tuner.folder.runfolder import read_json
 from tuner.request import TuneRequest
-from tuner.runfolder import read_json
 from tuner.tune import tune
 
 GAIN, NEAR = 0.02, 0.02

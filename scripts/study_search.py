@@ -42,7 +42,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tuner.commands.text import print_table
 from tuner.evaluate import Ask, Evaluator, EvaluatorSpec
-from tuner.log import read_log, read_tasks
+from tuner.log.read import read_log, read_tasks
 from tuner.search.question import cycles_of
 
 OURS = "ours"

@@ -43,12 +43,12 @@ from tuner.build import open_source
 from tuner.candidate import canonical_json
 from tuner.commands.text import print_table
 from tuner.config import load_config
-from tuner.cost_model import CostModel, train
 from tuner.evaluate import Evaluator
-from tuner.log import read_log
+from tuner.log.read import read_log
+from tuner.model.cost_model import CostModel, train
+from tuner.model.tile_model import shortlist, single_block_counts
 from tuner.request import TuneRequest
 from tuner.source import Source
-from tuner.tile_model import shortlist, single_block_counts
 from tuner.tune import tune
 
 PROVEN = 0.002  # ways whose bound is not further below the best than this are not measured

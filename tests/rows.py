@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, canonical_json, log_schema, task_schema, text_digest
-from tuner.log import Batch, Origin, RunLog, packed
+from tuner.log.run_log import Batch, Origin, RunLog, packed
 
 
 class Row(NamedTuple):

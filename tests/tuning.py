@@ -13,9 +13,9 @@ import onnx
 import pandas as pd
 
 from tests.models import small_model
-from tuner.log import read_log, read_tasks
+from tuner.folder.runfolder import read_json
+from tuner.log.read import read_log, read_tasks
 from tuner.request import TuneRequest
-from tuner.runfolder import read_json
 from tuner.summary import Summary
 from tuner.tune import tune
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import Plan
 from compiler.tile.spec import Unit
-from tuner.backend import Backend, SerialBackend
 from tuner.build import Opened
 from tuner.config import TuneConfig
-from tuner.log import read_log, read_tasks
+from tuner.farm.backend import Backend, SerialBackend
+from tuner.log.read import read_log, read_tasks
 from tuner.pieces import Searched
 from tuner.runners.finals import Final, FinalsSpec
 from tuner.runners.find import BUILT_IN, RunnerSpec
@@ -52,7 +52,7 @@ def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Backend[
     """One worker: finalists are compared on one board."""
     if config.farm.backend == "serial":
         return SerialBackend(spec)
-    from tuner.farm import RayBackend  # Ray takes seconds to import
+    from tuner.farm.actors import RayBackend  # Ray takes seconds to import
 
     farm = config.farm
     return RayBackend(spec, 1, address, farm.wait_s, "finals", item_timeout_s=None, in_flight=1, max_batch=1, resource=farm.resource)

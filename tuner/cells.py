@@ -8,8 +8,8 @@ from pathlib import Path
 
 from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
-from tuner.backend import Backend, R, SerialBackend, T, Worker
 from tuner.config import TuneConfig, load_config
+from tuner.farm.backend import Backend, R, SerialBackend, T, Worker
 from tuner.request import FarmRequest
 
 
@@ -26,7 +26,7 @@ def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], W
     """Workers for `cells` runs: each takes minutes on one CPU, so one at a time, and none is too long."""
     if (request.backend or config.farm.backend) == "serial":
         return SerialBackend(make)
-    from tuner.farm import RayBackend  # Ray takes seconds to import
+    from tuner.farm.actors import RayBackend  # Ray takes seconds to import
 
     workers = request.workers if request.workers is not None else config.farm.workers
     wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, Self
 
 from tuner.ledger import Ledger
+from tuner.model.training import Trainer
 from tuner.plateau import Plateau
 from tuner.search.epoch import EVOLVING
 from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.schedule import BEGAN, Schedule
-from tuner.training import Trainer
 
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
 POLL_S = 1.0
@@ -57,7 +57,7 @@ class Jobs(Protocol):
 
 
 class SerialJobs:
-    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.job_farm.JobFarm`."""
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.job_farm.JobFarm`."""
 
     workers = 1
     culprits: Culprits = ()

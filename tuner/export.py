@@ -13,7 +13,7 @@ from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.build import Opened, open_source, read_plan
-from tuner.runfolder import IDENTITY, read_json
+from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.source import SavedSource, read_source
 
 DIGEST_DIGITS = 32

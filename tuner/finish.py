@@ -25,13 +25,13 @@ from tuner.build import MeasuredModel, Opened, containers_of, measure, package
 from tuner.check import random_feeds, relative_error
 from tuner.config import TuneConfig
 from tuner.evaluate import Roofline
+from tuner.folder.runfolder import RunFolder, write_json
 from tuner.host import host_nodes, mac_share
 from tuner.layerwise import faster_in_file_order
 from tuner.one_search import OneSearch
 from tuner.pieces import Searched
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
-from tuner.runfolder import RunFolder, write_json
 from tuner.search.population import Individual
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
 

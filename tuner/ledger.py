@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.log import RunLog
-from tuner.recorder import Measured
+from tuner.log.recorder import Measured
+from tuner.log.run_log import RunLog
 from tuner.search.champions import Champions
 from tuner.search.packing import from_bytes, unpack_individual
 

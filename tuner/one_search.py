@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tuner.checkpoint import Checkpoint
 from tuner.conduct import Conductor, Jobs
 from tuner.config import TuneConfig
+from tuner.folder.checkpoint import Checkpoint
+from tuner.folder.runfolder import SearchFolder
 from tuner.ledger import Budget, Ledger
-from tuner.log import RunLog
+from tuner.log.recorder import Facts
+from tuner.log.run_log import RunLog
+from tuner.model.training import Trainer
 from tuner.plateau import Plateau
 from tuner.progress import Progress, Snapshot
-from tuner.recorder import Facts
 from tuner.request import TuneRequest
-from tuner.runfolder import SearchFolder
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.schedule import Schedule
-from tuner.training import Trainer
 from tuner.warm_start import WarmStart, lines, taken
 
 

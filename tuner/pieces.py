@@ -18,8 +18,8 @@ from pathlib import Path
 from compiler.derive.structures import Structures
 from compiler.tile.spec import Unit
 from tuner.build import Opened, default_plan, measure_plans
-from tuner.runfolder import write_json
-from tuner.served import FILE
+from tuner.folder.runfolder import write_json
+from tuner.folder.served import FILE
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, validation_line
+from tuner.folder.runfolder import read_json, write_json
 from tuner.request import Style
-from tuner.runfolder import read_json, write_json
 
 SOURCE = "source.json"
 

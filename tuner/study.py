@@ -25,10 +25,10 @@ from optuna.trial import TrialState
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.backend import Backend
 from tuner.candidate import digest
 from tuner.config import Range, TuneConfig
-from tuner.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.farm.backend import Backend
+from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
 
 VERSION = 1
 JOURNAL = "journal.log"

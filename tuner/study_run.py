@@ -17,12 +17,12 @@ from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.backend import Backend
 from tuner.cells import cells_backend, cells_config, model_digest
 from tuner.config import TuneConfig
-from tuner.log import read_log
+from tuner.farm.backend import Backend
+from tuner.folder.served import copies
+from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
-from tuner.served import copies
 from tuner.study import Cell, CellWorker, StudySpec, run_study
 
 

@@ -29,11 +29,11 @@ from simulator.npu.machine import load_machine
 from tuner.candidate import digest
 from tuner.cells import cells_backend, cells_config, model_digest
 from tuner.config import TuneConfig
-from tuner.mirror import Mirror
-from tuner.place import url_below
+from tuner.folder.mirror import Mirror
+from tuner.folder.place import url_below
+from tuner.folder.runfolder import Identity, RunFolder, plain
+from tuner.folder.runs import SUMMARY, open_run
 from tuner.request import SweepRequest, TuneRequest
-from tuner.runfolder import Identity, RunFolder, plain
-from tuner.runs import SUMMARY, open_run
 from tuner.warm_start import sources
 
 INDEX = "index.parquet"

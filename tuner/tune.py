@@ -18,15 +18,15 @@ from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
 from tuner.finish import finish
+from tuner.folder.mirror import Mirror
+from tuner.folder.runfolder import RunFolder, RunIdentity
 from tuner.host import host_lines, host_nodes
 from tuner.ledger import Budget
-from tuner.log import Origin, RunLog
-from tuner.mirror import Mirror
+from tuner.log.recorder import FEATURE_SETS, Facts
+from tuner.log.run_log import Origin, RunLog
 from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
-from tuner.recorder import FEATURE_SETS, Facts
 from tuner.request import TuneRequest
-from tuner.runfolder import RunFolder, RunIdentity
 from tuner.search.jobs import WorkshopSpec
 from tuner.source import Source, write_source
 from tuner.summary import Summary
@@ -148,7 +148,7 @@ def _jobs(spec: WorkshopSpec, request: TuneRequest) -> Iterator[Jobs]:
         with SerialJobs(spec) as serial:
             yield serial
         return
-    from tuner.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
+    from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
 
     run, timeout_s, resource = spec.facts.origin.run, farm.item_timeout_s, farm.resource
     with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=timeout_s, resource=resource) as actors:

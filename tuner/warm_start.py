@@ -32,9 +32,9 @@ from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from tuner.candidate import FEATURE_PREFIX, text_digest
-from tuner.log import read_log, read_tasks
-from tuner.runfolder import IDENTITY, read_json
-from tuner.runs import Run, open_run
+from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.folder.runs import Run, open_run
+from tuner.log.read import read_log, read_tasks
 from tuner.search.knowledge import Findings
 
 _SEGMENTS = ("operator", "segment")

@@ -6,16 +6,7 @@ from itertools import chain
 
 from compiler.derive.fit_ub import fitted
 from compiler.derive.formula import formula_window
-from compiler.derive.gene import (
-    ALL,
-    FORMULA,
-    UB_SLOTS,
-    Gene,
-    Genome,
-    bits,
-    whole_or,
-    working_cores,
-)
+from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, whole_or, working_cores
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.derive.gene import (
-    Gene,
-    Genome,
-    block_counts,
-    splits,
-    widths,
-)
+from compiler.derive.gene import Gene, Genome, block_counts, splits, widths
 from compiler.derive.plan import Infeasible, Plan, Split
 from compiler.derive.realise import realise, realise_all
 from compiler.schedule.blocks import needed

@@ -6,12 +6,7 @@ import hashlib
 import json
 from functools import lru_cache
 
-from compiler.derive.gene import (
-    Gene,
-    Key,
-    has_halos,
-    working_cores,
-)
+from compiler.derive.gene import Gene, Key, has_halos, working_cores
 from compiler.schedule.blocks import needed
 from compiler.tile.siblings import families_in
 from compiler.tile.spec import Unit, signature

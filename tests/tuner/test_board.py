@@ -20,8 +20,8 @@ from tests.tuning import VOLATILE, Driver, quick, save_small, sorted_log
 from tuner.board import plan_for
 from tuner.build import default_plan, measure, open_source
 from tuner.cli import main
-from tuner.log import read_log
-from tuner.log_care import verify
+from tuner.log.care import verify
+from tuner.log.read import read_log
 from tuner.runners.reading import Encoded, Reading
 from tuner.runners.simulated import measure as simulated
 from tuner.source import Source

@@ -37,7 +37,7 @@ from tuner.candidate import FeatureSet
 from tuner.check import load_feeds, relative_error
 from tuner.cli import main
 from tuner.commands.options import parse_input, parse_plans, parse_shapes, parse_tags, parse_weights
-from tuner.log import Origin, RunLog
+from tuner.log.run_log import Origin, RunLog
 from tuner.macs import npu_macs, program_macs
 from tuner.reference import reference
 from tuner.request import StudyRequest, TuneRequest

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
-from tuner.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
+from tuner.model.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
 

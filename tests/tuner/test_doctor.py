@@ -18,7 +18,7 @@ import pytest
 from tests.tuning import ROOT, quick, save_small
 from tuner.cli import main
 from tuner.commands import doctor
-from tuner.ray_facts import RayNode, ray_facts
+from tuner.farm.ray_facts import RayNode, ray_facts
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ import pytest
 import ray
 from ray import cloudpickle
 
+import tuner
 from simulator.npu.errors import BadInputError
-from tuner import farm
-from tuner.backend import BatchSizer, pieces
-from tuner.cluster import OPEN_CLUSTER, connect, probe, require_token, worker_environment
-from tuner.farm import Outcome, RayBackend, SerialBackend, map_ordered
+from tuner.farm import actors
+from tuner.farm.actors import Outcome, RayBackend, SerialBackend, map_ordered
+from tuner.farm.backend import BatchSizer, pieces
+from tuner.farm.cluster import OPEN_CLUSTER, FarmError, connect, probe, require_token, worker_environment
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -116,7 +117,7 @@ def test_one_and_two_workers_answer_as_serial_does() -> None:
 
 @pytest.mark.usefixtures("_ray")
 def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(farm, "SUSPICION_S", 1.0)
+    monkeypatch.setattr(actors, "SUSPICION_S", 1.0)
     items = [*range(40), DIES, *range(40, 80), HANGS, *range(80, 120)]
     with RayBackend(Squares, 2, run_id="isolate", item_timeout_s=2.0) as backend:
         backend.submit(items)
@@ -140,7 +141,7 @@ def test_a_worker_killed_from_outside_costs_no_item(tmp_path: Any) -> None:
 
 
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize(("make", "error", "text"), [(broken, BadInputError, "model is missing"), (dying, farm.FarmError, "died 3 times")])
+@pytest.mark.parametrize(("make", "error", "text"), [(broken, BadInputError, "model is missing"), (dying, FarmError, "died 3 times")])
 def test_workers_that_cannot_start_end_the_run(make: Callable[[], Squares], error: type[Exception], text: str) -> None:
     with RayBackend[int, int](make, 1, run_id="start") as backend:
         backend.submit([1])
@@ -171,7 +172,7 @@ def test_workers_run_in_their_environment() -> None:
         omp, numba, path = (outcome.value for outcome in backend.collect(3))
     assert omp == numba == "1"
     assert path is not None
-    assert os.path.dirname(os.path.dirname(os.path.abspath(farm.__file__))) in path.split(os.pathsep)
+    assert os.path.dirname(os.path.dirname(os.path.abspath(tuner.__file__))) in path.split(os.pathsep)
     assert "$" not in path
 
 
@@ -218,5 +219,5 @@ def test_workers_see_the_drivers_modules_and_one_thread(tmp_path: Any, monkeypat
     environment = worker_environment()
     assert str(tmp_path) in environment["PYTHONPATH"].split(os.pathsep)
     assert environment["OMP_NUM_THREADS"] == environment["NUMBA_NUM_THREADS"] == "1"
-    root = os.path.dirname(os.path.dirname(os.path.abspath(farm.__file__)))
+    root = os.path.dirname(os.path.dirname(os.path.abspath(tuner.__file__)))
     assert root in environment["PYTHONPATH"].split(os.pathsep)

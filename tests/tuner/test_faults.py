@@ -18,9 +18,9 @@ import pytest
 
 from tests.tuner.test_farm import Squares
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
-from tuner import farm
-from tuner.farm import RayBackend
-from tuner.log_care import verify
+from tuner.farm import actors
+from tuner.farm.actors import RayBackend
+from tuner.log.care import verify
 
 N = 150  # measured programs: seconds of work, so that a kill lands in the middle
 
@@ -66,7 +66,7 @@ def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path,
 
 def test_a_worker_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP: the process is there, holds its CPU and says nothing."""
-    monkeypatch.setattr(farm, "SUSPICION_S", 1.0)
+    monkeypatch.setattr(actors, "SUSPICION_S", 1.0)
     said: list[str] = []
     with RayBackend(Squares, 2, run_id="stopped", item_timeout_s=3.0, say=said.append) as backend:
         backend.submit(range(10))
@@ -134,10 +134,11 @@ def test_a_folder_that_is_read_only_is_said_and_the_log_stays_readable(model: Pa
 WRITER = """
 import sys, time
 from pathlib import Path
-from tuner import log as L
+from tuner.log import run_log
+from tuner.log.run_log import Origin, RunLog
 from tests.rows import Row, put
-L.PUBLISH_ROWS = 5
-with L.RunLog(Path(sys.argv[1]), L.Origin(sys.argv[2], "net", "tiny", "1")) as log:
+run_log.PUBLISH_ROWS = 5
+with RunLog(Path(sys.argv[1]), Origin(sys.argv[2], "net", "tiny", "1")) as log:
     for seq in range(400):
         put(log, Row(seq, {"n": seq}, seq))
         time.sleep(0.002)

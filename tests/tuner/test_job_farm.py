@@ -18,20 +18,21 @@ from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK
-from tuner import farm, job_farm
-from tuner.cluster import connect
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.job_farm import JobFarm
+from tuner.farm import actors, job_farm
+from tuner.farm.cluster import connect
+from tuner.farm.job_farm import JobFarm
 from tuner.ledger import Budget, Ledger
-from tuner.log import Origin, RunLog, read_log
-from tuner.recorder import FEATURE_SETS, Facts
+from tuner.log.read import read_log
+from tuner.log.recorder import FEATURE_SETS, Facts
+from tuner.log.run_log import Origin, RunLog
+from tuner.model.training import Trainer
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.schedule import Schedule
-from tuner.training import Trainer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -103,7 +104,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
 ) -> None:
     monkeypatch.setattr(job_farm, "SILENCE_S", 3.0)
     monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
-    monkeypatch.setattr(farm, "SUSPICION_S", 2.0)
+    monkeypatch.setattr(actors, "SUSPICION_S", 2.0)
     made, said = spec(harm), list[str]()
     with JobFarm(made, 2, run_id=f"harm-{harm}", item_timeout_s=4.0, say=said.append) as jobs:
         found = searched(made, jobs, tmp_path / "run")

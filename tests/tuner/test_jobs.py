@@ -25,8 +25,8 @@ from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
 from tuner.evaluate import EvaluatorSpec
-from tuner.log import Origin
-from tuner.recorder import Facts
+from tuner.log.recorder import Facts
+from tuner.log.run_log import Origin
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
 from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Trained, Training, Workshop, WorkshopSpec

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
-from tuner.log_care import verify
-from tuner.runfolder import read_json
+from tuner.folder.runfolder import read_json
+from tuner.log.care import verify
 
 N = 48
 WHOLE_S = 3.0

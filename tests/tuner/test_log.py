@@ -20,10 +20,12 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
-from tuner import log as log_module
 from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, digest, log_schema
-from tuner.log import DatasetWriter, Origin, RunLog, part_numbers, read_log, read_tasks, row_ids
-from tuner.log_care import compact, repair, verify
+from tuner.log import dataset, run_log
+from tuner.log.care import compact, repair, verify
+from tuner.log.dataset import DatasetWriter, part_numbers
+from tuner.log.read import read_log, read_tasks
+from tuner.log.run_log import Origin, RunLog, row_ids
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
 FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
@@ -81,7 +83,7 @@ def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path
 
 
 def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "PUBLISH_AFTER_S", 0.1)
+    monkeypatch.setattr(run_log, "PUBLISH_AFTER_S", 0.1)
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         add(log, row(0))
         deadline = time.monotonic() + 10
@@ -91,7 +93,7 @@ def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = log_module.DatasetWriter.write
+    write = dataset.DatasetWriter.write
 
     def full(path: Path, table: pa.Table) -> None:
         if path.name.startswith("tasks-"):
@@ -100,7 +102,7 @@ def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monke
 
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         add(log, row(0))
-        monkeypatch.setattr(log_module.DatasetWriter, "write", staticmethod(full))
+        monkeypatch.setattr(dataset.DatasetWriter, "write", staticmethod(full))
         with pytest.raises(BadInputError, match=r"tasks/00000001\.parquet: cannot be written: No space left"):
             log.flush()
         assert len(read_log(tmp_path)) == 0
@@ -113,9 +115,9 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch
     def full(path: Path, table: pa.Table) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log_module, "PUBLISH_AFTER_S", 0.05)
+    monkeypatch.setattr(run_log, "PUBLISH_AFTER_S", 0.05)
     log = RunLog(tmp_path, ORIGIN, FEATURES)
-    monkeypatch.setattr(log_module.DatasetWriter, "write", staticmethod(full))
+    monkeypatch.setattr(dataset.DatasetWriter, "write", staticmethod(full))
     add(log, row(0))
     log._publisher.join(10)
     with pytest.raises(BadInputError, match="No space left"):
@@ -123,7 +125,7 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch
 
 
 def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "PUBLISH_ROWS", 3)
+    monkeypatch.setattr(run_log, "PUBLISH_ROWS", 3)
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         for seq in range(4):
             add(log, row(seq, 0))
@@ -225,11 +227,12 @@ def test_compact_writes_the_same_rows_elsewhere(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from tuner import log as L
+from tuner.log import run_log
+from tuner.log.run_log import Origin, RunLog
 from tests.rows import Row, put
-L.PUBLISH_ROWS = 7
+run_log.PUBLISH_ROWS = 7
 run = Path(sys.argv[1])
-log = L.RunLog(run, L.Origin("r1", "net", "tiny", "1"))
+log = RunLog(run, Origin("r1", "net", "tiny", "1"))
 start = log.rows_published
 print(f"start {start}", flush=True)
 for seq in range(start, 10**9):

@@ -16,9 +16,10 @@ from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
 from tuner.candidate import SCHEMA_VERSION, FeatureSet
 from tuner.cli import main
-from tuner.log import Origin, RunLog, read_log, read_tasks
-from tuner.log_care import verify
-from tuner.log_migrate import STEPS, Migrated, Step, Steps, migrate
+from tuner.log.care import verify
+from tuner.log.migrate import STEPS, Migrated, Step, Steps, migrate
+from tuner.log.read import read_log, read_tasks
+from tuner.log.run_log import Origin, RunLog
 
 FEATURES = (FeatureSet("s", ("m", "k")),)
 LAST, FIRST = SCHEMA_VERSION - 1, SCHEMA_VERSION - 2

@@ -17,13 +17,14 @@ from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
 from tests.tuner.test_sweep import request
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
-from tuner import mirror as mirror_module
 from tuner.cli import main
-from tuner.log import Origin, RunLog, read_log, read_tasks
-from tuner.log_care import verify
-from tuner.mirror import Mirror, MirrorError
-from tuner.place import Place, place, url_below
-from tuner.runfolder import read_json, write_json
+from tuner.folder import mirror as mirror_module
+from tuner.folder.mirror import Mirror, MirrorError
+from tuner.folder.place import Place, place, url_below
+from tuner.folder.runfolder import read_json, write_json
+from tuner.log.care import verify
+from tuner.log.read import read_log, read_tasks
+from tuner.log.run_log import Origin, RunLog
 from tuner.sweep import sweep
 
 N = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.tuning import assert_equal_runs, quick, save_small
-from tuner.log import read_log
+from tuner.log.read import read_log
 from tuner.plateau import Plateau
 
 

@@ -19,12 +19,13 @@ from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tuner.backend import Outcome
 from tuner.candidate import digest, log_schema, task_schema
 from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.farm.backend import Outcome
 from tuner.ledger import Budget, Ledger
-from tuner.log import Origin, RunLog, read_log, read_tasks, row_ids, unpacked
-from tuner.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
+from tuner.log.read import read_log, read_tasks
+from tuner.log.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
+from tuner.log.run_log import Origin, RunLog, row_ids, unpacked
 from tuner.search.champions import Champions
 from tuner.search.question import Question
 

@@ -13,12 +13,12 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.html_page import HOSTILE, Page, assert_offline
-from tuner.backend import SerialBackend
 from tuner.cli import main
 from tuner.config import Range, TuneConfig, load_config
+from tuner.farm.backend import SerialBackend
+from tuner.folder.runfolder import read_json
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
-from tuner.runfolder import read_json
 from tuner.study import StudySpec, run_study
 
 CONFIG = load_config(None, ["study.batch=4", "study.startup=4", "study.prune=false"])

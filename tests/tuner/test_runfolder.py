@@ -12,9 +12,10 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
-from tuner.checkpoint import FINDINGS, Checkpoint
-from tuner.log import Origin, RunLog, read_log
-from tuner.runfolder import RunFolder, RunIdentity, read_json, write_json
+from tuner.folder.checkpoint import FINDINGS, Checkpoint
+from tuner.folder.runfolder import RunFolder, RunIdentity, read_json, write_json
+from tuner.log.read import read_log
+from tuner.log.run_log import Origin, RunLog
 
 IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
 
@@ -56,7 +57,7 @@ def test_two_drivers_on_one_folder(tmp_path: Path) -> None:
 import sys; sys.path[:] = {sys.path!r}
 from pathlib import Path
 from simulator.npu.errors import BadInputError
-from tuner.runfolder import RunFolder, RunIdentity
+from tuner.folder.runfolder import RunFolder, RunIdentity
 try:
     RunFolder(Path({str(tmp_path / "run")!r}), {IDENTITY!r}, resume=True)
 except BadInputError as error:

@@ -12,8 +12,8 @@ import pytest
 from simulator.npu.errors import BadInputError
 from tests.tuning import Driver, quick, save_small
 from tuner.cli import main
-from tuner.log import read_log
-from tuner.runs import compare, find_runs, open_run, standing
+from tuner.folder.runs import compare, find_runs, open_run, standing
+from tuner.log.read import read_log
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from ray import cloudpickle
 from simulator.npu.errors import BadInputError
 from tuner import study as study_module
 from tuner.config import TuneConfig, load_config
-from tuner.farm import RayBackend, SerialBackend
+from tuner.farm.actors import RayBackend, SerialBackend
 from tuner.study import JOURNAL, Record, StudySpec, behind, pruned_value, run_study
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -20,9 +20,9 @@ from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
 from tuner.cells import cells_config
 from tuner.cli import main
-from tuner.log import read_log
+from tuner.folder.runs import find_runs
+from tuner.log.read import read_log
 from tuner.request import SweepRequest
-from tuner.runs import find_runs
 from tuner.sweep import INDEX_COLUMNS, cells_of, sweep
 
 N = 12

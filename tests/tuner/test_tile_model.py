@@ -24,9 +24,9 @@ from tests.plans import resized
 from tests.tuning import quick, save_small
 from tuner.build import open_source
 from tuner.cli import main
-from tuner.cost_model import CostModel
+from tuner.model.cost_model import CostModel
+from tuner.model.tile_model import load_models, pick, shortlist, single_block_counts, tiled_plans
 from tuner.source import Source
-from tuner.tile_model import load_models, pick, shortlist, single_block_counts, tiled_plans
 
 EDGE = load_machine("edge")
 
@@ -106,7 +106,7 @@ def test_another_network_is_compiled_by_the_models_of_a_run(run: Path, tmp_path:
 
 
 def test_a_run_of_several_pieces_has_the_models_of_the_piece_that_learnt_most(run: Path, tmp_path: Path) -> None:
-    """A folder of models for each piece, as `tuner.runfolder` makes them."""
+    """A folder of models for each piece, as `tuner.folder.runfolder` makes them."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     for piece in ("npu", "npu1"):

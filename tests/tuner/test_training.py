@@ -17,13 +17,14 @@ from tuner.conduct import Conductor, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import EvaluatorSpec
 from tuner.ledger import Budget, Ledger
-from tuner.log import Origin, RunLog, read_log, read_tasks
-from tuner.recorder import FEATURE_SETS, Facts
+from tuner.log.read import read_log, read_tasks
+from tuner.log.recorder import FEATURE_SETS, Facts
+from tuner.log.run_log import Origin, RunLog
+from tuner.model.training import Trainer
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.schedule import Schedule
-from tuner.training import Trainer
 
 LEVELS = ("none", "slight", "severe")
 

@@ -25,12 +25,12 @@ from tests.models import Builder
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
 from tuner.build import Opened, open_source
 from tuner.cli import main
-from tuner.cluster import connect
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.log import read_log, read_tasks
+from tuner.farm.cluster import connect
+from tuner.folder.runfolder import read_json
+from tuner.log.read import read_log, read_tasks
 from tuner.request import StudyRequest
-from tuner.runfolder import read_json
 from tuner.source import Source
 from tuner.summary import Summary
 

@@ -24,9 +24,9 @@ from tests.tuning import quick
 from tuner.build import containers_of, default_plans, measure, open_source, package
 from tuner.check import check_file, random_feeds
 from tuner.cli import main
-from tuner.log import read_log
+from tuner.folder.runs import compare, open_run, standing
+from tuner.log.read import read_log
 from tuner.pieces import dealt
-from tuner.runs import compare, open_run, standing
 from tuner.source import Source
 
 EDGE = load_machine("edge")

@@ -12,9 +12,9 @@ from simulator.npu.container import decode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import DataType, load_machine
 from tests.tuning import quick, save_small
-from tuner.backend import SerialBackend
 from tuner.build import Opened, open_source
-from tuner.log import read_log, read_tasks
+from tuner.farm.backend import SerialBackend
+from tuner.log.read import read_log, read_tasks
 from tuner.runners.finals import FinalsWorker
 from tuner.runners.reading import Bench, Encoded, Reading
 from tuner.runners.simulated import measure

@@ -20,8 +20,8 @@ from tests.tuning import assert_equal_runs, quick
 from tuner.build import open_source
 from tuner.candidate import text_digest
 from tuner.evaluate import Ask, Evaluator
-from tuner.log import read_log
-from tuner.runfolder import read_json
+from tuner.folder.runfolder import read_json
+from tuner.log.read import read_log
 from tuner.search.question import cycles_of
 from tuner.source import Source as ModelSource
 from tuner.warm_start import read_warm_start, sources, taken

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.options import Json, RunFolder, RunPlace
-from tuner.place import place
+from tuner.folder.place import place
 
 app = typer.Typer()
 log_app = typer.Typer(help="Look after a run's Parquet log.", no_args_is_help=True)

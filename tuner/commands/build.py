@@ -16,10 +16,10 @@ from tuner.commands.text import print_json, print_pieces, print_table
 from tuner.export import open_run, run_plans
 from tuner.host import host_lines, host_nodes, mac_share
 from tuner.macs import program_macs
+from tuner.model.tile_model import load_models, tiled_plans
 from tuner.request import Style
 from tuner.source import Source
 from tuner.summary import HostNodeSummary
-from tuner.tile_model import load_models, tiled_plans
 
 
 def compile_model(

@@ -21,9 +21,9 @@ from simulator.npu.machine import load_machine, preset_names
 from tuner.build import build_variants, default_plan, open_source, package
 from tuner.check import check_file
 from tuner.commands.text import print_json, print_table
-from tuner.log_care import DATASETS
-from tuner.ray_facts import ray_facts
-from tuner.runs import open_run
+from tuner.farm.ray_facts import ray_facts
+from tuner.folder.runs import open_run
+from tuner.log.care import DATASETS
 from tuner.source import Source
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")

@@ -8,8 +8,8 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION
 from tuner.commands.text import print_json
-from tuner.log_care import Fault, compact, repair, verify
-from tuner.log_migrate import migrate
+from tuner.log.care import Fault, compact, repair, verify
+from tuner.log.migrate import migrate
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:

@@ -8,8 +8,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.build import check_out
 from tuner.commands.text import print_json
-from tuner.place import Folder, Place
-from tuner.runfolder import IDENTITY, read_json
+from tuner.folder.place import Folder, Place
+from tuner.folder.runfolder import IDENTITY, read_json
 
 
 def report(folder: Folder, out: Path | None, as_json: bool) -> None:

@@ -9,8 +9,8 @@ import pandas as pd
 from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels
 from tuner.commands.text import print_json, print_pairs, print_table
-from tuner.place import Folder
-from tuner.runs import Run, compare, find_runs, open_run, standing
+from tuner.folder.place import Folder
+from tuner.folder.runs import Run, compare, find_runs, open_run, standing
 
 
 def list_runs(folder: Folder, as_json: bool) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_json, print_table
+from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
-from tuner.runfolder import IDENTITY, read_json
 
 SUMMARY = "summary.json"
 

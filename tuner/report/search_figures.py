@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from tuner.folder.served import best_so_far as so_far
 from tuner.report.style import MUTED, color, figure
 from tuner.report.view import RunView
-from tuner.served import best_so_far as so_far
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 

@@ -15,9 +15,9 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
+from tuner.folder.runfolder import read_json
 from tuner.report.html import Figures, document, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure
-from tuner.runfolder import read_json
 from tuner.study import distribution
 
 _FEW = 8  # trials under which an importance is noise

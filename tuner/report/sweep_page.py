@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
-from tuner.place import Folder, arrow_path
+from tuner.folder.place import Folder, arrow_path
 from tuner.report.html import Figures, document, section, table, tabs
 from tuner.report.style import color, figure
 from tuner.sweep import INDEX

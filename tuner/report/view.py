@@ -15,11 +15,11 @@ from simulator.npu.machine import Machine
 from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
-from tuner.log import read_log
-from tuner.place import Folder, Place
-from tuner.runfolder import read_json
-from tuner.runs import open_run
-from tuner.served import copies, search_folders
+from tuner.folder.place import Folder, Place
+from tuner.folder.runfolder import read_json
+from tuner.folder.runs import open_run
+from tuner.folder.served import copies, search_folders
+from tuner.log.read import read_log
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",

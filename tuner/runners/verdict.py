@@ -14,8 +14,8 @@ from compiler.derive.plan import Plan
 from compiler.pipeline import Compiler
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
-from tuner.backend import Backend
 from tuner.build import compile_plan
+from tuner.farm.backend import Backend
 from tuner.runners.encode import encoded
 from tuner.runners.finals import Final, middle, sound, winner
 from tuner.runners.reading import Encoded

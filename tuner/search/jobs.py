@@ -21,11 +21,11 @@ from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
 from simulator.kernel_cache import compiled, note_compiled
-from tuner.backend import Outcome, one_line
 from tuner.config import TuneConfig
-from tuner.cost_model import CostModel, Retrained, Rows, cost_model_from, retrain
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
+from tuner.farm.backend import Outcome, one_line
+from tuner.log.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
+from tuner.model.cost_model import CostModel, Retrained, Rows, cost_model_from, retrain
 from tuner.runners.find import BUILT_IN
 from tuner.search.epoch import exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island

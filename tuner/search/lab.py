@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Gene, Genome, Key
 from compiler.derive.moves import repaired
 from compiler.tile.features import expected_cycles, scaled
-from tuner.cost_model import Predictor
 from tuner.evaluate import Ask
+from tuner.model.cost_model import Predictor
 from tuner.search.explore import unknown
 from tuner.search.knowledge import Findings, Knowledge, genome_name
 from tuner.search.placing import Placer, one_after_another

@@ -148,7 +148,7 @@ class Schedule:
     # checkpoint
 
     def state(self) -> dict[str, Any]:
-        """As JSON; findings lie elsewhere (`tuner.checkpoint`)."""
+        """As JSON; findings lie elsewhere (`tuner.folder.checkpoint`)."""
         return {
             "frontier": list(self.frontier),
             "islands": [base64.b64encode(zlib.compress(state, 1)).decode() for state in self.states],

@@ -19,18 +19,7 @@ from compiler.schedule.blocks import cut
 from compiler.schedule.buffers import fit
 from compiler.schedule.memory import slot_counts, staged_wishes
 from compiler.schedule.sharing import apart
-from compiler.schedule.window import (
-    MATRIX,
-    SLOT,
-    VECTOR,
-    Timetable,
-    edges,
-    interleaved,
-    lanes,
-    load_readers,
-    sequence,
-    slide,
-)
+from compiler.schedule.window import MATRIX, SLOT, VECTOR, Timetable, edges, interleaved, lanes, load_readers, sequence, slide
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu import isa

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.config import Model as ModelParams
-from tuner.cost_model import CostModel, load_cost_model
-from tuner.runfolder import write_json
+from tuner.folder.runfolder import write_json
+from tuner.model.cost_model import CostModel, load_cost_model
 from tuner.search.jobs import Models, Trained, TrainedModel
 
 

@@ -22,8 +22,8 @@ from compiler.tile.features import FEATURE_SET, FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
 from compiler.tile.spec import ConvSpec, Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
-from tuner.cost_model import CostModel, load_cost_model
-from tuner.runfolder import read_json
+from tuner.folder.runfolder import read_json
+from tuner.model.cost_model import CostModel, load_cost_model
 from tuner.source import SOURCE, read_source
 
 SHORTLIST = 256

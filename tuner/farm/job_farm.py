@@ -2,7 +2,7 @@
 
 An actor keeps what it has heard; a job brings what it has not.  Beside the job, the actor says how many items it has finished, which tells
 one that hangs from one that is long.  A job whose actor dies or says nothing is run again carefully: its island's code runs in the driver,
-what it asks goes through the farm's batches (`tuner.farm`), which find the item at fault; nobody asks for that item again.
+what it asks goes through the farm's batches (`tuner.farm.actors`), which find the item at fault; nobody asks for that item again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Literal
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from tuner.backend import Outcome, one_line
-from tuner.cluster import FarmError
 from tuner.conduct import Key
 from tuner.evaluate import Answer, Ask
-from tuner.farm import DIED, POLL_S, RayBackend, Shell, Slot
+from tuner.farm.actors import DIED, POLL_S, RayBackend, Shell, Slot
+from tuner.farm.backend import Outcome, one_line
+from tuner.farm.cluster import FarmError
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 
 SILENCE_S = 60.0  # a job in which nothing is finished for so long is run carefully; to compile a kernel takes half a minute, once

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
-from tuner.place import Folder
-from tuner.runfolder import read_json
+from tuner.folder.place import Folder
+from tuner.folder.runfolder import read_json
 
 FILE = "pieces.json"
 

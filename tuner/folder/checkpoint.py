@@ -16,8 +16,8 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import canonical_json, text_digest
-from tuner.log import RunLog
-from tuner.runfolder import read_json
+from tuner.folder.runfolder import read_json
+from tuner.log.run_log import RunLog
 
 VERSION = 2
 FILE = "state.json"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import Model as ModelParams
-from tuner.runfolder import read_json, write_json
+from tuner.folder.runfolder import read_json, write_json
 
 VERSION = 1
 REGRET_AT = (1, 8, 32)

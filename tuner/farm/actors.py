@@ -27,8 +27,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.backend import Backend, BatchSizer, Outcome, R, SerialBackend, T, Worker, map_ordered, one_line, pieces
-from tuner.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
+from tuner.farm.backend import Backend, BatchSizer, Outcome, R, SerialBackend, T, Worker, map_ordered, one_line, pieces
+from tuner.farm.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
 
 __all__ = ["Backend", "Outcome", "RayBackend", "SerialBackend", "Worker", "map_ordered"]
 

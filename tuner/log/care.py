@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import RESULTS, log_schema
-from tuner.log import DatasetWriter, check_version, dataset_schema, fsync_folder, part_numbers, write_empty_part
+from tuner.log.dataset import DatasetWriter, check_version, dataset_schema, fsync_folder, part_numbers, write_empty_part
 
 DATASETS = ("tasks", "log")
 ASIDE = "aside"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from compiler.tile.features import FEATURE_SET, FEATURES, scaled
 from compiler.tile.spec import Unit
-from tuner.backend import Outcome
 from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_schema, text_digest
 from tuner.evaluate import Answer, Ask
-from tuner.log import Batch, Origin, packed
+from tuner.farm.backend import Outcome
+from tuner.log.run_log import Batch, Origin, packed
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.packing import pack_individuals, to_bytes
 from tuner.search.population import Individual

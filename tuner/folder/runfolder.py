@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import digest
-from tuner.place import Folder
+from tuner.folder.place import Folder
 
 IDENTITY = "run.json"
 LOCK = ".lock"

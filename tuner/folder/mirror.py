@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from tuner.candidate import text_digest
-from tuner.log import part_numbers
-from tuner.place import Place, is_url, place
-from tuner.runfolder import IDENTITY, read_json
+from tuner.folder.place import Place, is_url, place
+from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.log.dataset import part_numbers
 
 POLL_S = 1.0
 MOST_S = 60.0  # between tries while it cannot be written

@@ -215,7 +215,7 @@ def worker_environment() -> dict[str, str]:
     own = (sys.prefix, sys.base_prefix)
     tree = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
     paths = [entry for entry in dict.fromkeys(tree) if os.path.isdir(entry) and not entry.startswith(own)]
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     if root not in paths and not root.startswith(own):
         paths.insert(0, root)
     # ${...}: what a node of the cluster has set for itself stays

@@ -1,7 +1,7 @@
 """Where work is done, seen from the driver: items go in, outcomes come out in the order of submission.
 
 The order is the contract that makes a run the same for any number of workers: whatever finishes first, the search is
-told item 0, then item 1, ...  `SerialBackend` is here; `tuner.farm.RayBackend` does the same with actors.
+told item 0, then item 1, ...  `SerialBackend` is here; `tuner.farm.actors.RayBackend` does the same with actors.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.log import part_numbers, schema_version
-from tuner.log_care import DATASETS, verify, write_dataset
+from tuner.log.care import DATASETS, verify, write_dataset
+from tuner.log.dataset import part_numbers, schema_version
 
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
-from tuner.log import read_log
-from tuner.place import Folder, Place
-from tuner.runfolder import IDENTITY, LOCK, read_json
-from tuner.served import best_so_far, copies
+from tuner.folder.place import Folder, Place
+from tuner.folder.runfolder import IDENTITY, LOCK, read_json
+from tuner.folder.served import best_so_far, copies
+from tuner.log.read import read_log
 
 SUMMARY = "summary.json"
 State = Literal["done", "running", "stopped", "unfinished"]

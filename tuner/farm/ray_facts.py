@@ -1,4 +1,4 @@
-"""What a running Ray has, asked by a process of its own: `python -m tuner.ray_facts [ADDRESS]` prints one JSON value and starts nothing.
+"""What a running Ray has, asked by a process of its own: `python -m tuner.farm.ray_facts [ADDRESS]` prints a JSON value, starts nothing.
 
 Ray ends the process that asks where it does not like the answer (a token, a version), which must not be the user's command.
 """
@@ -42,8 +42,8 @@ def ray_facts(address: str | None) -> RayFacts | None:
 
     Raises `BadInputError` where one is named that does not answer.
     """
-    command = [sys.executable, "-m", "tuner.ray_facts", *([address] if address else [])]
-    root = str(Path(__file__).resolve().parents[1])
+    command = [sys.executable, "-m", "tuner.farm.ray_facts", *([address] if address else [])]
+    root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
@@ -59,7 +59,7 @@ def ray_facts(address: str | None) -> RayFacts | None:
 
 
 def _ask(address: str | None) -> dict[str, Any] | None:
-    from tuner.cluster import connect, cpus
+    from tuner.farm.cluster import connect, cpus
 
     if address is None and "RAY_ADDRESS" not in os.environ:
         from ray._private.services import find_gcs_addresses

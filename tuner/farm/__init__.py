@@ -1,0 +1,1 @@
+"""Ray actors that do the work, and the cluster that they run on."""

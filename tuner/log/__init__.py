@@ -1,0 +1,1 @@
+"""The farm's memory: Parquet datasets that grow by whole parts."""
