@@ -136,14 +136,15 @@ def heads() -> Iterator[Any]:
 def head_killed(model: Path, whole: Path, run: Path, heads: Any, seed: int, kills: int) -> list[str]:
     """Kill the head under a driver `kills` times, each time a new head, and let the run finish; what drivers that it caught said."""
     rng, watch, said = np.random.default_rng(seed), Watch(run), []
-    for _ in range(kills):
+    for number in range(kills):
         cluster = heads()
         options = ("--backend", "ray", "--address", cluster.address, "--workers", "1")
         driver = Driver(model, run, N, resume=(run / "run.json").exists(), options=options)
         driver.wait_for_parts(max(1, watch.parts) + 1)
         watch.look_for(float(rng.uniform(0, 0.3)), driver)
         cluster.head_node.kill_gcs_server()
-        cluster.head_node.kill_raylet()
+        if number:  # a raylet that dies too may end its driver before that has said a word
+            cluster.head_node.kill_raylet()
         code, errors = driver.wait()
         if code:
             said.append(errors)
@@ -161,4 +162,4 @@ def test_heads_killed_under_a_run(
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "4")
     said = head_killed(model, whole, tmp_path / "run", heads, kills, kills)
     assert said
-    assert any("is gone; Ray ends this process after 4 s, --resume continues the run" in text for text in said)
+    assert any("is gone; Ray ends this process after 4 s, --resume continues the run" in text for text in said), said
