@@ -15,11 +15,8 @@ from tuner.request import FarmRequest
 
 def cells_config(request: FarmRequest) -> TuneConfig:
     """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
-    config = load_config(request.config, request.overrides)
-    budget: dict[str, object] = {} if request.candidates is None else {"budget.candidates": request.candidates, "budget.seconds": None}
     options = {"runner.name": request.runner, "farm.resource": request.resource}
-    values = budget | {path: value for path, value in options.items() if value is not None}
-    return config.replaced(values) if values else config
+    return load_config(request.config, request.overrides).given(options, request.candidates)
 
 
 def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], Worker[T, R]], run_id: str, cells: int) -> Backend[T, R]:

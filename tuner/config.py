@@ -195,6 +195,13 @@ class TuneConfig(_Section):
             _put(raw, path, value)
         return _validated(raw, "configuration")
 
+    def given(self, options: Mapping[str, Any], candidates: int | None = None, seconds: float | None = None) -> TuneConfig:
+        """With a command's own options, by dotted path; what is None was not given.  Candidates or seconds take the budget's place."""
+        values = {path: value for path, value in options.items() if value is not None}
+        if candidates is not None or seconds is not None:
+            values |= {"budget.candidates": candidates, "budget.seconds": seconds}
+        return self.replaced(values) if values else self
+
     def to_yaml(self) -> str:
         """Text that `load_config` reads back to an equal configuration."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

@@ -36,22 +36,15 @@ from tuner.warm_start import sources
 def configured(request: TuneRequest) -> TuneConfig:
     """The configuration of a request: file, `--set`, then the options that stand for a key of their own."""
     config = load_config(request.config, request.overrides)
-    values: dict[str, object] = {}
-    if request.candidates is not None or request.seconds is not None:
-        values |= {"budget.candidates": request.candidates, "budget.seconds": request.seconds}
     options = {
         "farm.backend": request.backend,
         "farm.workers": request.workers,
         "farm.wait_s": request.wait_s,
         "farm.resource": request.resource,
         "runner.name": request.runner,
+        "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
     }
-    for path, value in options.items():
-        if value is not None:
-            values[path] = value
-    if request.level_weights:
-        values["level_weights"] = {**config.level_weights, **request.level_weights}
-    return config.replaced(values) if values else config
+    return config.given(options, request.candidates, request.seconds)
 
 
 def tune(request: TuneRequest) -> Summary:

@@ -21,15 +21,19 @@ from tuner.config import load_config
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_switch_is_compared_pair_by_pair(tmp_path: Path) -> None:
-    model = tmp_path / "inception.onnx"
+def study(folder: Path, *options: str) -> list[dict[str, str]]:
+    """Rows of a run of the script on a small model."""
+    model = folder / "inception.onnx"
     onnx.save(small_model("inception_block"), model)
-    command = [sys.executable, str(ROOT / "scripts/study_settings.py"), "--out", str(tmp_path / "out"), "--networks", str(model)]
-    command += ["--seeds", "2", "--candidates", "6", "--only", "whole tensors only"]
+    command = [sys.executable, str(ROOT / "scripts/study_settings.py"), "--out", str(folder / "out"), "--networks", str(model), *options]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    with (tmp_path / "out/settings.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    with (folder / "out/settings.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_switch_is_compared_pair_by_pair(tmp_path: Path) -> None:
+    rows = study(tmp_path, "--seeds", "2", "--candidates", "6", "--only", "whole tensors only")
     assert len(rows) == 2 * 2 * len(load_machine("edge").contention)
     logs = [math.log(float(row["over_default"])) for row in rows if row["settings"] != "default"]
     assert {row["over_default"] for row in rows if row["settings"] == "default"} == {"1.0"}
@@ -40,14 +44,7 @@ def test_a_switch_is_compared_pair_by_pair(tmp_path: Path) -> None:
 
 
 def test_settings_have_a_budget_of_their_own(tmp_path: Path) -> None:
-    model = tmp_path / "inception.onnx"
-    onnx.save(small_model("inception_block"), model)
-    command = [sys.executable, str(ROOT / "scripts/study_settings.py"), "--out", str(tmp_path / "out"), "--networks", str(model)]
-    command += ["--seeds", "1", "--candidates", "6", "--settings", "search.islands=2 budget.candidates=3"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    with (tmp_path / "out/settings.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = study(tmp_path, "--seeds", "1", "--candidates", "6", "--settings", "search.islands=2 budget.candidates=3")
     assert {(row["settings"], row["programs"]) for row in rows} == {("default", "6"), ("search.islands=2 budget.candidates=3", "3")}
     assert all(float(row["cpu_s"]) > 0 for row in rows)
 
