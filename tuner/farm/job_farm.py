@@ -95,7 +95,7 @@ class JobFarm(RayBackend[Ask, Answer]):
         return any(slot.idle for slot in self._slots if slot.index == self._home(island))
 
     def _home(self, island: int) -> int:
-        """Index of an island's slot: its actor's caches know the island's programs, an eighth of the time of a job anywhere else.
+        """Index of an island's slot: its actor's caches hold the segments of the island's programs, compiled.
 
         By rule, not by who ran it last: islands that move to whoever is idle end up with one actor, and all of them run somewhere else.
         """
