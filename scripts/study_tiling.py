@@ -355,7 +355,10 @@ def study_models(args: argparse.Namespace, machine: Machine, folder: Path) -> li
     raw, cycles, groups = training_rows(operators[: args.trained], rng, args.each)
     levels, params = tuple(machine.contention), load_config(None).model
     models: dict[bool, list[CostModel]] = {
-        stages: [train(_hidden(scaled(raw), stages), cycles[:, at], groups, args.seed, params) for at in range(len(levels))]
+        stages: [
+            train(_hidden(scaled(raw), stages), cycles[:, at], groups, machine.share_units(level) / 65536, args.seed, params)
+            for at, level in enumerate(levels)
+        ]
         for stages in (True, False)
     }
     for stages, trained in models.items():

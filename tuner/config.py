@@ -80,7 +80,7 @@ class Placement(_Section):
 class Model(_Section):
     proposals: PositiveInt
     min_rows: Annotated[int, Field(ge=10)]
-    retrain_every: PositiveInt
+    growth: Annotated[float, Field(gt=0)]
     rounds: PositiveInt
     max_depth: Annotated[int, Field(ge=1, le=16)]
     learning_rate: Annotated[float, Field(gt=0, le=1)]

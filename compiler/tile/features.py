@@ -39,19 +39,22 @@ from compiler.tile.spec import (
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
-FEATURE_SET = "schedule-3"
+FEATURE_SET = "schedule-4"
+# one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
+_SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 4}
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
-    "read_cycles", "write_cycles", "drain_cycles",
+    "read_cycles", "write_cycles", "drain_cycles", *_SERIAL,
 )  # fmt: skip
 _INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores", "sliding")
 _OF_A_CORE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
-    "iterations", "drain_cycles",
+    "iterations", "drain_cycles", *_SERIAL,
 )  # fmt: skip
 FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE)
 _ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
+_BUSY_OF_ONE = (*_ENGINES, "mte3_on_chip_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
 _A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
 _OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
@@ -164,6 +167,11 @@ def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -
     rows = _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, images, cores)
     add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
     out[_AT["row_share"]] += rows / unit.kernels[blocks.start + k].out_h
+    ddr, busiest = unit.machine.ddr, max(out[_AT[name]] for name in _BUSY_OF_ONE)
+    read = out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]] + out[_AT["load_bytes"]]
+    read /= min(ddr.bytes_per_cycle / cores, ddr.read_cap_bytes_per_cycle)  # as if one core did all: its share of a segment is taken later
+    for name, slower in _SERIAL.items():
+        out[_AT[name]] = max(busiest, read * slower)
     found = np.array(out)
     found.flags.writeable = False
     return found
@@ -173,7 +181,7 @@ def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float
     """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
     out = [0.0] * len(FEATURES)
     _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, 1)
-    return max(out[_AT[name]] for name in (*_ENGINES, "mte3_on_chip_cycles"))
+    return max(out[_AT[name]] for name in _BUSY_OF_ONE)
 
 
 def _operator(out: list[float], unit: Unit, t: _Rates, tiling: Tiling, blocks: Blocks, k: int, images: int, cores: int = 1) -> int:
@@ -344,11 +352,23 @@ def _vector(
 
 
 def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:
-    """Of one raw vector, or [n] of [n, F]: the busiest engine, or DDR at a share of its bandwidth, and draining.  A guess before anything
-    is measured."""
+    """Of one raw vector, or [n] of [n, F], at a share of the DDR bandwidth; a guess before anything is measured.
+
+    The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other: of
+    segments that a search measured, neither is nearer.
+    """
     engines = raw[..., [_AT[name] for name in _ENGINES]].max(-1)
     moving = (raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share
-    return np.asarray(np.maximum(engines, moving) + raw[..., _AT["drain_cycles"]])
+    bound = np.maximum(engines, moving) + raw[..., _AT["drain_cycles"]]
+    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / share))))
+
+
+def _serial(raw: NDArray[np.float64], slower: float) -> NDArray[np.float64]:
+    """One operator after the other, between the ratios that features are of; beyond them as between the last two."""
+    names, known = list(_SERIAL), list(_SERIAL.values())
+    i = min(max(int(np.searchsorted(known, slower)), 1), len(known) - 1)
+    low, high = raw[..., _AT[names[i - 1]]], raw[..., _AT[names[i]]]
+    return np.asarray(low + (high - low) * (slower - known[i - 1]) / (known[i] - known[i - 1]))
 
 
 def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
@@ -364,3 +384,28 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     for name in ("window", "prefetch", "streamed_share", "row_share", "cores", "sliding"):
         out[..., _AT[name]] = x[..., _AT[name]] / operators
     return out.astype(np.float32)
+
+
+class Seen(NamedTuple):
+    """What the cost model of one level sees.  columns: float32 [n, more than F].  expected: float64 [n], the guess that it corrects."""
+
+    columns: NDArray[np.float32]
+    expected: NDArray[np.float64]
+
+
+_CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
+
+
+def seen(features: NDArray[np.float32], share: float) -> Seen:
+    """Of `scaled` features float32 [n, F], at a share of the DDR bandwidth.
+
+    What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
+    segment is long before they learn what it waits for.
+    """
+    raw = np.zeros(features.shape)
+    raw[:, : len(_EXTENSIVE)] = np.exp2(features[:, : len(_EXTENSIVE)], dtype=np.float64) - 1.0
+    expected = 1.0 + expected_cycles(raw, share)
+    moving = (raw[:, _AT["read_cycles"]] + raw[:, _AT["write_cycles"]]) / share
+    fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
+    parts = np.log2(1.0 + np.column_stack([raw[:, _CYCLES], moving, fill])) - np.log2(expected)[:, None]
+    return Seen(np.column_stack([features, parts.astype(np.float32)]), expected)

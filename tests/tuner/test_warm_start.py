@@ -187,7 +187,7 @@ def test_a_run_begins_with_them(short: Path, earlier: Path, tmp_path: Path) -> N
 
 
 def test_models_are_trained_from_them_first(short: Path, earlier: Path, tmp_path: Path) -> None:
-    quick(short, tmp_path / "run", 8, "model.min_rows=40", "model.retrain_every=1000", seed=7, warm_start=(earlier,))
+    quick(short, tmp_path / "run", 8, "model.min_rows=40", "model.growth=10", seed=7, warm_start=(earlier,))
     log = read_log(tmp_path / "run")
     assert log.loc[(log["generation"] == 2) & (log["kind"] != "program"), "model_version"].notna().all()
 

@@ -1,4 +1,4 @@
-"""Features to cycles: gradient boosting on log2 cycles, held out by workload, promoted only if better.
+"""Features to cycles: gradient boosting of what an estimate is off by, in octaves; held out by workload, promoted only if better.
 
 | name     | dtype        | meaning                                                        |
 |----------|--------------|----------------------------------------------------------------|
@@ -6,8 +6,13 @@
 | cycles   | float64 [n]  | measured run times                                             |
 | groups   | [n]          | workload of each row                                           |
 
-Which rows are held out follows from a hash of the workload (of the features where there is one workload), never from the
-number of rows: so a model is compared with its successor on rows that neither was trained on.
+What trees see, and the estimate that they correct, is `compiler.tile.features.seen`.  A model that learns cycles themselves spends its
+first trees on how large segments are: with the same rows it was off by half as much again on what a search measured next.
+
+A model is trained twice: on the rows that are not held out, which says how good it is, and on all of them, which is what a search uses.
+The first of the two, the judge, stays beside the second, because that is what a later candidate can be compared with.  Which rows are
+held out follows from a hash of the workload (of the features where there is one workload), never from the number of rows: so two
+judges are compared on rows that neither was trained on.
 """
 
 from __future__ import annotations
@@ -23,12 +28,14 @@ import pandas as pd
 import xgboost as xgb
 from numpy.typing import NDArray
 
+from compiler.tile.features import seen
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import Model as ModelParams
 from tuner.folder.runfolder import read_json, write_json
 
-VERSION = 1
+VERSION = 2
+BINS = 64  # of a column; with 256 training takes twice as long, for the same errors
 REGRET_AT = (1, 8, 32)
 MAX_PAIRS = 200_000
 
@@ -66,10 +73,16 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True)
 class CostModel:
-    """A trained model.  `version` is the digest of its bytes; `trained_rows`, `left_out` and `metrics` say how it came to be."""
+    """A trained model of one contention level.  `version` is the digest of its bytes; `trained_rows`, `left_out` and `metrics` say how it
+    came to be.
+
+    share: of the DDR bandwidth.  raw: what predicts.  judge: what `metrics` are of.  width: features that it takes.
+    """
 
     booster: xgb.Booster
     raw: bytes
+    judge: bytes
+    share: float
     width: int
     trained_rows: int
     left_out: int
@@ -77,16 +90,15 @@ class CostModel:
 
     @property
     def version(self) -> str:
-        return hashlib.sha256(self.raw).hexdigest()[:32]
+        return _digest(self.raw)
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Expected cycles, float64 [n], for features float32 [n, F]."""
-        if features.ndim != 2 or features.shape[1] != self.width:
-            raise ValueError(f"features of shape {features.shape}; this model takes [n, {self.width}]")
-        if not len(features):
-            return np.zeros(0)
-        log2 = self.booster.inplace_predict(np.ascontiguousarray(features, np.float32), missing=np.nan)
-        return np.exp2(np.asarray(log2, np.float64))
+        return _predict(self.booster, features, self.width, self.share)
+
+    def judged(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """As `predict`, by what has not seen the rows that are held out."""
+        return _predict(_booster(self.judge), features, self.width, self.share)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -94,47 +106,71 @@ class CostModel:
         return asdict(self.metrics)
 
     def save(self, path: Path) -> None:
-        """`path` (.ubj) holds the trees, `path` with .json the metrics and the digest."""
+        """`path` (.ubj) holds the trees, with .judge.ubj the judge's, with .json the metrics and the digests."""
         facts = {
             "version": VERSION,
             "model_version": self.version,
+            "judge_version": _digest(self.judge),
+            "ddr_share": self.share,
             "width": self.width,
             "trained_rows": self.trained_rows,
             "left_out": self.left_out,
             "metrics": asdict(self.metrics),
         }
         atomic_write(path, [self.raw])
+        atomic_write(path.with_suffix(".judge.ubj"), [self.judge])
         write_json(path.with_suffix(".json"), facts)
 
 
 def load_cost_model(path: Path) -> CostModel:
-    """What `save` wrote; `BadInputError` where the files are not a pair.  The digest is checked before xgboost sees a byte."""
+    """What `save` wrote; `BadInputError` where the files do not belong together.  Digests are checked before xgboost sees a byte."""
     facts = read_json(path.with_suffix(".json"))
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    try:
-        known, version, width = facts["version"], facts["model_version"], int(facts["width"])
+        known, share, width = facts["version"], float(facts["ddr_share"]), int(facts["width"])
+        versions = {path: facts["model_version"], path.with_suffix(".judge.ubj"): facts["judge_version"]}
         trained, left_out, metrics = int(facts["trained_rows"]), int(facts["left_out"]), Metrics(**facts["metrics"])
     except (TypeError, KeyError, ValueError) as error:
+        if isinstance(facts, dict) and facts.get("version") not in (None, VERSION):
+            raise BadInputError(f"{path.with_suffix('.json')}: version {facts['version']!r}; this program reads {VERSION}") from None
         raise BadInputError(f"{path.with_suffix('.json')}: not the facts of a cost model: {error!r}") from None
     if known != VERSION:
         raise BadInputError(f"{path.with_suffix('.json')}: version {known!r}; this program reads {VERSION}")
-    if hashlib.sha256(raw).hexdigest()[:32] != version:
-        raise BadInputError(f"{path}: damaged, or not the model of {path.with_suffix('.json').name} (digest differs)")
-    return CostModel(_booster(raw), raw, width, trained, left_out, metrics)
+    raws = []
+    for file, version in versions.items():
+        try:
+            raws.append(file.read_bytes())
+        except OSError as error:
+            raise BadInputError(f"{file}: cannot be read: {error.strerror or error}") from None
+        if _digest(raws[-1]) != version:
+            raise BadInputError(f"{file}: damaged, or not the model of {path.with_suffix('.json').name} (digest differs)")
+    return CostModel(_booster(raws[0]), raws[0], raws[1], share, width, trained, left_out, metrics)
 
 
-def cost_model_from(raw: bytes, width: int, trained_rows: int, left_out: int, facts: Mapping[str, Any]) -> CostModel:
-    """A model from its parts, `raw` as this program made it."""
-    return CostModel(_booster(raw), raw, width, trained_rows, left_out, Metrics(**facts))
+def cost_model_from(
+    raw: bytes, judge: bytes, share: float, width: int, trained_rows: int, left_out: int, facts: Mapping[str, Any]
+) -> CostModel:
+    """A model from its parts, `raw` and `judge` as this program made them."""
+    return CostModel(_booster(raw), raw, judge, share, width, trained_rows, left_out, Metrics(**facts))
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()[:32]
 
 
 def _booster(raw: bytes) -> xgb.Booster:
     booster = xgb.Booster({"nthread": 1})
     booster.load_model(bytearray(raw))
     return booster
+
+
+def _predict(booster: xgb.Booster, features: NDArray[np.float32], width: int, share: float) -> NDArray[np.float64]:
+    if features.ndim != 2 or features.shape[1] != width:
+        raise ValueError(f"features of shape {features.shape}; this model takes [n, {width}]")
+    if not len(features):
+        return np.zeros(0)
+    columns, expected = seen(features, share)
+    off = booster.inplace_predict(np.ascontiguousarray(columns), missing=np.nan)
+    return expected * np.exp2(np.asarray(off, np.float64))
 
 
 def usable(features: NDArray[np.float32], cycles: NDArray[Any], groups: Sequence[Any] | NDArray[Any]) -> Rows:
@@ -208,40 +244,47 @@ def train(
     features: NDArray[np.float32],
     cycles: NDArray[Any],
     groups: Sequence[Any] | NDArray[Any],
+    share: float,
     seed: int,
     params: ModelParams,
     left_out: int = 0,
 ) -> CostModel:
-    """Fit on the rows that are not held out, measure on those that are.  One thread; same rows and seed, same bytes.
+    """Fit the judge on the rows that are not held out, measure it on those that are, and fit on all.  Same rows and seed, same bytes.
 
-    Raises `ValueError` where fewer than two usable rows are left to learn from.
+    share: of the DDR bandwidth, where the cycles were measured.  Raises `ValueError` where fewer than two usable rows are left to learn
+    from.
     """
     rows = usable(features, cycles, groups)
     back = held_out(rows, seed, params.hold_out)
-    x, y = rows.features[~back], np.log2(rows.cycles[~back])
-    if len(y) < 2:
-        raise ValueError(f"{len(y)} rows to learn from ({rows.left_out} left out, {int(back.sum())} held out)")
+    if (~back).sum() < 2:
+        raise ValueError(f"{(~back).sum()} rows to learn from ({rows.left_out} left out, {int(back.sum())} held out)")
+    columns, expected = seen(rows.features, share)
+    off = np.log2(rows.cycles / expected)
+    judge, booster = (_fit(columns[kept], off[kept], seed, params) for kept in (~back, slice(None)))
+    width = rows.features.shape[1]
+    unseen = Rows(rows.features[back], rows.cycles[back], rows.groups[back])
+    metrics = evaluate(_predict(judge, unseen.features, width, share), unseen, seed)
+    raw, judged = (bytes(each.save_raw("ubj")) for each in (booster, judge))
+    return CostModel(booster, raw, judged, share, width, len(off), rows.left_out + left_out, metrics)
+
+
+def _fit(columns: NDArray[np.float32], off: NDArray[np.float64], seed: int, params: ModelParams) -> xgb.Booster:
     settings = {
         "objective": "reg:squarederror",
         "tree_method": "hist",
+        "max_bin": BINS,
         "max_depth": params.max_depth,
         "learning_rate": params.learning_rate,
         "subsample": params.subsample,
         "colsample_bytree": params.column_sample,
         "min_child_weight": params.min_child_weight,
         "lambda": params.l2,
-        "base_score": float(y.mean()),
+        "base_score": float(off.mean()),
         "seed": seed % 2**31,
-        "nthread": 1,
+        "nthread": 1,  # more threads add in another order
         "verbosity": 0,
     }
-    booster = xgb.train(settings, xgb.DMatrix(x, label=y, nthread=1), num_boost_round=params.rounds)
-    raw = bytes(booster.save_raw("ubj"))
-    unmeasured = Metrics(0, 0, 0.0, 0.5, {}, 0.0)
-    model = CostModel(booster, raw, x.shape[1], len(y), rows.left_out + left_out, unmeasured)
-    unseen = Rows(rows.features[back], rows.cycles[back], rows.groups[back])
-    metrics = evaluate(model.predict(unseen.features), unseen, seed)
-    return CostModel(booster, raw, model.width, model.trained_rows, model.left_out, metrics)
+    return xgb.train(settings, xgb.QuantileDMatrix(columns, label=off, max_bin=BINS, nthread=1), num_boost_round=params.rounds)
 
 
 class Retrained(NamedTuple):
@@ -253,16 +296,16 @@ class Retrained(NamedTuple):
     incumbent: Metrics | None
 
 
-def retrain(rows: Rows, seed: int, params: ModelParams, current: CostModel | None) -> Retrained:
+def retrain(rows: Rows, share: float, seed: int, params: ModelParams, current: CostModel | None) -> Retrained:
     """Train, and promote only a model that ranks the held-out rows better than the current one (than a coin, if none)."""
-    candidate = train(rows.features, rows.cycles, rows.groups, seed, params, rows.left_out)
+    candidate = train(rows.features, rows.cycles, rows.groups, share, seed, params, rows.left_out)
     if current is None:
         promoted = candidate.metrics.groups > 0 and candidate.metrics.pair_accuracy > 0.5
         return Retrained(candidate if promoted else None, promoted, candidate, None)
     clean = usable(rows.features, rows.cycles, rows.groups)
     back = held_out(clean, seed, params.hold_out)
     unseen = Rows(clean.features[back], clean.cycles[back], clean.groups[back])
-    incumbent = evaluate(current.predict(unseen.features), unseen, seed)
+    incumbent = evaluate(current.judged(unseen.features), unseen, seed)
     promoted = merit(candidate.metrics) > merit(incumbent)
     return Retrained(candidate if promoted else current, promoted, candidate, incumbent)
 

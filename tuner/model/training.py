@@ -13,7 +13,9 @@ from tuner.search.jobs import Models, Trained, TrainedModel
 
 
 class Trainer:
-    """Due when `retrain_every` more segments were measured since the last time; the first time after `min_rows`.
+    """Due when measured segments have grown by `growth` since the last time; the first time after `min_rows`.
+
+    By growth, because what another hundred of them teach falls and what a training takes rises with how many there are.
 
     measured: segments so far.  models: those in use after each training that is done.
     """
@@ -28,8 +30,7 @@ class Trainer:
 
     def due(self) -> bool:
         """Whether to train now; to be asked where it is fixed what was measured, and then done."""
-        since = self.measured - self.trained_at
-        if not (self.measured >= self.params.min_rows if self.trained_at == 0 else since >= self.params.retrain_every):
+        if self.measured < max(self.params.min_rows, (1 + self.params.growth) * self.trained_at):
             return False
         self.trained_at = self.measured
         self.asked_at.append(self.measured)
@@ -79,4 +80,4 @@ class Trainer:
 
 
 def _packed(model: CostModel) -> TrainedModel:
-    return TrainedModel(model.raw, model.trained_rows, model.left_out, model.facts, True)
+    return TrainedModel(model.raw, model.judge, model.share, model.trained_rows, model.left_out, model.facts, True)

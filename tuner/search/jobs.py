@@ -91,13 +91,15 @@ class TrainedModel(NamedTuple):
     """One level's model without its trees in memory; promoted: whether it replaces the older one."""
 
     raw: bytes
+    judge: bytes
+    share: float
     trained_rows: int
     left_out: int
     metrics: dict[str, object]
     promoted: bool
 
     def load(self) -> CostModel:
-        return cost_model_from(self.raw, len(FEATURES), self.trained_rows, self.left_out, self.metrics)
+        return cost_model_from(self.raw, self.judge, self.share, len(FEATURES), self.trained_rows, self.left_out, self.metrics)
 
 
 Models = tuple[TrainedModel | None, ...]  # those in use, by level
@@ -269,9 +271,9 @@ class Workshop:
         cycles = np.concatenate([part.cycles for part in learnable])
         groups = self._workloads(learnable)
         candidates, in_use = [], list(self.models)
-        for level, current in enumerate(self.predictors):
+        for level, (current, share) in enumerate(zip(self.predictors, self.rules.shares, strict=True)):
             rows = Rows(features, cycles[:, level].astype(np.float64), groups)
-            result = retrain(rows, self.spec.seed, self.spec.config.model, current)
+            result = retrain(rows, share, self.spec.seed, self.spec.config.model, current)
             candidates.append(_packed(result))
             if result.promoted:
                 in_use[level] = candidates[-1]
@@ -306,4 +308,4 @@ def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
 
 def _packed(result: Retrained) -> TrainedModel:
     model = result.candidate
-    return TrainedModel(model.raw, model.trained_rows, model.left_out, model.facts, result.promoted)
+    return TrainedModel(model.raw, model.judge, model.share, model.trained_rows, model.left_out, model.facts, result.promoted)

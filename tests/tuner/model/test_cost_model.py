@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from compiler.tile.features import FEATURES
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
 from tuner.model.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
@@ -16,17 +17,21 @@ from tuner.model.cost_model import CostModel, Rows, evaluate, held_out, load_cos
 PARAMS = load_config(None, ["model.rounds=60"]).model
 
 
+SHARE = 0.5
+
+
 def synthetic(n: int = 600, groups: int = 4, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float64], list[str]]:
-    """cycles = max(compute, traffic) of two sizes, as a roofline has it, times the workload's own scale."""
+    """cycles = max(compute, traffic) of two sizes, as a roofline has it, times the workload's own scale; the sizes in the last columns."""
     rng = np.random.default_rng(seed)
-    x = rng.integers(1, 64, (n, 5)).astype(np.float32)
+    x = np.zeros((n, len(FEATURES) + 5), np.float32)
+    x[:, -5:] = rng.integers(1, 64, (n, 5))
     group = rng.integers(0, groups, n)
-    cycles = np.maximum(x[:, 0] * x[:, 1] * 4, x[:, 2] * 40) * (1 + group) + 100
+    cycles = np.maximum(x[:, -5] * x[:, -4] * 4, x[:, -3] * 40) * (1 + group) + 100
     return x, cycles.astype(np.float64), [f"net{g}" for g in group]
 
 
 def test_learns_to_rank_an_unseen_workload() -> None:
-    model = train(*synthetic(), seed=1, params=PARAMS)
+    model = train(*synthetic(), share=SHARE, seed=1, params=PARAMS)
     assert model.metrics.spearman > 0.9
     assert model.metrics.pair_accuracy > 0.85
     assert model.metrics.regret["8"] < 0.3
@@ -37,7 +42,7 @@ def test_learns_to_rank_an_unseen_workload() -> None:
 def test_noise_cannot_be_learnt() -> None:
     x, cycles, groups = synthetic()
     shuffled = np.random.default_rng(3).permutation(cycles)
-    result = train(x, shuffled, ["one"] * len(groups), seed=1, params=PARAMS)
+    result = train(x, shuffled, ["one"] * len(groups), share=SHARE, seed=1, params=PARAMS)
     assert abs(result.metrics.spearman) < 0.3
 
 
@@ -69,41 +74,41 @@ def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
 
 
 def test_same_rows_and_seed_give_the_same_bytes() -> None:
-    first, second = (train(*synthetic(), seed=4, params=PARAMS) for _ in range(2))
+    first, second = (train(*synthetic(), share=SHARE, seed=4, params=PARAMS) for _ in range(2))
     assert first.version == second.version
     assert first.metrics == second.metrics
-    assert train(*synthetic(), seed=5, params=PARAMS).version != first.version
+    assert train(*synthetic(), share=SHARE, seed=5, params=PARAMS).version != first.version
 
 
 def test_poisoned_rows_are_left_out_and_counted() -> None:
     x, cycles, groups = synthetic()
-    clean = train(x, cycles, groups, seed=1, params=PARAMS)
+    clean = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
     bad_x = np.vstack([x, np.repeat(x[:1], 6, axis=0)])
-    bad_x[-1, 0], bad_x[-2, 2] = np.nan, np.inf
+    bad_x[-1, -5], bad_x[-2, -3] = np.nan, np.inf
     bad_cycles = np.concatenate([cycles, [np.inf, np.nan, -5, 0, 10, 10]])
-    poisoned = train(bad_x, bad_cycles, groups + ["net0"] * 6, seed=1, params=PARAMS)
+    poisoned = train(bad_x, bad_cycles, groups + ["net0"] * 6, share=SHARE, seed=1, params=PARAMS)
     assert poisoned.left_out == 6
     assert poisoned.version == clean.version
     with pytest.raises(ValueError, match="0 rows to learn from"):
-        train(x[:3], np.full(3, np.nan), groups[:3], seed=1, params=PARAMS)
+        train(x[:3], np.full(3, np.nan), groups[:3], share=SHARE, seed=1, params=PARAMS)
 
 
 def test_the_gate_keeps_the_better_model() -> None:
     x, cycles, groups = synthetic(1200)
     names = np.array(groups)
-    little = retrain(Rows(x[:60], cycles[:60], names[:60]), 1, PARAMS, None)
+    little = retrain(Rows(x[:60], cycles[:60], names[:60]), SHARE, 1, PARAMS, None)
     assert little.promoted
     assert little.model is little.candidate
-    more = retrain(Rows(x, cycles, names), 1, PARAMS, little.model)
+    more = retrain(Rows(x, cycles, names), SHARE, 1, PARAMS, little.model)
     assert more.promoted
     assert more.incumbent is not None
     assert more.candidate.metrics.pair_accuracy > more.incumbent.pair_accuracy
-    again = retrain(Rows(x, cycles, names), 1, PARAMS, more.model)
+    again = retrain(Rows(x, cycles, names), SHARE, 1, PARAMS, more.model)
     assert not again.promoted, "an equal model is not better"
     assert again.model is more.model
     back = held_out(Rows(x, cycles, names), 1, PARAMS.hold_out)
     garbage = np.where(back, cycles, np.random.default_rng(0).permutation(cycles))
-    worse = retrain(Rows(x, garbage, names), 1, PARAMS, more.model)
+    worse = retrain(Rows(x, garbage, names), SHARE, 1, PARAMS, more.model)
     assert not worse.promoted
     assert worse.model is more.model
 
@@ -111,7 +116,7 @@ def test_the_gate_keeps_the_better_model() -> None:
 def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
     x, cycles, groups = synthetic(400)
     rows = Rows(x, np.full(400, 7.0), np.array(groups))
-    result = retrain(rows, 1, PARAMS, None)
+    result = retrain(rows, SHARE, 1, PARAMS, None)
     assert result.model is None
     assert not result.promoted
     assert cycles.std() > 0
@@ -119,7 +124,7 @@ def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
 
 def test_save_load_and_damage(tmp_path: Path) -> None:
     x, cycles, groups = synthetic()
-    model = train(x, cycles, groups, seed=1, params=PARAMS)
+    model = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
     path = tmp_path / "m.ubj"
     model.save(path)
     back = load_cost_model(path)
@@ -128,7 +133,7 @@ def test_save_load_and_damage(tmp_path: Path) -> None:
     assert back.version == model.version
     np.testing.assert_array_equal(back.predict(x), model.predict(x))
     assert back.predict(x[:0]).shape == (0,)
-    with pytest.raises(ValueError, match=r"takes \[n, 5\]"):
+    with pytest.raises(ValueError, match=rf"takes \[n, {len(FEATURES) + 5}\]"):
         back.predict(x[:, :3])
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
