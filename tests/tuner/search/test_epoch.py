@@ -19,7 +19,7 @@ from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph
 from tests.plans import resized
-from tests.tuner.searching import LEVELS, Local, LocalSearch
+from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tuner.evaluate import Answer
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.explore import unlimited
