@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.tile.features import FEATURES
+from compiler.tile.features import FEATURES, scaled, seen
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
 from tuner.model.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
@@ -36,7 +36,27 @@ def test_learns_to_rank_an_unseen_workload() -> None:
     assert model.metrics.pair_accuracy > 0.85
     assert model.metrics.regret["8"] < 0.3
     assert model.metrics.groups >= 1
-    assert model.trained_rows + model.metrics.rows == 600
+    assert 0 < model.metrics.rows < model.trained_rows == 600
+
+
+def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() -> None:
+    x, cycles, groups = synthetic()
+    model = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
+    back = held_out(Rows(x, cycles, np.array(groups)), 1, PARAMS.hold_out)
+    errors = [float(np.abs(np.log2(predicted / cycles))[back].mean()) for predicted in (model.predict(x), model.judged(x))]
+    assert errors[0] < errors[1] / 2
+    assert evaluate(model.judged(x[back]), Rows(x[back], cycles[back], np.array(groups)[back]), 1) == model.metrics
+
+
+def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
+    """A segment that does twice as much in as many blocks: twice the guess, and the same shares."""
+    once = np.full((1, len(FEATURES)), 1000.0)
+    twice = 2 * once
+    twice[:, FEATURES.index("iterations")] = 1000.0
+    (a, guess), (b, double) = (seen(scaled(raw), SHARE) for raw in (once, twice))
+    np.testing.assert_allclose(double, 2 * guess, rtol=1e-2)
+    np.testing.assert_allclose(a[:, len(FEATURES) :], b[:, len(FEATURES) :], atol=1e-2)
+    assert (a[:, : len(FEATURES)] != b[:, : len(FEATURES)]).any()
 
 
 def test_noise_cannot_be_learnt() -> None:

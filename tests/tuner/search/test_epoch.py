@@ -73,6 +73,15 @@ def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
     assert any(len(genome) < len(singles) for genome in programs)
 
 
+def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
+    """Without covers only the first island is told of a program; the others measured none until its elites reached them."""
+    u = unit("residual_block")
+    search = LocalSearch(u, "use.covers=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
+    counts = [len(lab.findings.programs) for lab in search.labs[4:]]
+    assert all(0 < count <= 2 for count in counts)
+    assert all(island.members for island in search.islands)
+
+
 def test_a_share_of_the_segments_is_each_islands() -> None:
     u = unit("residual_block")
     measure = Local(u)
