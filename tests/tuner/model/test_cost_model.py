@@ -50,9 +50,9 @@ def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() 
 
 def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
     """A segment that does twice as much in as many blocks: twice the guess, and the same shares."""
-    once = np.full((1, len(FEATURES)), 1000.0)
+    once = np.full((1, len(FEATURES)), 1e7)
     twice = 2 * once
-    twice[:, FEATURES.index("iterations")] = 1000.0
+    once[:, FEATURES.index("iterations")] = twice[:, FEATURES.index("iterations")] = 1000.0
     (a, guess), (b, double) = (seen(scaled(raw), SHARE) for raw in (once, twice))
     np.testing.assert_allclose(double, 2 * guess, rtol=1e-2)
     np.testing.assert_allclose(a[:, len(FEATURES) :], b[:, len(FEATURES) :], atol=1e-2)
