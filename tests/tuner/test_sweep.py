@@ -161,6 +161,20 @@ def test_what_cannot_be_one_sweep(models: tuple[Path, Path], tmp_path: Path) -> 
     assert not (tmp_path / "new").exists()
 
 
+def test_who_interrupts_is_told_how_to_go_on(
+    models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> list[float]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CellWorker, "_run", interrupted)
+    monkeypatch.setattr("tuner.study.CellWorker.run", interrupted)
+    for command in ("sweep", "study"):
+        words = [command, str(models[0]), "--machine", "edge", "--out", str(tmp_path / command), "--backend", "serial"]
+        assert main(words) == 130
+        assert f"{tmp_path / command}: --resume continues it" in capsys.readouterr().err
+
+
 def test_no_name_leaves_the_folder(tmp_path: Path) -> None:
     hostile = tmp_path / "..;rm -rf $HOME\\..onnx"
     onnx.save(small_model("vector_chain"), hostile)
