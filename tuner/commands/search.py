@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
@@ -22,12 +24,8 @@ def tune(request: TuneRequest, as_json: bool) -> None:
 
     if request.candidates is not None and request.seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
-    try:
+    with _resumable(request.out):
         drive(request)
-    except KeyboardInterrupt:
-        if (request.out / IDENTITY).is_file():
-            sys.stderr.write(f"{request.out}: --resume continues it\n")
-        raise
     summary = read_json(request.out / SUMMARY)
     if as_json:
         print_json(summary)
@@ -56,7 +54,8 @@ def study(request: StudyRequest, as_json: bool) -> None:
     """`tilefarm study`."""
     from tuner.study_run import study as drive
 
-    summary = drive(request, _quiet if request.quiet else _say)
+    with _resumable(request.out):
+        summary = drive(request, _quiet if request.quiet else _say)
     if as_json:
         print_json(summary)
         return
@@ -75,7 +74,8 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     from tuner.sweep import INDEX
     from tuner.sweep import sweep as drive
 
-    index = drive(request, _quiet if request.quiet else _say)
+    with _resumable(request.out):
+        index = drive(request, _quiet if request.quiet else _say)
     failed = index[index["state"] == "failed"]
     runs = index.drop_duplicates("path")
     tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
@@ -102,6 +102,17 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     if len(done):
         print_next(("report", request.out), ("ls", request.out))
     return int(len(failed) > 0)
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Whoever interrupts is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / IDENTITY).is_file():
+            sys.stderr.write(f"{out}: --resume continues it\n")
+        raise
 
 
 def _say(line: str) -> None:
