@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from tuner.commands.text import print_json, print_table
+from tuner.commands.text import print_json, print_next, print_table
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
 
@@ -34,7 +34,7 @@ def tune(request: TuneRequest, as_json: bool) -> None:
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
-    print(f"next: tilefarm report {request.out}; tilefarm run {request.out / 'best.onnx'} --input random --check")
+    print_next(("report", request.out), ("run", request.out / "best.onnx", "--input", "random", "--check"))
 
 
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
@@ -66,7 +66,7 @@ def study(request: StudyRequest, as_json: bool) -> None:
     ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
     print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
-    print(f"next: tilefarm report {request.out}; tilefarm tune MODEL.onnx --machine M --config {request.out / 'best.yaml'} --out RUN")
+    print_next(("report", request.out), ("tune", "MODEL.onnx", "--machine", "M", "--config", request.out / "best.yaml", "--out", "RUN"))
 
 
 def sweep(request: SweepRequest, as_json: bool) -> int:
@@ -96,11 +96,11 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
     for _, row in failed.iterrows():
         print(f"{row['path']}: failed: {row['error']}")
-    print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet('{request.out / INDEX}')")
+    print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet({str(request.out / INDEX)!r})")
     if shared:
         print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):
-        print(f"next: tilefarm report {request.out}; tilefarm ls {request.out}")
+        print_next(("report", request.out), ("ls", request.out))
     return int(len(failed) > 0)
 
 
