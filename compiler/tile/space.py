@@ -27,6 +27,7 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector kernel may hold by de
 
 
 KEPT = 64  # points of a space that are kept, best estimates first
+_SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
 
 
 class Shape(NamedTuple):
@@ -120,12 +121,21 @@ def _cost(machine: Machine, dtype: int, direct: bool) -> _Cost:
     return _Cost._make((*halves, 16 // lanes, lanes, *matrix, *rates))
 
 
-@lru_cache(maxsize=4096)
+@njit(cache=True)
 def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
     """Tile sizes along one axis: all small ones, then those that cut `limit` into equal parts, rounded up; times `unit`."""
-    wanted = {min(size, limit) for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)}
-    wanted |= {-(-limit // parts) for parts in range(1, 17)}
-    return np.array(sorted(size for size in wanted if 1 <= size <= top), np.int64) * unit
+    found = np.empty(len(_SMALL) + _PARTS, np.int64)
+    for i, size in enumerate(_SMALL):
+        found[i] = min(size, limit)
+    for i in range(_PARTS):
+        found[len(_SMALL) + i] = (limit + i) // (i + 1)
+    found.sort()
+    count = 0
+    for size in found:
+        if 1 <= size <= top and (count == 0 or size > found[count - 1]):
+            found[count] = size
+            count += 1
+    return found[:count] * unit
 
 
 @njit(cache=True, inline="always")
@@ -151,26 +161,83 @@ def _steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     return whole * steps(tile, axis) + (steps(rest, axis) if rest else 0)
 
 
-@njit(cache=True)
-def _cycles(s: Shape, c: _Cost, m: int, n: int, k: int, n_outer: int) -> int:
-    tiles_m, tiles_n, tiles_k = (s.pixels + m - 1) // m, (s.n1 + n - 1) // n, (s.k1 + k - 1) // k
-    repeats = s.groups * s.chunks_n * s.chunks_k
-    rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
+@njit(cache=True, inline="always")
+def _along_m(s: Shape, c: _Cost, m: int) -> tuple[int, int, int, int]:
+    """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
+    tiles = (s.pixels + m - 1) // m
+    rows = (tiles - 1) * m + (s.pixels - (tiles - 1) * m + 15) // 16 * 16
+    return tiles, _steps(rows, m, c.axes[0]), _per(rows * s.k1 * 32, c.a_rate), min(m, rows)
+
+
+@njit(cache=True, inline="always")
+def _along_n(s: Shape, c: _Cost, n: int) -> tuple[int, int]:
+    """Tiles, and steps of MMAD."""
+    return (s.n1 + n - 1) // n, _steps(s.n1 * 16, n * 16, c.axes[2])
+
+
+@njit(cache=True, inline="always")
+def _along_k(s: Shape, c: _Cost, k: int) -> tuple[int, int]:
+    """Tiles, and steps of MMAD."""
+    return (s.k1 + k - 1) // k, _steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
+
+
+@njit(cache=True, inline="always")
+def _fill_a(c: _Cost, rows: int, k: int) -> int:
+    return _per(rows * k * 32, c.a_rate)
+
+
+@njit(cache=True, inline="always")
+def _fill_b(c: _Cost, n: int, k: int) -> int:
+    return _per(n * k * 512, c.b_rate)
+
+
+@njit(cache=True, inline="always")
+def _on_the_way_out(s: Shape, c: _Cost, tiles_m: int, rows: int, tiles_n: int, n: int) -> tuple[int, int]:
+    """Cycles of FIXPIPE in every chunk, and of one tile."""
+    fix = (_per(s.pixels * s.n1 * 64, c.out_rate) + tiles_m * tiles_n * c.out_startup) // s.chunks_k
+    return fix, _per(rows * n * 64, c.out_rate)
+
+
+@njit(cache=True, inline="always")
+def _total(
+    s: Shape,
+    c: _Cost,
+    along_m: tuple[int, int, int, int],
+    along_n: tuple[int, int],
+    along_k: tuple[int, int],
+    weights: int,
+    fill: int,
+    fix: int,
+    drain: int,
+    n_outer: int,
+) -> int:
+    """Cycles of the block; weights: that all of the right operand takes to L0B.  No division: it is the ranking's inner loop."""
+    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k) = along_m, along_n, along_k
     products = tiles_m * tiles_n * tiles_k
-    steps_m, steps_k = _steps(rows, m, c.axes[0]), _steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
-    cube = products * c.cube_startup + steps_m * steps_k * _steps(s.n1 * 16, n * 16, c.axes[2]) * c.step_cycles
+    cube = products * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
     times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
     times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
-    a = times_a * (_per(rows * s.k1 * 32, c.a_rate) + tiles_m * tiles_k * c.a_startup)
-    b = times_b * (_per(s.n1 * s.k1 * 512, c.b_rate) + tiles_n * tiles_k * c.b_startup)
-    fix = (_per(s.pixels * s.n1 * 64, c.out_rate) + tiles_m * tiles_n * c.out_startup) // s.chunks_k
-    fill = _per(min(m, rows) * k * 32, c.a_rate) + _per(n * k * 512, c.b_rate)
-    drain = _per(min(m, rows) * n * 64, c.out_rate)
+    a = times_a * (pixels + tiles_m * tiles_k * c.a_startup)
+    b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
     # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
     stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
-    released = (cube + a + b + products * c.cube_latency) // 2
-    return repeats * (max(cube, a + b, fix, released) + products // 4) + fill + stalls + c.cube_latency
+    released = (cube + a + b + products * c.cube_latency) >> 1
+    repeats = s.groups * s.chunks_n * s.chunks_k
+    return repeats * (max(cube, a + b, fix, released) + (products >> 2)) + fill + stalls + c.cube_latency
+
+
+@njit(cache=True, inline="always")
+def _weights(s: Shape, c: _Cost) -> int:
+    return _per(s.n1 * s.k1 * 512, c.b_rate)
+
+
+@njit(cache=True)
+def _cycles(s: Shape, c: _Cost, m: int, n: int, k: int, n_outer: int) -> int:
+    along_m, along_n = _along_m(s, c, m), _along_n(s, c, n)
+    fix, drain = _on_the_way_out(s, c, along_m[0], along_m[3], along_n[0], n)
+    fill = _fill_a(c, along_m[3], k) + _fill_b(c, n, k)
+    return _total(s, c, along_m, along_n, _along_k(s, c, k), _weights(s, c), fill, fix, drain, n_outer)
 
 
 @njit(cache=True)
@@ -224,29 +291,36 @@ def _engines(s: Shape, c: _Cost, n1: int, k1: int, points: NDArray[np.int64]) ->
 
 
 @njit(cache=True)
-def _keep(
-    s: Shape,
-    c: _Cost,
-    ms: NDArray[np.int64],
-    ns: NDArray[np.int64],
-    ks: NDArray[np.int64],
-    table: NDArray[np.int64],
-    order: NDArray[np.int64],
-    used: int,
-) -> int:
+def _keep(s: Shape, c: _Cost, table: NDArray[np.int64], order: NDArray[np.int64], used: int) -> int:
     """Rank a shape's points among those in `table` (int64 [KEPT, 7], `used` rows); order: int64 [KEPT, 2] of (cycles, row), the best first.
 
-    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  Returns how many rows are used then.
+    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  The last points come first: large tiles are mostly
+    better, so those that follow are mostly not kept.  Returns how many rows are used then.
     """
-    area = s.n1 * s.k1
+    ms, ns, ks = _axes(s, c)
+    all_n, all_k = [_along_n(s, c, n) for n in ns], [_along_k(s, c, k) for k in ks]
+    fill_b = np.empty((ns.shape[0], ks.shape[0]), np.int64)
+    for i, n in enumerate(ns):
+        for j, k in enumerate(ks):
+            fill_b[i, j] = _fill_b(c, n, k)
+    fill_a = np.empty(ks.shape[0], np.int64)
+    area, weights = s.n1 * s.k1, _weights(s, c)
     most = table.shape[0]
-    for m in ms:
-        for n in ns:
-            for k in ks:
+    for m in ms[::-1]:
+        along_m = _along_m(s, c, m)
+        for j, k in enumerate(ks):
+            fill_a[j] = _fill_a(c, along_m[3], k)
+        for i in range(ns.shape[0] - 1, -1, -1):
+            n = ns[i]
+            if not _legal(s, c, m, n, ks[0]):
+                continue  # nor is a larger k
+            fix, drain = _on_the_way_out(s, c, along_m[0], along_m[3], all_n[i][0], n)
+            for j in range(ks.shape[0] - 1, -1, -1):
+                k = ks[j]
                 if not _legal(s, c, m, n, k):
                     continue
-                for n_outer in range(2):
-                    cycles = _cycles(s, c, m, n, k, n_outer)
+                for n_outer in range(1, -1, -1):
+                    cycles = _total(s, c, along_m, all_n[i], all_k[j], weights, fill_a[j] + fill_b[i, j], fix, drain, n_outer)
                     if used == most and cycles > order[most - 1, 0]:
                         continue
                     at = used
@@ -256,7 +330,7 @@ def _keep(
                             break
                         if cycles == before:
                             row = order[at - 1, 1]
-                            if area <= table[row, 1] * table[row, 2]:
+                            if area < table[row, 1] * table[row, 2]:
                                 break
                         at -= 1
                     if at == most:
@@ -266,17 +340,28 @@ def _keep(
                         row = order[most - 1, 1]
                     else:
                         used += 1
-                    for i in range(used - 1, at, -1):
-                        order[i, 0], order[i, 1] = order[i - 1, 0], order[i - 1, 1]
+                    for p in range(used - 1, at, -1):
+                        order[p, 0], order[p, 1] = order[p - 1, 0], order[p - 1, 1]
                     order[at, 0], order[at, 1] = cycles, row
                     table[row, 0], table[row, 1], table[row, 2] = cycles, s.n1, s.k1
                     table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
     return used
 
 
+@njit(cache=True)
+def _rank(s: Shape, c: _Cost, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The best points of a convolution in any of these chunks of weights, int64 [p, 2], as `_ranked` has them.  s: of one chunk that is all."""
+    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
+    for n1, k1 in chunks[::-1]:
+        chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
+        used = _keep(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c, table, order, used)
+    return table[order[:used, 1]]
+
+
+@njit(cache=True)
 def _axes(s: Shape, c: _Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
-    return _sizes(-(-s.pixels // 16), c.half_a // 16, 16), _sizes(s.n1, c.half_b // 16), _sizes(s.k1, c.half_a // 16)
+    return _sizes((s.pixels + 15) // 16, c.half_a // 16, 16), _sizes(s.n1, c.half_b // 16), _sizes(s.k1, c.half_a // 16)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
@@ -301,38 +386,48 @@ def engine_cycles(machine: Machine, s: Shape, n1: int, k1: int, points: NDArray[
     return cycles
 
 
-def _chunk_choices(layer: _Layer, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
-    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with partial sums."""
-    choices = set()
-    whole = budget // (layer.k1 * 16)
-    for n in {whole, -(-whole // 2), 1}:
+@njit(cache=True)
+def _chunk_choices(n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
+    """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
+    partial sums."""
+    found = np.empty(8, np.int64)  # both in one number, to be sorted
+    count = 0
+    whole = budget // (k1 * 16)
+    for n in (whole, (whole + 1) // 2, 1):
         if 1 <= n <= whole:
-            n = min(n, layer.n1)
-            choices.add((-(-layer.n1 // -(-layer.n1 // n)), layer.k1))
-    room = l0c_blocks // (2 * (-(-pixels // 16) * 16))
-    for n in {room, 32, 16, 8, 4}:
-        n = min(n, room, layer.n1, budget // 16)
+            n = min(n, n1)
+            parts = (n1 + n - 1) // n
+            found[count] = (n1 + parts - 1) // parts << 32 | k1
+            count += 1
+    room = l0c_blocks // (2 * ((pixels + 15) // 16 * 16))
+    for n in (room, 32, 16, 8, 4):
+        n = min(n, room, n1, budget // 16)
         if n >= 1:
-            k = min(layer.k1, budget // (16 * n))
-            choices.add((n, -(-layer.k1 // -(-layer.k1 // k))))
-    return sorted(choices)
+            k = min(k1, budget // (16 * n))
+            parts = (k1 + k - 1) // k
+            found[count] = n << 32 | (k1 + parts - 1) // parts
+            count += 1
+    codes = np.unique(found[:count])
+    out = np.empty((codes.shape[0], 2), np.int64)
+    out[:, 0], out[:, 1] = codes >> 32, codes & 0xFFFFFFFF
+    return out
 
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    return _chunk_choices(_layer(spec), rows * spec.out_w, budget, l0c_blocks)
+    return [(n, k) for n, k in _chunk_choices(spec.n1, spec.k1, rows * spec.out_w, budget, l0c_blocks).tolist()]
 
 
 @lru_cache(maxsize=1 << 16)
 def _ranked(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, resident: bool, budget: int) -> NDArray[np.int64]:
     """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
-    c = _cost(machine, dtype, direct)
-    chunks = [(layer.n1, layer.k1)] if resident else _chunk_choices(layer, rows * layer.out_w, budget, machine.buffer_blocks(Memory.L0C))
-    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
-    for chunk in chunks:
-        shape = _shape(machine, dtype, layer, rows, direct, chunk)
-        used = _keep(shape, c, *_axes(shape, c), table, order, used)
-    return table[order[:used, 1]]
+    shape = _shape(machine, dtype, layer, rows, direct, (layer.n1, layer.k1))
+    if resident:
+        chunks = np.array([(layer.n1, layer.k1)], np.int64)
+    else:
+        chunks = _chunk_choices(layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
+    found: NDArray[np.int64] = _rank(shape, _cost(machine, dtype, direct), chunks)
+    return found
 
 
 @lru_cache(maxsize=65536)
