@@ -350,7 +350,7 @@ def _keep(s: Shape, c: _Cost, table: NDArray[np.int64], order: NDArray[np.int64]
 
 @njit(cache=True)
 def _rank(s: Shape, c: _Cost, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The best points of a convolution in any of these chunks of weights, int64 [p, 2], as `_ranked` has them.  s: of one chunk that is all."""
+    """The best points in any of these chunks of weights, int64 [p, 2], as `_ranked` has them.  s: where all weights are one chunk."""
     table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
     for n1, k1 in chunks[::-1]:
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
