@@ -222,11 +222,11 @@ def ub_buffers(spec: AnySpec, tiling: Tiling, through_ub: bool, dtype: DataType)
         return (*found, *(UbBuffers(kind, 2, tile) for kind, there in (("o", through_ub), ("r", spec.residual is not None)) if there))
     assert isinstance(tiling, VectorTiling)
     planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
-    tile = UbBuffers("o", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
+    slot = UbBuffers("o", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
     if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-        return tile, UbBuffers("b", 1, _round(tiling.tile_rows * columns, 8))
+        return slot, UbBuffers("b", 1, _round(tiling.tile_rows * columns, 8))
     size = constant_blocks(spec, spec.y.planes if whole else planes)
-    return (tile, UbBuffers("b", 1, _round(size, 8), whole)) if size else (tile,)
+    return (slot, UbBuffers("b", 1, _round(size, 8), whole)) if size else (slot,)
 
 
 def _ub_of(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[tuple[UbBuffers, ...]]:

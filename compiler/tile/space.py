@@ -131,9 +131,9 @@ def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
         found[len(_SMALL) + i] = (limit + i) // (i + 1)
     found.sort()
     count = 0
-    for size in found:
-        if 1 <= size <= top and (count == 0 or size > found[count - 1]):
-            found[count] = size
+    for i in range(found.shape[0]):
+        if 1 <= found[i] <= top and (count == 0 or found[i] > found[count - 1]):
+            found[count] = found[i]
             count += 1
     return found[:count] * unit
 
