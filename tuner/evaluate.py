@@ -155,7 +155,7 @@ class Evaluator:
                 where = f"operators {gene.start}..{gene.stop - 1}"
                 return Answer("infeasible", f"{where} in {gene.blocks} blocks: no tiling fits L1", "", None, None)
             known.append(segment)
-        raw = np.sum([segment.raw for segment in known], 0)
+        raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
         if not ask.measure:
             return Answer("ok", None, "", raw, None)
         if ask.kind == "segment":

@@ -135,6 +135,14 @@ def needed(unit: Unit) -> tuple[Rows, ...]:
     return tuple(out)
 
 
+@lru_cache(maxsize=1024)
+def _needed(unit: Unit) -> Ints:
+    """`needed`, int64 [kernels, 2]."""
+    found = np.array(needed(unit), np.int64)
+    found.flags.writeable = False
+    return found
+
+
 @lru_cache(maxsize=1 << 14)
 def _main_rows(spec: AnySpec, rows: Rows) -> Rows:
     """Rows of its main input that an operator reads for rows of its output."""
@@ -150,6 +158,14 @@ def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
     return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
 
 
+@lru_cache(maxsize=1024)
+def _begins(blocks: int, images: int, cores: int) -> Ints:
+    """`runs`, int64 [runs]."""
+    found = np.array(runs(blocks, images, cores), np.int64)
+    found.flags.writeable = False
+    return found
+
+
 @lru_cache(maxsize=4096)
 def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
     """Rows and residences of kernels [start, stop) in `count` blocks.
@@ -158,11 +174,11 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
     streamed: bit k is set where kernel start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
     """
     run = run_of(unit, start, stop, streamed)
-    begin = np.array(runs(count, unit.storages[unit.kernels[start].y.storage].n, cores), np.int64)
+    begin = _begins(count, unit.storages[unit.kernels[start].y.storage].n, cores)
     ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else frozenset[int]()
     rings = np.array([storage in ring for storage in run.stays], np.bool_)
     rows = _rows(stop - start, len(run.stays), count)
-    whole = np.array(needed(unit)[start:stop], np.int64)
+    whole = _needed(unit)[start:stop]
     remakes = np.array([home >= 0 and bool(rings[home]) for home in run.homes], np.bool_)
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, remakes, begin, *rows[:3])
     cached = np.empty(len(run.stays), np.bool_)

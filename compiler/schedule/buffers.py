@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -89,13 +90,10 @@ def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> b
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum([wish.size for wish in wishes]) <= capacity:
         return True
-    change: dict[int, int] = {}
+    change = [0] * (max(wish.death for wish in wishes) + 2)
     for _, size, birth, death, _ in wishes:
-        change[birth] = change.get(birth, 0) + size
-        change[death + 1] = change.get(death + 1, 0) - size
-    live = 0
-    for step in sorted(change):
-        live += change[step]
-        if live > capacity:
-            return False
+        change[birth] += size
+        change[death + 1] -= size
+    if max(accumulate(change)) > capacity:
+        return False
     return fit(wishes, capacity, 0, apart)[1] <= capacity

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.schedule.blocks import Blocks, Staged
@@ -22,8 +24,9 @@ from compiler.schedule.run import can_stream
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
 from compiler.tile.slots import constant_blocks, tile_planes, vector_slot
-from compiler.tile.spec import ConvSpec, MatMulSpec, PoolSpec, Unit
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from compiler.tile.space import writes_l1
+from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, PoolSpec, Unit
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
 # where a convolution's results go first
 TO_DDR, TO_L1, TO_L1_BY_UB = 0, 1, 2
@@ -135,7 +138,7 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
 
 
 def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
-    wishes = staged_wishes(unit, blocks, plan.prefetch, plan.window)
+    wishes = list(staged_wishes(unit, blocks, plan.prefetch, plan.window))
     for k, tiling in enumerate(plan.made_tilings):
         wishes += weight_wishes(unit, blocks, k, tiling)
     return wishes
@@ -147,7 +150,8 @@ def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
     return _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
 
 
-def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> list[Wish]:
+@lru_cache(maxsize=4096)
+def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Wish, ...]:
     """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
     repeated = _iterations(unit, blocks) > 1
     last = blocks.stop - blocks.start - 1
@@ -161,21 +165,24 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
             wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
         else:
             wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, staged.makers | staged.readers))
-    return wishes
+    return tuple(wishes)
+
+
+def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
+    """Buffers in L1 of an operator's weights, and blocks of each: all of them in one, or two chunks."""
+    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+        return 0, 0
+    if tiling.weights == "streamed":
+        return 2, min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
+    return (0, 0) if isinstance(spec, MatMulSpec) else (1, spec.weight_blocks)
 
 
 def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
-    """Buffers in L1 of kernel k's weights: all of them, or two chunks."""
-    spec = unit.kernels[blocks.start + k]
-    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
-        return []
-    if tiling.weights == "resident":
-        if isinstance(spec, MatMulSpec):
-            return []
-        last = blocks.stop - blocks.start - 1
-        return [Wish(f"w{k}.0", spec.weight_blocks, *((0, last) if _iterations(unit, blocks) > 1 else _scratch(k)))]
-    size = min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
-    return [Wish(f"w{k}.{slot}", size, *_scratch(k)) for slot in (0, 1)]
+    """Buffers in L1 of kernel k's weights."""
+    slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
+    last = blocks.stop - blocks.start - 1
+    life = (0, last) if slots == 1 and _iterations(unit, blocks) > 1 else _scratch(k)
+    return [Wish(f"w{k}.{slot}", size, *life) for slot in range(slots)]
 
 
 def _scratch(k: int) -> tuple[int, int, int]:
@@ -187,7 +194,54 @@ def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
     """Where a convolution's results go first."""
     if not blocks.inside[k]:
         return TO_DDR
-    return TO_L1 if unit.machine.path(Memory.L0C, Memory.L1) else TO_L1_BY_UB
+    return TO_L1 if writes_l1(unit.machine) else TO_L1_BY_UB
+
+
+class UbBuffers(NamedTuple):
+    """Buffers in UB of an operator: `slots` of `size` blocks.  kind: b, o or r.  kept: for the whole segment if that is repeated."""
+
+    kind: str
+    slots: int
+    size: int
+    kept: bool = False
+
+
+@lru_cache(maxsize=1 << 14)
+def ub_buffers(spec: AnySpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+    """An operator's constants and two slots of its tile, and of its residual's.  through_ub: whether a convolution's results are there."""
+    whole = tiling.constants == "resident"
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        found = []
+        if spec.bias_blocks and whole:
+            found.append(UbBuffers("b", 1, _round(spec.bias_blocks, 8), True))
+        elif spec.bias_blocks:
+            columns = spec.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, spec.n1)
+            found.append(UbBuffers("b", 2, _round(2 * columns, 8)))
+        tile = _round(min(tiling.tile_n1, spec.n1) * (16 // dtype.lanes) * tiling.tile_m, 8)
+        return (*found, *(UbBuffers(kind, 2, tile) for kind, there in (("o", through_ub), ("r", spec.residual is not None)) if there))
+    assert isinstance(tiling, VectorTiling)
+    planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
+    slot = UbBuffers("o", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
+    if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
+        return slot, UbBuffers("b", 1, _round(tiling.tile_rows * columns, 8))
+    size = constant_blocks(spec, spec.y.planes if whole else planes)
+    return (slot, UbBuffers("b", 1, _round(size, 8), whole)) if size else (slot,)
+
+
+def _ub_of(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[tuple[UbBuffers, ...]]:
+    """By operator."""
+    specs = unit.kernels[blocks.start : blocks.stop]
+    direct = writes_l1(unit.machine)
+    return [
+        ub_buffers(spec, tiling, not (direct and inside), unit.dtype)
+        for spec, tiling, inside in zip(specs, tilings, blocks.inside, strict=True)
+    ]
+
+
+def ub_blocks(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> int:
+    """What all of `ub_wishes` take together."""
+    return sum([each.slots * each.size for mine in _ub_of(unit, blocks, tilings) for each in mine])
 
 
 def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
@@ -195,29 +249,8 @@ def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wis
     repeated = _iterations(unit, blocks) > 1
     last = blocks.stop - blocks.start - 1
     wishes = []
-    for k, tiling in enumerate(tilings):
-        spec = unit.kernels[blocks.start + k]
-        whole = tiling.constants == "resident"
-        life = (0, last) if repeated and whole else _scratch(k)
-        if isinstance(spec, ConvSpec):
-            assert isinstance(tiling, ConvTiling)
-            if spec.bias_blocks and whole:
-                wishes.append(Wish(f"b{k}", _round(spec.bias_blocks, 8), *life))
-            elif spec.bias_blocks:
-                columns = spec.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, spec.n1)
-                wishes += [Wish(f"b{k}.{slot}", _round(2 * columns, 8), *life) for slot in (0, 1)]
-            tile = _round(min(tiling.tile_n1, spec.n1) * (16 // unit.dtype.lanes) * tiling.tile_m, 8)
-            if way_out(unit, blocks, k) != TO_L1:
-                wishes += [Wish(f"o{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
-            if spec.residual is not None:
-                wishes += [Wish(f"r{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
-            continue
-        assert isinstance(tiling, VectorTiling)
-        planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
-        tile = _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(unit.dtype)), 8)
-        wishes += [Wish(f"o{k}.{slot}", tile, *_scratch(k)) for slot in (0, 1)]
-        if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-            wishes.append(Wish(f"b{k}", _round(tiling.tile_rows * columns, 8), *_scratch(k)))
-        elif size := constant_blocks(spec, spec.y.planes if whole else planes):
-            wishes.append(Wish(f"b{k}", _round(size, 8), *life))
+    for k, mine in enumerate(_ub_of(unit, blocks, tilings)):
+        for kind, slots, size, kept in mine:
+            names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
+            wishes += [Wish(name, size, *((0, last) if repeated and kept else _scratch(k))) for name in names]
     return wishes

@@ -26,10 +26,9 @@ def channel_parts(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, 
         return (unit,)
     cuts = []
     for k in range(start, stop):
-        spec = unit.kernels[k]
-        found = _cut(unit, spec, count)
+        found = _cut(unit, k, count)
         if isinstance(found, str):
-            return Infeasible(spec.name, found)
+            return Infeasible(unit.kernels[k].name, found)
         cuts.append(found)
     for at in range(count):
         for k in range(start, stop):
@@ -62,8 +61,10 @@ def _own(part: AnySpec, whole: Piece, made: Piece) -> bool:
     return True
 
 
-def _cut(unit: Unit, spec: AnySpec, count: int) -> list[AnySpec] | str:
-    """The parts of an operator, or what is in the way."""
+@lru_cache(maxsize=4096)
+def _cut(unit: Unit, kernel: int, count: int) -> list[AnySpec] | str:
+    """The parts of an operator, the same ones in every segment that has it, or what is in the way."""
+    spec = unit.kernels[kernel]
     if isinstance(spec, LayerNormSpec):
         return "a normalisation over the channels needs all of them"
     step = _step(unit, spec, count)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
+from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.ir.graph import Pool
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
@@ -73,50 +73,67 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     if len(parts) == 1:
         out = _sums(unit, plan, start)
     else:
-        sums = np.stack([_sums(part, plan, start) for part in parts])
-        out = sums.sum(0)
+        sums = np.array([_sums(part, plan, start) for part in parts])
+        several = sums.sum(0)
         first = parts.index(largest(parts, start, stop))
-        out[_OF_ONE] = sums[first, _OF_ONE]
-        out[_A_CORES] = sums[:, _A_CORES].max(0)
+        several[_OF_ONE] = sums[first, _OF_ONE]
+        several[_A_CORES] = sums[:, _A_CORES].max(0)
+        out = several.tolist()
     ddr, cores = unit.machine.ddr, len(plan.cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
     out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
     moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
-    out[_AT["busiest_cycles"]] = max(moved, out[_BUSY].max())
-    out[_AT["cores"]] = cores * len(plan.operators)
-    return out
+    out[_AT["busiest_cycles"]] = max(moved, *(out[at] for at in _BUSY))
+    out[_AT["cores"]] = float(cores * len(plan.operators))
+    found = np.array(out)
+    found.flags.writeable = False
+    return found
 
 
-def _sums(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
-    """What adds up over the cores that share a segment's channels, and what each of them has."""
+def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+    """What adds up over the cores that share a segment's channels, and what each of them has.
+
+    A list: single numbers of an array cost several times as much.
+    """
     streamed = streamed_rights(unit, start, plan.made_tilings)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt
-    out = np.zeros(len(FEATURES))
+    total = np.zeros(len(FEATURES))
     stored = 0
     for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.made_tilings, strict=True)):
-        out += _of_operator(standing, tiling, images, cores)
+        total += _of_operator(standing, tiling, images, cores)
         y = unit.kernels[start + k].y
         stored += blocks.stored[k] * unit.storages[y.storage].row_blocks * y.planes
-    out[_AT["store_bytes"]] = stored * BLOCK_BYTES * images
+    out: list[float] = total.tolist()
+    out[_AT["store_bytes"]] = float(stored * BLOCK_BYTES * images)
     for load in blocks.loads:
         size = blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks
         out[_AT["load_bytes"]] += size * load.planes * BLOCK_BYTES * images
-    kept = 0
-    for storage, count in slot_counts(unit, blocks, plan.prefetch, plan.window).items():
-        staged = blocks.staged[storage]
-        high = staged.high(count, images) * (1 if staged.cached else count)
-        kept += staged.planes * high * unit.storages[storage].row_blocks
-    out[_AT["l1_blocks_log2"]] = kept
-    iterations = out[_AT["iterations"]] = plan.blocks * images
-    out[_A_CORES] *= -(-iterations // cores) / iterations
-    out[_AT["operators"]] = len(plan.operators)
-    out[_AT["segments"]] = 1
-    out[_AT["window"]] = (iterations if plan.window == "all" else min(plan.window, iterations)) * len(plan.operators)
-    out[_AT["sliding"]] = plan.sliding * len(plan.operators)
-    out[_AT["prefetch"]] = plan.prefetch * len(plan.operators)
+    out[_AT["l1_blocks_log2"]] = float(_kept(unit, blocks, plan.prefetch, plan.window))
+    iterations = plan.blocks * images
+    out[_AT["iterations"]] = float(iterations)
+    share = -(-iterations // cores) / iterations
+    for at in _A_CORES:
+        out[at] *= share
+    operators = len(plan.operators)
+    out[_AT["operators"]] = float(operators)
+    out[_AT["segments"]] = 1.0
+    out[_AT["window"]] = float((iterations if plan.window == "all" else min(plan.window, iterations)) * operators)
+    out[_AT["sliding"]] = float(plan.sliding * operators)
+    out[_AT["prefetch"]] = float(plan.prefetch * operators)
     return out
+
+
+@lru_cache(maxsize=4096)
+def _kept(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> int:
+    """Blocks of L1 that hold tensors."""
+    kept = 0
+    for storage, count in slot_counts(unit, blocks, prefetch, window).items():
+        staged = blocks.staged[storage]
+        high = staged.high(count, unit.storages[0].n) * (1 if staged.cached else count)
+        kept += staged.planes * high * unit.storages[storage].row_blocks
+    return kept
 
 
 @dataclass(frozen=True)

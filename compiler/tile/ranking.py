@@ -18,13 +18,19 @@ from compiler.tile.space import (
     Layer,
     Shape,
     axes,
+    block_cycles,
     cost_of,
-    cycles_of,
+    cycles_out,
     estimate,
     is_legal,
+    k_side,
     layer_of,
     layer_shape,
     legal_points,
+    m_side,
+    n_side,
+    to_l0a,
+    to_l0b,
     writes_l1,
 )
 from compiler.tile.spec import ConvSpec, Unit
@@ -36,29 +42,36 @@ KEPT = 64  # points of a space that are kept, best estimates first
 
 
 @njit(cache=True)
-def _keep(
-    s: Shape,
-    c: Cost,
-    ms: NDArray[np.int64],
-    ns: NDArray[np.int64],
-    ks: NDArray[np.int64],
-    table: NDArray[np.int64],
-    order: NDArray[np.int64],
-    used: int,
-) -> int:
+def _keep(s: Shape, c: Cost, table: NDArray[np.int64], order: NDArray[np.int64], used: int) -> int:
     """Rank a shape's points among those in `table` (int64 [KEPT, 7], `used` rows); order: int64 [KEPT, 2] of (cycles, row), the best first.
 
-    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  Returns how many rows are used then.
+    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  The last points come first: large tiles are mostly
+    better, so those that follow are mostly not kept.  Returns how many rows are used then.
     """
-    area = s.n1 * s.k1
+    ms, ns, ks = axes(s, c)
+    all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
+    fill_b = np.empty((ns.shape[0], ks.shape[0]), np.int64)
+    for i, n in enumerate(ns):
+        for j, k in enumerate(ks):
+            fill_b[i, j] = to_l0b(c, n, k)
+    fill_a = np.empty(ks.shape[0], np.int64)
+    area, weights = s.n1 * s.k1, to_l0b(c, s.n1, s.k1)
     most = table.shape[0]
-    for m in ms:
-        for n in ns:
-            for k in ks:
+    for m in ms[::-1]:
+        along_m = m_side(s, c, m)
+        for j, k in enumerate(ks):
+            fill_a[j] = to_l0a(c, along_m[3], k)
+        for i in range(ns.shape[0] - 1, -1, -1):
+            n = ns[i]
+            if not is_legal(s, c, m, n, ks[0]):
+                continue  # nor is a larger k
+            fix, drain = cycles_out(s, c, along_m[0], along_m[3], all_n[i][0], n)
+            for j in range(ks.shape[0] - 1, -1, -1):
+                k = ks[j]
                 if not is_legal(s, c, m, n, k):
                     continue
-                for n_outer in range(2):
-                    cycles = cycles_of(s, c, m, n, k, n_outer)
+                for n_outer in range(1, -1, -1):
+                    cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, fill_a[j] + fill_b[i, j], fix, drain, n_outer)
                     if used == most and cycles > order[most - 1, 0]:
                         continue
                     at = used
@@ -68,7 +81,7 @@ def _keep(
                             break
                         if cycles == before:
                             row = order[at - 1, 1]
-                            if area <= table[row, 1] * table[row, 2]:
+                            if area < table[row, 1] * table[row, 2]:
                                 break
                         at -= 1
                     if at == most:
@@ -78,46 +91,66 @@ def _keep(
                         row = order[most - 1, 1]
                     else:
                         used += 1
-                    for i in range(used - 1, at, -1):
-                        order[i, 0], order[i, 1] = order[i - 1, 0], order[i - 1, 1]
+                    for p in range(used - 1, at, -1):
+                        order[p, 0], order[p, 1] = order[p - 1, 0], order[p - 1, 1]
                     order[at, 0], order[at, 1] = cycles, row
                     table[row, 0], table[row, 1], table[row, 2] = cycles, s.n1, s.k1
                     table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
     return used
 
 
-def _chunk_choices(layer: Layer, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
-    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with partial sums."""
-    choices = set()
-    whole = budget // (layer.k1 * 16)
-    for n in {whole, -(-whole // 2), 1}:
+@njit(cache=True)
+def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The best points in any of these chunks of weights, int64 [p, 2], as `_ranked` has them.  s: where all weights are one chunk."""
+    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
+    for n1, k1 in chunks[::-1]:
+        chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
+        used = _keep(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c, table, order, used)
+    return table[order[:used, 1]]
+
+
+@njit(cache=True)
+def _chunk_choices(n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
+    """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
+    partial sums."""
+    found = np.empty(8, np.int64)  # both in one number, to be sorted
+    count = 0
+    whole = budget // (k1 * 16)
+    for n in (whole, (whole + 1) // 2, 1):
         if 1 <= n <= whole:
-            n = min(n, layer.n1)
-            choices.add((-(-layer.n1 // -(-layer.n1 // n)), layer.k1))
-    room = l0c_blocks // (2 * (-(-pixels // 16) * 16))
-    for n in {room, 32, 16, 8, 4}:
-        n = min(n, room, layer.n1, budget // 16)
+            n = min(n, n1)
+            parts = (n1 + n - 1) // n
+            found[count] = (n1 + parts - 1) // parts << 32 | k1
+            count += 1
+    room = l0c_blocks // (2 * ((pixels + 15) // 16 * 16))
+    for n in (room, 32, 16, 8, 4):
+        n = min(n, room, n1, budget // 16)
         if n >= 1:
-            k = min(layer.k1, budget // (16 * n))
-            choices.add((n, -(-layer.k1 // -(-layer.k1 // k))))
-    return sorted(choices)
+            k = min(k1, budget // (16 * n))
+            parts = (k1 + k - 1) // k
+            found[count] = n << 32 | (k1 + parts - 1) // parts
+            count += 1
+    codes = np.unique(found[:count])
+    out = np.empty((codes.shape[0], 2), np.int64)
+    out[:, 0], out[:, 1] = codes >> 32, codes & 0xFFFFFFFF
+    return out
 
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    return _chunk_choices(layer_of(spec), rows * spec.out_w, budget, l0c_blocks)
+    return [(n, k) for n, k in _chunk_choices(spec.n1, spec.k1, rows * spec.out_w, budget, l0c_blocks).tolist()]
 
 
 @lru_cache(maxsize=1 << 16)
 def _ranked(machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, resident: bool, budget: int) -> NDArray[np.int64]:
     """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
-    c = cost_of(machine, dtype, direct)
-    chunks = [(layer.n1, layer.k1)] if resident else _chunk_choices(layer, rows * layer.out_w, budget, machine.buffer_blocks(Memory.L0C))
-    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
-    for chunk in chunks:
-        shape = layer_shape(machine, dtype, layer, rows, direct, chunk)
-        used = _keep(shape, c, *axes(shape, c), table, order, used)
-    return table[order[:used, 1]]
+    shape = layer_shape(machine, dtype, layer, rows, direct, (layer.n1, layer.k1))
+    if resident:
+        chunks = np.array([(layer.n1, layer.k1)], np.int64)
+    else:
+        chunks = _chunk_choices(layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
+    found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks)
+    return found
 
 
 @lru_cache(maxsize=65536)

@@ -18,6 +18,8 @@ from compiler.tile.spec import ConvSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
 
+_SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
+
 
 class Shape(NamedTuple):
     """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group.
@@ -110,15 +112,24 @@ def cost_of(machine: Machine, dtype: int, direct: bool) -> Cost:
     return Cost._make((*halves, 16 // lanes, lanes, *matrix, *rates))
 
 
-@lru_cache(maxsize=4096)
+@njit(cache=True)
 def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
     """Tile sizes along one axis: all small ones, then those that cut `limit` into equal parts, rounded up; times `unit`."""
-    wanted = {min(size, limit) for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)}
-    wanted |= {-(-limit // parts) for parts in range(1, 17)}
-    return np.array(sorted(size for size in wanted if 1 <= size <= top), np.int64) * unit
+    found = np.empty(len(_SMALL) + _PARTS, np.int64)
+    for i, size in enumerate(_SMALL):
+        found[i] = min(size, limit)
+    for i in range(_PARTS):
+        found[len(_SMALL) + i] = (limit + i) // (i + 1)
+    found.sort()
+    count = 0
+    for i in range(found.shape[0]):
+        if 1 <= found[i] <= top and (count == 0 or found[i] > found[count - 1]):
+            found[count] = found[i]
+            count += 1
+    return found[:count] * unit
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
     if m * k > c.half_a or n * k * 16 > c.half_b or n * m * 2 > c.half_c:
@@ -128,12 +139,12 @@ def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     return s.chunks_k == 1 or (s.pixels + m - 1) // m * m * s.n1 * 2 <= 2 * c.half_c
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _per(amount: int, rate: int) -> int:
     return amount // rate if rate else 0
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     """Steps of all tiles along one axis, the last one what is left."""
     whole = length // tile
@@ -142,25 +153,79 @@ def _steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
 
 
 @njit(cache=True)
-def cycles_of(s: Shape, c: Cost, m: int, n: int, k: int, n_outer: int) -> int:
-    tiles_m, tiles_n, tiles_k = (s.pixels + m - 1) // m, (s.n1 + n - 1) // n, (s.k1 + k - 1) // k
-    repeats = s.groups * s.chunks_n * s.chunks_k
-    rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
+def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
+    """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
+    tiles = (s.pixels + m - 1) // m
+    rows = (tiles - 1) * m + (s.pixels - (tiles - 1) * m + 15) // 16 * 16
+    return tiles, _steps(rows, m, c.axes[0]), to_l0a(c, rows, s.k1), min(m, rows)
+
+
+@njit(cache=True)
+def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
+    """Tiles, and steps of MMAD."""
+    return (s.n1 + n - 1) // n, _steps(s.n1 * 16, n * 16, c.axes[2])
+
+
+@njit(cache=True)
+def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int]:
+    """Tiles, and steps of MMAD."""
+    return (s.k1 + k - 1) // k, _steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
+
+
+@njit(cache=True)
+def to_l0a(c: Cost, rows: int, k: int) -> int:
+    """Cycles of so much of the left operand on its way to L0A."""
+    return _per(rows * k * 32, c.a_rate)
+
+
+@njit(cache=True)
+def to_l0b(c: Cost, n: int, k: int) -> int:
+    """Cycles of so much of the right operand on its way to L0B."""
+    return _per(n * k * 512, c.b_rate)
+
+
+@njit(cache=True)
+def cycles_out(s: Shape, c: Cost, tiles_m: int, rows: int, tiles_n: int, n: int) -> tuple[int, int]:
+    """Cycles of FIXPIPE in every chunk, and of one tile."""
+    fix = (_per(s.pixels * s.n1 * 64, c.out_rate) + tiles_m * tiles_n * c.out_startup) // s.chunks_k
+    return fix, _per(rows * n * 64, c.out_rate)
+
+
+@njit(cache=True)
+def block_cycles(
+    s: Shape,
+    c: Cost,
+    along_m: tuple[int, int, int, int],
+    along_n: tuple[int, int],
+    along_k: tuple[int, int],
+    weights: int,
+    fill: int,
+    fix: int,
+    drain: int,
+    n_outer: int,
+) -> int:
+    """The estimate; weights: cycles that all of the right operand takes to L0B.  No division: it is the ranking's inner loop."""
+    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k) = along_m, along_n, along_k
     products = tiles_m * tiles_n * tiles_k
-    steps_m, steps_k = _steps(rows, m, c.axes[0]), _steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
-    cube = products * c.cube_startup + steps_m * steps_k * _steps(s.n1 * 16, n * 16, c.axes[2]) * c.step_cycles
+    cube = products * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
     times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
     times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
-    a = times_a * (_per(rows * s.k1 * 32, c.a_rate) + tiles_m * tiles_k * c.a_startup)
-    b = times_b * (_per(s.n1 * s.k1 * 512, c.b_rate) + tiles_n * tiles_k * c.b_startup)
-    fix = (_per(s.pixels * s.n1 * 64, c.out_rate) + tiles_m * tiles_n * c.out_startup) // s.chunks_k
-    fill = _per(min(m, rows) * k * 32, c.a_rate) + _per(n * k * 512, c.b_rate)
-    drain = _per(min(m, rows) * n * 64, c.out_rate)
+    a = times_a * (pixels + tiles_m * tiles_k * c.a_startup)
+    b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
     # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
     stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
-    released = (cube + a + b + products * c.cube_latency) // 2
-    return repeats * (max(cube, a + b, fix, released) + products // 4) + fill + stalls + c.cube_latency
+    released = (cube + a + b + products * c.cube_latency) >> 1
+    repeats = s.groups * s.chunks_n * s.chunks_k
+    return repeats * (max(cube, a + b, fix, released) + (products >> 2)) + fill + stalls + c.cube_latency
+
+
+@njit(cache=True)
+def _cycles(s: Shape, c: Cost, m: int, n: int, k: int, n_outer: int) -> int:
+    along_m, along_n = m_side(s, c, m), n_side(s, c, n)
+    fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
+    fill = to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+    return block_cycles(s, c, along_m, along_n, k_side(s, c, k), to_l0b(c, s.n1, s.k1), fill, fix, drain, n_outer)
 
 
 @njit(cache=True)
@@ -181,7 +246,7 @@ def _points(s: Shape, c: Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks:
 def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty(points.shape[0], np.int64)
     for i in range(points.shape[0]):
-        out[i] = cycles_of(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
+        out[i] = _cycles(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
     return out
 
 
@@ -213,9 +278,10 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     return out
 
 
+@njit(cache=True)
 def axes(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
-    return _sizes(-(-s.pixels // 16), c.half_a // 16, 16), _sizes(s.n1, c.half_b // 16), _sizes(s.k1, c.half_a // 16)
+    return _sizes((s.pixels + 15) // 16, c.half_a // 16, 16), _sizes(s.n1, c.half_b // 16), _sizes(s.k1, c.half_a // 16)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from compiler.derive.plan import Tiling
 from compiler.schedule.blocks import Blocks
 from compiler.tile.spec import Unit
-from compiler.tile.stages import Nest, Stage, live, nest_of, stages_of, tiles_of
+from compiler.tile.stages import Nest, Stage, cube_places, live, nest_of, stages_of, tiles_at
 from simulator.npu.machine import Memory
 
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
@@ -30,8 +30,8 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
     on_chip = tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
     if blocks.streamed >> k & 1:
         on_chip = (on_chip[0], False)
-    nest, stages, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
-    for stage, place, tile in zip(stages, places, tiles_of(nest, stages, tiling), strict=True):
+    nest, stages, cube, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
+    for stage, place, tile in zip(stages, places, tiles_at(nest, stages, cube, tiling), strict=True):
         at = first + 2 * place
         out[at] += tile.computed * stage.bits * times
         out[at + 1] += tile.emitted * times
@@ -41,18 +41,20 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
 
 
 @lru_cache(maxsize=1 << 14)
-def _nest(unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[Nest, tuple[Stage, ...], tuple[int, ...]]:
-    """The nest of a block, its stages, and the place of each among `_STAGES`."""
+def _nest(
+    unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool
+) -> tuple[Nest, tuple[Stage, ...], tuple[int, ...], tuple[int, ...]]:
+    """The nest of a block, and its `_stages`."""
     nest = nest_of(unit, unit.kernels[kernel], rows, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
     return nest, *_stages(unit, kernel, on_chip, inside)
 
 
 @lru_cache(maxsize=1 << 12)
-def _stages(unit: Unit, kernel: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
-    """They do not depend on the block's rows."""
+def _stages(unit: Unit, kernel: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...], tuple[int, ...]]:
+    """Stages, their `cube_places`, and the place of each among `_STAGES`; they do not depend on the block's rows."""
     nest = nest_of(unit, unit.kernels[kernel], 1, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
     stages = stages_of(unit.machine, nest)
-    return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
+    return stages, cube_places(stages), tuple(_STAGES.index(_name(stage)) for stage in stages)
 
 
 def _name(stage: Stage) -> str:

@@ -227,10 +227,20 @@ class Tile(NamedTuple):
 
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[Tile, ...]:
     """A tile for every stage."""
+    return tiles_at(nest, stages, cube_places(stages), tiling)
+
+
+def tiles_at(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
+    """`tiles_of`, for who has `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
         found = _cube_tiles(nest, tiling)
-        return tuple(found.get((stage.tensor, stage.buffer), found["y", Memory.UB]) for stage in stages)
-    return tuple(_vector_tile(nest, stage, tiling) for stage in stages)
+        return tuple([found[at] for at in places])
+    return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
+
+
+def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
+    """Where a product's stages have their tiles among `_cube_tiles`."""
+    return tuple([_CUBE_PLACES.get(stage.name, len(_CUBE_PLACES)) for stage in stages])
 
 
 def _pieces(length: int, size: int) -> list[tuple[int, int]]:
@@ -239,8 +249,11 @@ def _pieces(length: int, size: int) -> list[tuple[int, int]]:
     return [(min(size, length), whole), *([(rest, 1)] if rest else [])]
 
 
-def _cube_tiles(nest: Nest, t: ConvTiling) -> dict[tuple[str, Memory], Tile]:
-    """Tiles by tensor and buffer; results and residuals on their way share theirs, ("y", UB)."""
+_CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
+
+
+def _cube_tiles(nest: Nest, t: ConvTiling) -> tuple[Tile, ...]:
+    """Tiles in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
     g, m, n, k = (nest.loops[name] for name in "gmnk")
     c0 = nest.lanes
     resident, m_outer = t.weights == "resident", t.order == "m"
@@ -269,17 +282,17 @@ def _cube_tiles(nest: Nest, t: ConvTiling) -> dict[tuple[str, Memory], Tile]:
     copies = -(-nest.source_planes // max(1, LOAD_PIECE_BLOCKS // nest.source_blocks))
     partial = chunk_k < k
     sums = tiles_m * tile_m * chunk_n * 16 if partial else tile_m * tile_n * 16
-    return {
-        ("x", Memory.L1): Tile(source, source, copies),
-        ("x", Memory.L0A): Tile(tile_m * tile_k * c0, g * rows_a * c0, g * loads_a),
-        ("w", Memory.L1): Tile(weights, weights, -(-weights // (WEIGHT_PIECE_BLOCKS * c0)))
+    return (
+        Tile(source, source, copies),
+        Tile(tile_m * tile_k * c0, g * rows_a * c0, g * loads_a),
+        Tile(weights, weights, -(-weights // (WEIGHT_PIECE_BLOCKS * c0)))
         if resident
         else Tile(chunk_n * 16 * chunk_k * c0, weights, g * chunks),
-        ("w", Memory.L0B): Tile(tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
-        ("bias", Memory.UB): Tile(chunk_n * 16, bias, g * all_n) if t.constants == "streamed" else Tile(bias, bias, 1),
-        ("y", Memory.L0C): Tile(sums, g * padded * n * 16 * k * c0, g * products),
-        ("y", Memory.UB): Tile(tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
-    }
+        Tile(tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
+        Tile(chunk_n * 16, bias, g * all_n) if t.constants == "streamed" else Tile(bias, bias, 1),
+        Tile(sums, g * padded * n * 16 * k * c0, g * products),
+        Tile(tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
+    )
 
 
 def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:

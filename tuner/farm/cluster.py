@@ -20,6 +20,8 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+# nor a record of every job, which the driver would send to the head: the log has one
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
 # Ray ends a driver whose head is gone after a minute, in which nothing happens; nobody restarts a head that soon
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
 
