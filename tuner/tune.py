@@ -17,9 +17,11 @@ from tuner.candidate import digest
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
+from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish
+from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror
-from tuner.folder.runfolder import RunFolder, RunIdentity
+from tuner.folder.runfolder import RunFolder, RunIdentity, SearchFolder
 from tuner.host import host_lines, host_nodes
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
@@ -123,9 +125,10 @@ def _searched(
         log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
         facts = Facts(origin, light, levels)
         evaluator = EvaluatorSpec(unit, levels, runner_spec(config))
-        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request))
+        place = folder.place(piece)
+        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request, place))
         assert isinstance(folder.identity, RunIdentity)
-        run = OneSearch(facts, config, request, folder.place(piece), log, jobs, budget, folder.identity.warm_start)
+        run = OneSearch(facts, config, request, place, log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             say(f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each")
@@ -135,10 +138,12 @@ def _searched(
 
 
 @contextmanager
-def _jobs(spec: WorkshopSpec, request: TuneRequest) -> Iterator[Jobs]:
+def _jobs(spec: WorkshopSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
     farm = spec.config.farm
     if farm.backend == "serial":
-        with SerialJobs(spec) as serial:
+        with Attempts(place.checkpoint, farm.item_timeout_s) as attempts, SerialJobs(spec, attempts) as serial:
+            if attempts.culprits and not request.quiet:
+                say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
     from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it

@@ -27,13 +27,25 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.farm.backend import Backend, BatchSizer, Outcome, R, SerialBackend, T, Worker, map_ordered, one_line, pieces
-from tuner.farm.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
+from tuner.farm.backend import (
+    DEATHS_ALONE,
+    DIED,
+    Backend,
+    BatchSizer,
+    Outcome,
+    R,
+    SerialBackend,
+    T,
+    Worker,
+    map_ordered,
+    one_line,
+    pieces,
+)  # fmt: skip
+from tuner.farm.cluster import Connection, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
+from tuner.farm.watch import FarmError
 
 __all__ = ["Backend", "Outcome", "RayBackend", "SerialBackend", "Worker", "map_ordered"]
 
-DIED = "the worker process died"
-DEATHS_ALONE = 2  # worker deaths that make a lone item a crash
 BUILD_TRIES = 3
 SUSPICION_S = 5.0  # a batch made for 35 ms that runs this long is killed and split; only a lone item gets `item_timeout_s`
 POLL_S = 1.0
@@ -284,6 +296,7 @@ class RayBackend(Generic[T, R]):
             if allowed_s is not None:
                 patience_s = min(patience_s, max(0.0, slot.since + allowed_s - now) + 0.01)
         waited = [slot.awaited for slot in busy]
+        self._connection.check()
         ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)
         ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
         for slot in busy:
