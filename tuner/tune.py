@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import simulator
 from compiler.derive.order import ordered
@@ -33,6 +34,8 @@ from tuner.search.jobs import WorkshopSpec
 from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.warm_start import sources
+
+SETTINGS = "config.yaml"
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -75,9 +78,10 @@ def tune(request: TuneRequest) -> Summary:
         sources(request.warm_start, request.out, request.resume),
     )
     with ExitStack() as stack:
-        folder = stack.enter_context(RunFolder(request.out, identity, request.resume))
+        explain = {"config_digest": partial(config.changed_since, request.out / SETTINGS)}
+        folder = stack.enter_context(RunFolder(request.out, identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
-        atomic_write(folder.path / "config.yaml", [config.to_yaml().encode()])
+        atomic_write(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, request.mirror, say))
         if not request.quiet:

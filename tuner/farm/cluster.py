@@ -30,6 +30,9 @@ from tuner.farm.watch import CONNECT_S, Watch
 
 PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
+BUSY_S = 40.0  # where something answers as a head does: a busy computer takes long to start the process that asks
+_SETTINGS = b"\x04"
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113, 3.4: preface, empty SETTINGS
 STORE_BYTES = 256 << 20
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -129,14 +132,21 @@ def probe(address: str, option: str = "--address") -> None:
         raise BadInputError(f"{option} {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
     refused = f"{option} {address}: no Ray head answers there; start one with `ray start --head`, or leave {option} out"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as talk:
+            patience_s = HEALTH_S
+            if os.environ.get("RAY_USE_TLS") != "1":
+                talk.settimeout(HEALTH_S)
+                talk.sendall(_HTTP2)
+                if talk.recv(9)[3:4] != _SETTINGS:  # gRPC answers with SETTINGS of its own
+                    raise BadInputError(refused)
+                patience_s = BUSY_S
     except (OSError, OverflowError) as error:
         raise BadInputError(f"{refused} ({error})") from None
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
-        done = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
+        done = subprocess.run(check, timeout=patience_s, capture_output=True, text=True, check=False)
     except subprocess.TimeoutExpired:
-        raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
+        raise BadInputError(f"{refused} (not within {patience_s:.0f} s)") from None
     if done.returncode and "AuthToken" in done.stderr:
         # Ray's rule, kept: a token is never sent to an address that was merely given
         raise BadInputError(f"{option} {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
