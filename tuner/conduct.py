@@ -16,6 +16,7 @@ from tuner.search.epoch import EVOLVING
 from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.schedule import BEGAN, Schedule
+from tuner.shared import SharedResults
 
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
 POLL_S = 1.0
@@ -64,12 +65,15 @@ class SerialJobs:
     """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.job_farm.JobFarm`.
 
     attempts: where it says what it measures, so that the next process knows what this one died of.
+    shared: what other searches measured.
     """
 
     workers = 1
 
-    def __init__(self, spec: WorkshopSpec, attempts: Attempts | None = None) -> None:
+    def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
         self.workshop: Workshop = spec()
+        if shared is not None:
+            self.workshop.share(shared)
         self._attempts = attempts
         self.culprits: Culprits = () if attempts is None else attempts.culprits
         self._bulletin = Bulletin()

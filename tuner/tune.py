@@ -31,6 +31,7 @@ from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.search.jobs import WorkshopSpec
+from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.warm_start import sources
@@ -129,8 +130,12 @@ def _searched(
         log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
         facts = Facts(origin, light, levels)
         evaluator = EvaluatorSpec(unit, levels, runner_spec(config))
+        shared = None
+        if request.shared is not None and request.shared.is_dir() and runner_spec(config) is None:
+            shared = stack.enter_context(SharedResults(request.shared, light, levels))
         place = folder.place(piece)
-        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request, place))
+        made = WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed)
+        jobs = stack.enter_context(_jobs(made, request, place, shared))
         assert isinstance(folder.identity, RunIdentity)
         run = OneSearch(facts, config, request, place, log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
@@ -142,10 +147,10 @@ def _searched(
 
 
 @contextmanager
-def _jobs(spec: WorkshopSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
+def _jobs(spec: WorkshopSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None) -> Iterator[Jobs]:
     farm = spec.config.farm
     if farm.backend == "serial":
-        with Attempts(place.checkpoint, farm.item_timeout_s) as attempts, SerialJobs(spec, attempts) as serial:
+        with Attempts(place.checkpoint, farm.item_timeout_s) as attempts, SerialJobs(spec, shared, attempts) as serial:
             if attempts.culprits and not request.quiet:
                 say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial

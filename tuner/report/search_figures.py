@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from tuner.folder.served import best_so_far as so_far
 from tuner.report.style import MUTED, color, figure
 from tuner.report.view import RunView
+from tuner.shared import WORKER
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
@@ -82,6 +83,7 @@ def prediction_quality(run: RunView) -> pd.DataFrame:
 def worker_use(run: RunView) -> go.Figure:
     """Share of the time, in twentieths of the run, in which each worker measured (wall time of its tasks over the time that passed)."""
     rows = run.log.drop_duplicates(["seq"])
+    rows = rows[rows["worker"].astype("str") != WORKER]  # looked up
     rows = rows[rows["worker"].astype("str") != "driver"] if (rows["worker"].astype("str") != "driver").any() else rows
     drawn = figure("seconds since the first task", "share of time in measurements")
     if not len(rows):

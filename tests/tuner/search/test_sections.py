@@ -12,7 +12,7 @@ import pytest
 from compiler.derive.gene import Genome
 from compiler.derive.moves import MOVES, verify
 from compiler.derive.realise import realise
-from tests.tuner.test_placing import measured, placer, unit
+from tests.tuner.search.test_placing import measured, placer, unit
 from tuner.search.epoch import hopeful
 from tuner.search.explore import propose
 from tuner.search.lab import Lab
