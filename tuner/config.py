@@ -193,9 +193,9 @@ class TuneConfig(_Section):
 
     def changed_since(self, path: Path) -> list[str]:
         """`a.b 4, not 5` for every setting that can change a result, and has another value in a file of settings."""
-        then = dict(leaves(_read(path))) if path.is_file() else {}
+        then = dict(leaves(_read(path)))
         now = dict(leaves(self._that_counts()))
-        return [f"{key} {then.get(key)!r}, not {value!r}" for key, value in now.items() if then and then.get(key) != value]
+        return [f"{key} {then.get(key)!r}, not {value!r}" for key, value in now.items() if then.get(key) != value]
 
     def replaced(self, values: Mapping[str, Any]) -> TuneConfig:
         """A copy with other values by dotted path; `BadInputError` names path and value."""

@@ -79,7 +79,7 @@ def tune(request: TuneRequest) -> Summary:
         sources(request.warm_start, request.out, request.resume),
     )
     with ExitStack() as stack:
-        explain = {"config_digest": partial(config.changed_since, request.out / SETTINGS)}
+        explain = {"config_digest": partial(_changed, config, request)}
         folder = stack.enter_context(RunFolder(request.out, identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
         atomic_write(folder.path / SETTINGS, [config.to_yaml().encode()])
@@ -102,6 +102,14 @@ def tune(request: TuneRequest) -> Summary:
             )
         ]
         return finish(opened, found, runs, folder, config, request, begun)
+
+
+def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
+    """What makes the digest of the settings another one than that of the run that is there."""
+    path = request.out / SETTINGS
+    if not path.is_file():
+        return []
+    return config.changed_since(path) or [f"another dtype than {request.dtype}"]
 
 
 def _budgets(opened: Opened, found: Sequence[Searched], config: TuneConfig, begun: float) -> list[Budget]:
