@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
-HEAD = {**SMALL, "include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+HEAD = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
 
 
 @contextmanager

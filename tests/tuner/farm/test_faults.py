@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.heads import SMALL, lean_cluster
 from tests.tuner.farm.test_farm import Squares
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
 from tuner.farm import actors
@@ -41,9 +40,15 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A head and a second node, one CPU each, as processes of this computer."""
-    with lean_cluster() as made:
-        made.second = made.add_node(**SMALL)
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    made = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    made.second = made.add_node(**small)
+    try:
         yield made
+    finally:
+        made.shutdown()
 
 
 def on_cluster(model: Path, run: Path, address: str) -> Driver:
