@@ -1,7 +1,6 @@
 """The command `tilefarm`: parse, call, print.
 
-Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine;
-4 the cluster is gone, or keeps no worker alive (`--resume` continues); 130 interrupted.
+Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine; 130 interrupted.
 Everything heavy is imported inside the command that needs it, so that `tilefarm --help` answers at once.
 """
 

@@ -40,9 +40,8 @@ from tuner.farm.backend import (
     map_ordered,
     one_line,
     pieces,
-)  # fmt: skip
-from tuner.farm.cluster import Connection, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
-from tuner.farm.watch import FarmError
+)
+from tuner.farm.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
 
 __all__ = ["Backend", "Outcome", "RayBackend", "SerialBackend", "Worker", "map_ordered"]
 
@@ -296,7 +295,6 @@ class RayBackend(Generic[T, R]):
             if allowed_s is not None:
                 patience_s = min(patience_s, max(0.0, slot.since + allowed_s - now) + 0.01)
         waited = [slot.awaited for slot in busy]
-        self._connection.check()
         ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)
         ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
         for slot in busy:

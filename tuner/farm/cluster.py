@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,14 +26,12 @@ os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from simulator.npu.errors import BadInputError
-from tuner.farm.watch import CONNECT_S, Watch
+from simulator.npu.errors import BadInputError, TilefarmError
 
-PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
-BUSY_S = 40.0  # where something answers as a head does: a busy computer takes long to start the process that asks
-_SETTINGS = b"\x04"
-_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113, 3.4: preface, empty SETTINGS
+WATCH_S = 1.0
+HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -44,17 +43,43 @@ def say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+class HeadWatch:
+    """Says that the head of a cluster has gone, while the driver's thread waits inside Ray and cannot.
+
+    Ray itself ends the process when its patience is over: that it does so, and what to do then, is all there is to say.
+    """
+
+    def __init__(self, address: str, say: Say = say_on_stderr) -> None:
+        host, _, port = address.rpartition(":")
+        self._at, self._address, self._say = (host.strip("[]"), int(port)), address, say
+        self._stop = threading.Event()
+        threading.Thread(target=self._watch, name="head-watch", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def _watch(self) -> None:
+        misses = 0
+        while not self._stop.wait(WATCH_S):
+            try:
+                socket.create_connection(self._at, timeout=CONNECT_S).close()
+            except OSError:
+                misses += 1
+                if misses == 2:
+                    patience = f"Ray ends this process after {os.environ[HEAD_GONE]} s"
+                    self._say(f"the Ray head at {self._address} is gone; {patience}, --resume continues the run")
+            else:
+                if misses >= 2:
+                    self._say(f"the Ray head at {self._address} is back")
+                misses = 0
+
+
 @dataclass(frozen=True)
 class Connection:
     """A driver's tie to Ray.  `owned`: this object made it, so closing it ends it (and a local cluster with it)."""
 
     owned: bool
-    watch: Watch | None = None
-
-    def check(self) -> None:
-        """Ends the process where this computer's part of the cluster is gone, in which Ray would end it without a word."""
-        if self.watch is not None:
-            self.watch.check()
+    watch: HeadWatch | None = None
 
     def close(self) -> None:
         if self.watch is not None:
@@ -80,7 +105,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         # sockets live in the session folder and a socket's path has 107 characters: not under a long TMPDIR
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=STORE_BYTES, _temp_dir="/tmp/ray", **quiet)
         _tighten_token()
-        return Connection(owned=True, watch=_watch())
+        return Connection(owned=True)
     if wanted != "auto":
         require_token(wanted, option)
         probe(wanted, option)
@@ -88,12 +113,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
-    return Connection(owned=True, watch=_watch())
-
-
-def _watch() -> Watch:
-    raylet = ray._private.worker._global_node.raylet_socket_name
-    return Watch(ray.get_runtime_context().gcs_address, raylet, float(os.environ[PATIENCE]), say_on_stderr)
+    return Connection(owned=True, watch=HeadWatch(ray.get_runtime_context().gcs_address))
 
 
 def _swallow(*_: object, **__: object) -> None:
@@ -132,21 +152,14 @@ def probe(address: str, option: str = "--address") -> None:
         raise BadInputError(f"{option} {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
     refused = f"{option} {address}: no Ray head answers there; start one with `ray start --head`, or leave {option} out"
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as talk:
-            patience_s = HEALTH_S
-            if os.environ.get("RAY_USE_TLS") != "1":
-                talk.settimeout(HEALTH_S)
-                talk.sendall(_HTTP2)
-                if talk.recv(9)[3:4] != _SETTINGS:  # gRPC answers with SETTINGS of its own
-                    raise BadInputError(refused)
-                patience_s = BUSY_S
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise BadInputError(f"{refused} ({error})") from None
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
-        done = subprocess.run(check, timeout=patience_s, capture_output=True, text=True, check=False)
+        done = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
     except subprocess.TimeoutExpired:
-        raise BadInputError(f"{refused} (not within {patience_s:.0f} s)") from None
+        raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
     if done.returncode and "AuthToken" in done.stderr:
         # Ray's rule, kept: a token is never sent to an address that was merely given
         raise BadInputError(f"{option} {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
@@ -207,3 +220,7 @@ def worker_environment() -> dict[str, str]:
         paths.insert(0, root)
     # ${...}: what a node of the cluster has set for itself stays
     return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1")}
+
+
+class FarmError(TilefarmError):
+    """The cluster, not the input: workers that cannot be kept alive."""

@@ -20,7 +20,7 @@ from tuner.conduct import Key
 from tuner.evaluate import Answer, Ask
 from tuner.farm.actors import POLL_S, RayBackend, Shell, Slot
 from tuner.farm.backend import DIED, Outcome, one_line
-from tuner.farm.watch import FarmError
+from tuner.farm.cluster import FarmError
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 
 SILENCE_S = 60.0  # a job in which nothing is finished for so long is run carefully; to compile a kernel takes half a minute, once
@@ -102,11 +102,9 @@ class JobFarm(RayBackend[Ask, Answer]):
         return island % self.workers
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        self._connection.check()
         self._bulletin.epochs.append(ray.put(list(findings)))
 
     def tell_models(self, models: Models) -> None:
-        self._connection.check()
         self._bulletin.models.append(ray.put(models))
 
     def start(self, key: Key, job: Job | Training) -> None:

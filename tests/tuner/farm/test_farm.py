@@ -20,8 +20,7 @@ from simulator.npu.errors import BadInputError
 from tuner.farm import actors
 from tuner.farm.actors import Outcome, RayBackend, SerialBackend, map_ordered
 from tuner.farm.backend import BatchSizer, pieces
-from tuner.farm.cluster import OPEN_CLUSTER, connect, probe, require_token, worker_environment
-from tuner.farm.watch import FarmError
+from tuner.farm.cluster import OPEN_CLUSTER, FarmError, connect, probe, require_token, worker_environment
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
