@@ -7,6 +7,7 @@ are JSON with `<` escaped, so that no name can end the script that holds them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
@@ -115,6 +116,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def text_of(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
 
@@ -126,8 +132,9 @@ class Section(NamedTuple):
 
 
 def section(anchor: str, entry: str, title: str, lead: str, *parts: str) -> Section:
-    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text."""
-    html = f'<section id="{anchor}"><h2>{escape(title)}</h2><p>{escape(lead)}</p>{"".join(parts)}</section>'
+    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text, in which `backticks` set off commands."""
+    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(lead))
+    html = f'<section id="{anchor}"><h2>{escape(title)}</h2><p>{said}</p>{"".join(parts)}</section>'
     return Section(anchor, entry, html)
 
 

@@ -163,7 +163,7 @@ def standing(t: Timeline) -> go.Figure:
     }
     for name, values in shares.items():
         drawn.add_bar(
-            y=names, x=values, name=label.get(name, name), orientation="h", marker={"color": CAUSES[name]},
+            y=names, x=values, name=label.get(name, name), orientation="h", marker={"color": CAUSES[name], "line": {"width": 0}},
             hovertemplate="%{x:.1%}<extra>%{y}</extra>",
         )  # fmt: skip
     drawn.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
