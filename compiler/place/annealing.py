@@ -22,7 +22,7 @@ from numba import njit
 from compiler.place.replay import Floats, Ints, Masks, _replay
 
 DRAWS = 8  # random numbers of a step
-HOT, COLD = 0.004, 0.00004  # shares of the time that a step may go up by, at the begin and at the end, once in e times
+HOT, COLD = 0.5, 0.005  # shares of a piece's mean time that a step may go up by, at the beginning and at the end, once in e times
 
 
 class Choices(NamedTuple):
@@ -86,7 +86,7 @@ def _anneal(
             _wire(new_cut, new_count, source, target, piece, wires, before)
         picked = new_kind[:new_count]
         found = _replay(cycles[picked], moved[picked], wires[: new_count + 1], before, cores[picked], port, delay)
-        if found <= time * (1.0 - HOT * (COLD / HOT) ** (step / steps) * np.log(1.0 - draw[3])):
+        if found <= time * (1.0 - HOT * (COLD / HOT) ** (step / steps) * np.log(1.0 - draw[3]) / count):
             cut, new_cut, kind, new_kind, count, time = new_cut, cut, new_kind, kind, new_count, found
             if found < best:
                 best, best_count = found, count

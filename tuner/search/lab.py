@@ -35,7 +35,7 @@ class Lab:
         self.unit, self.table, self.config = rules.unit, known.table, rules.config
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, where nothing better is expected
-        self.wide = rules.wide or self.placer is not None
+        self.wide = rules.wide
         self._widened: dict[Gene, Gene] = {}
         self.models = models
         # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before

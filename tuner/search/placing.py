@@ -159,7 +159,7 @@ class Placer:
         annealer = Annealer(self.table, level, border, self.ports[level], self.delay)
         starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
         steps = self.config.annealing // len(self.ports)
-        walks = [annealer.annealed(start, steps, rng, noise) for start in starts for noise in (0.0, 0.02)] if steps else []
+        walks = [annealer.annealed(start, steps, rng, noise) for start, noise in zip(starts, (0.0, 0.02, 0.02), strict=False)]
         expected = {genome: annealer.expected(genome) for genome in (*walks, *(genome for _, genome in listed), *staged)}
         least = min(expected.values(), default=0.0)
         if wide is not None and least > (1 - self.config.gain) * annealer.expected(wide):

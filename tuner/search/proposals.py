@@ -32,11 +32,13 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
     lab.wide = lab.rules.wide or (lab.placer is not None and not placed)
     if lab.island == 0 and placed and turn % lab.config.placement.every == 0:
         take(lab.table.singles())  # the baseline; what is placed would leave no room for it
-    for genome in placed[: max(1, count // 2)]:
+    # of two programs every other island changes what it has by one
+    share = min(count, max(2 if placed and lab.island % 2 == 0 else 1, count * 3 // 4))
+    for genome in placed[:share]:
         take(genome)
-    for cover in _by_table(lab, island, turn):
+    for cover in _by_table(lab, island, turn) if len(taken) < share else ():
         take(cover)
-    return list(taken)[: max(1, count * 3 // 4)]
+    return list(taken)[:share]
 
 
 def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> list[Genome]:
