@@ -9,21 +9,24 @@ budget in which segments keep whole tensors on chip or none (`use.block_fusion=f
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
-import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.derive.plan import Infeasible
 from compiler.frontend.zoo import PREFIX, shipped
 from compiler.tile.spec import ConvSpec
+from scripts.studies import write_rows
 from simulator.timing import program_bound, simulate_levels
 from tuner.build import read_plan
+from tuner.commands.text import print_table
 from tuner.export import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,12 +40,10 @@ def tilefarm(*words: str) -> str:
     return done.stdout
 
 
-def tuned(name: str, out: Path, args: argparse.Namespace, *extra: str) -> dict[str, Any]:
+def tuned(name: str, out: Path, machine: str, words: Sequence[str]) -> dict[str, Any]:
     """The summary of a run; one that is there already is read."""
     if not (out / "summary.json").is_file():
-        words = ["tune", PREFIX + name, "--machine", args.machine, "--out", str(out), "--seconds", str(args.seconds)]
-        words += ["--seed", str(args.seed), "--quiet", *extra]
-        tilefarm(*words, *(["--workers", str(args.workers)] if args.workers else []))
+        tilefarm("tune", PREFIX + name, "--machine", machine, "--out", str(out), "--quiet", *words)
     return json.loads((out / "summary.json").read_text())
 
 
@@ -71,11 +72,12 @@ def honesty(run: Path) -> dict[str, float]:
     return {level: median(values) for level, values in ratios.items()}
 
 
-def study(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    run = args.out / name
-    full = tuned(name, run, args)
-    whole = tuned(name, args.out / f"{name}.whole-tensors", args, "--set", "use.block_fusion=false")
-    again = baseline_again(name, run, args.machine)
+def study(name: str, out: Path, machine: str, words: Sequence[str]) -> list[dict[str, Any]]:
+    """A row per level; words: what else `tilefarm tune` is given."""
+    run = out / name
+    full = tuned(name, run, machine, words)
+    whole = tuned(name, out / f"{name}.whole-tensors", machine, [*words, "--set", "use.block_fusion=false"])
+    again = baseline_again(name, run, machine)
     layer = honesty(run)
     rows = []
     for level, best in full["levels"].items():
@@ -103,35 +105,24 @@ def study(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the runs; finished runs in it are used again")
-    every = ",".join(name.removeprefix(PREFIX) for name in shipped())
-    parser.add_argument("--networks", default=every, help="comma-separated names of shipped networks")
-    parser.add_argument("--machine", default="edge")
-    parser.add_argument("--seconds", type=float, default=90.0, help="wall time of each search")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=None, help="Ray actors (default: every free CPU)")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    print(
-        f"{'network':14}{'level':8}{'baseline':>12}{'tuned':>12}{'gain':>7}{'ceiling':>9}"
-        f"{'whole tensors':>15}{'by blocks':>11}{'layer/bound':>13}"
-    )
-    for name in args.networks.split(","):
-        for row in study(name, args):
-            rows.append(row)
-            print(
-                f"{row['network']:14}{row['level']:8}{row['baseline_cycles']:12,}{row['cycles']:12,}{row['gain']:7.3f}{row['ceiling']:9.2f}"
-                f"{row['whole_tensor_cycles']:15,}{row['block_fusion_gain']:11.3f}{row['layer_over_bound']:13.3f}",
-                flush=True,
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        ["<network", "<level", "baseline", "tuned", "gain", "ceiling", "whole tensors", "by blocks", "layer/bound"],
+        [
+            (
+                row["network"],
+                row["level"],
+                row["baseline_cycles"],
+                row["cycles"],
+                f"{row['gain']:.3f}",
+                f"{row['ceiling']:.2f}",
+                row["whole_tensor_cycles"],
+                f"{row['block_fusion_gain']:.3f}",
+                f"{row['layer_over_bound']:.3f}",
             )
-    with (args.out / "gain.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+            for row in rows
+        ],
+    )
     print("\ngeometric means over", len({row["network"] for row in rows}), "networks")
     for level in dict.fromkeys(row["level"] for row in rows):
         mine = [row for row in rows if row["level"] == level]
@@ -143,8 +134,29 @@ def main() -> None:
             f"over whole tensors on chip {means['block_fusion_gain']:.3f}, "
             f"baseline layers at {layer:.3f} of their bound, largest error {worst:.4f}"
         )
-        assert math.isfinite(means["gain"])
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="folder for the runs; finished runs in it are used again")],
+    networks: Annotated[str, typer.Option(help="comma-separated names of shipped networks")] = ",".join(
+        name.removeprefix(PREFIX) for name in shipped()
+    ),
+    machine: Annotated[str, typer.Option()] = "edge",
+    seconds: Annotated[float, typer.Option(help="wall time of each search")] = 90.0,
+    seed: Annotated[int, typer.Option()] = 0,
+    workers: Annotated[int | None, typer.Option(help="Ray actors; without it every free CPU")] = None,
+) -> None:
+    """Gain over layer by layer from whole runs, by the public commands, and how close the baseline's layers come to their bounds."""
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    words = ["--seconds", str(seconds), "--seed", str(seed), *(["--workers", str(workers)] if workers else [])]
+    rows: list[dict[str, Any]] = []
+    for name in networks.split(","):
+        rows += study(name, out, machine, words)
+        print(f"{name} done", file=sys.stderr, flush=True)
+    write_rows(out / "gain.csv", rows)
+    show(rows)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -11,16 +11,18 @@ the variant made for the lightest; every champion is within 2 % of the search fo
 
 from __future__ import annotations
 
-import argparse
-import csv
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend.zoo import resolve
+from scripts.studies import write_rows
 from simulator.npu.machine import Machine, load_machine
 from tuner.commands.text import print_table
 from tuner.folder.runfolder import read_json
@@ -50,14 +52,14 @@ def only(machine: Machine, level: str, folder: Path) -> Path:
     return path
 
 
-def study(network: str, seed: int, machine: Machine, args: argparse.Namespace) -> list[dict[str, Any]]:
+def study(network: str, seed: int, machine: str, out: Path, candidates: int, times: int, settings: Sequence[str]) -> list[dict[str, Any]]:
     """A row per level: cycles of every variant there, and of the search for that level alone."""
-    folder = args.out / f"{network.replace(':', '-').replace(',', '-')}.{seed}"
-    together = searched(network, args.machine, folder / "all", args.candidates, seed, args.settings)
-    rows = []
+    folder = out / f"{network.replace(':', '-').replace(',', '-')}.{seed}"
+    together = searched(network, machine, folder / "all", candidates, seed, settings)
+    known, rows = load_machine(machine), []
     for level, found in together.items():
-        one, budget = str(only(machine, level, args.out)), args.times * args.candidates
-        alone = searched(network, one, folder / level, budget, seed, args.settings)[level]["cycles"]
+        one = str(only(known, level, out))
+        alone = searched(network, one, folder / level, times * candidates, seed, settings)[level]["cycles"]
         row = {"network": network, "seed": seed, "level": level, "cycles": found["cycles"], "alone_cycles": alone}
         rows.append(row | {f"variant_{name}": cycles for name, cycles in found["variant_cycles"].items()})
     return rows
@@ -98,27 +100,28 @@ def show(found: Sequence[Mapping[str, Any]], levels: Sequence[str], times: int) 
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the runs; finished runs in it are used again")
-    parser.add_argument("--networks", default=NETWORKS, help="comma-separated models; default: %(default)s")
-    parser.add_argument("--machine", default="edge", help="default: %(default)s")
-    parser.add_argument("--candidates", type=int, default=64, help="budget of the search for all levels; default: %(default)s")
-    parser.add_argument("--times", type=int, default=3, help="budget of a search for one level, in multiples; default: %(default)s")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds 0..K-1; default: %(default)s")
-    parser.add_argument("--set", dest="settings", metavar="A.B=C", action="append", default=[], help="as in tilefarm tune; repeatable")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True, exist_ok=True)
-    machine = load_machine(args.machine)
-    rows = [row for network in args.networks.split(",") for seed in range(args.seeds) for row in study(network, seed, machine, args)]
-    with (args.out / "levels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    levels = tuple(machine.contention)
-    show(medians(rows, levels), levels, args.times)
+def main(
+    out: Annotated[Path, typer.Option(help="folder for the runs; finished runs in it are used again")],
+    networks: Annotated[str, typer.Option(help="comma-separated networks")] = NETWORKS,
+    machine: Annotated[str, typer.Option()] = "edge",
+    candidates: Annotated[int, typer.Option(help="budget of the search for all levels")] = 64,
+    times: Annotated[int, typer.Option(help="budget of a search for one level, in multiples")] = 3,
+    seeds: Annotated[int, typer.Option(help="seeds 0..")] = 1,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="as in tilefarm tune")] = None,
+) -> None:
+    """The variant of every level at every level, and each champion against a search for its level alone."""
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    levels = tuple(load_machine(machine).contention)
+    rows = [
+        row
+        for network in networks.split(",")
+        for seed in range(seeds)
+        for row in study(network, seed, machine, out, candidates, times, settings or ())
+    ]
+    write_rows(out / "levels.csv", rows)
+    show(medians(rows, levels), levels, times)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

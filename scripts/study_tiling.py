@@ -14,7 +14,6 @@ for --held-out others.  Once more without the features of stages, and by the ana
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 import shutil
@@ -23,10 +22,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
+import typer
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -282,12 +282,13 @@ def random_shapes(rng: np.random.Generator, machine: Machine, folder: Path) -> I
                 yield operator
 
 
-def searched(operator: Operator, optimum: Optimum, args: argparse.Namespace) -> dict[str, Any]:
+def searched(
+    operator: Operator, optimum: Optimum, out: Path, machine: str, candidates: int, seed: int, settings: Sequence[str]
+) -> dict[str, Any]:
     """`tilefarm tune` on the operator: per level cycles over the optimum, and measurements until within 2 % of it."""
-    run = args.out / "runs" / operator.model.stem
+    run = out / "runs" / operator.model.stem
     shutil.rmtree(run, ignore_errors=True)
-    overrides = tuple(args.settings)
-    tune(TuneRequest(operator.model, args.machine, run, args.candidates, None, args.seed, None, overrides, backend="serial", quiet=True))
+    tune(TuneRequest(operator.model, machine, run, candidates, None, seed, None, tuple(settings), backend="serial", quiet=True))
     log = read_log(run)
     log = log[log["status"] == "ok"].sort_values("seq")
     row: dict[str, Any] = {"search_measured": int(log["seq"].nunique())}
@@ -302,22 +303,27 @@ def searched(operator: Operator, optimum: Optimum, args: argparse.Namespace) -> 
     return row
 
 
-def study_search(args: argparse.Namespace, machine: Machine, folder: Path) -> list[dict[str, Any]]:
-    rows = []
-    for shape, networks in network_shapes(args.networks.split(","), machine).items():
+def study_search(
+    out: Path, networks: Sequence[str], machine: str, cap: int, candidates: int, operators: int | None, seed: int, settings: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row per distinct operator of the networks, at most `operators` of them; search.csv grows row by row."""
+    rows: list[dict[str, Any]] = []
+    known = load_machine(machine)
+    for shape, having in network_shapes(networks, known).items():
         begun = time.thread_time()
-        operator = Operator(shape, machine, folder)
+        operator = Operator(shape, known, out / "operators")
         if not len(operator.space.points):
-            print(f"{shape}: no way to run it fits {machine.name}")
+            print(f"{shape}: no way to run it fits {known.name}")
             continue
-        optimum = exhaustive(operator, args.cap)
-        row = {"shape": str(shape), "networks": " ".join(networks), "ways": len(operator.space.points), "measured": optimum.measured}
+        optimum = exhaustive(operator, cap)
+        row = {"shape": str(shape), "networks": " ".join(having), "ways": len(operator.space.points), "measured": optimum.measured}
         for i, level in enumerate(operator.levels):
             row |= {f"{level}_cycles": int(optimum.cycles[i]), f"{level}_unproven": float(optimum.unproven[i])}
         operator.rest()
-        rows.append(row | searched(operator, optimum, args) | {"cpu_s": round(time.thread_time() - begun, 1)})
-        write(args.out / "search.csv", rows)
-        if len(rows) == args.operators:
+        found = searched(operator, optimum, out, machine, candidates, seed, settings)
+        rows.append(row | found | {"cpu_s": round(time.thread_time() - begun, 1)})
+        write(out / "search.csv", rows)
+        if len(rows) == operators:
             break
     return rows
 
@@ -343,27 +349,27 @@ def _hidden(features: NDArray[np.float32], stages: bool) -> NDArray[np.float32]:
     return features if stages else np.delete(features, STAGES, 1)
 
 
-def study_models(args: argparse.Namespace, machine: Machine, folder: Path) -> list[dict[str, Any]]:
+def study_models(machine: Machine, folder: Path, cap: int, trained: int, each: int, held_out: int, seed: int) -> list[dict[str, Any]]:
     """Picks without a measurement, per held-out shape: how much slower than the optimum."""
-    rng = np.random.default_rng([args.seed, 1])
-    stream = random_shapes(np.random.default_rng([args.seed, 2]), machine, folder)
+    rng = np.random.default_rng([seed, 1])
+    stream = random_shapes(np.random.default_rng([seed, 2]), machine, folder)
     seen: dict[Shape | Product, Operator] = {}
-    while len(seen) < args.trained + args.held_out:
+    while len(seen) < trained + held_out:
         operator = next(stream)
         seen.setdefault(operator.shape, operator)
     operators = list(seen.values())
-    raw, cycles, groups = training_rows(operators[: args.trained], rng, args.each)
+    raw, cycles, groups = training_rows(operators[:trained], rng, each)
     levels, params = tuple(machine.contention), load_config(None).model
     models: dict[bool, list[CostModel]] = {
-        stages: [train(_hidden(scaled(raw), stages), cycles[:, at], groups, args.seed, params) for at in range(len(levels))]
+        stages: [train(_hidden(scaled(raw), stages), cycles[:, at], groups, seed, params) for at in range(len(levels))]
         for stages in (True, False)
     }
-    for stages, trained in models.items():
-        shown = ", ".join(f"{level} {model.metrics.spearman:.3f}" for level, model in zip(levels, trained, strict=True))
+    for stages, learned in models.items():
+        shown = ", ".join(f"{level} {model.metrics.spearman:.3f}" for level, model in zip(levels, learned, strict=True))
         print(f"rank correlation on shapes that were kept back, {'with' if stages else 'without'} features of stages: {shown}")
     rows = []
-    for operator in operators[args.trained :]:
-        optimum, listed = exhaustive(operator, args.cap), operator.shortlist()
+    for operator in operators[trained:]:
+        optimum, listed = exhaustive(operator, cap), operator.shortlist()
         features = scaled(operator.features(listed))
         row: dict[str, Any] = {"shape": str(operator.shape), "ways": len(operator.bounds), "measured": optimum.measured}
         for at, level in enumerate(levels):
@@ -439,33 +445,33 @@ def show_models(rows: list[dict[str, Any]], levels: Sequence[str]) -> None:
         print(f"picked unmeasured, {level}, median over {len(rows)} shapes: {'; '.join(texts)}; goal {MODEL_NEAR:.0%}: {reached}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for search.csv and models.csv")
-    parser.add_argument("--networks", default="light:resnet50,light:squeezenet,made:bert_base", help="default: %(default)s")
-    parser.add_argument("--machine", default="edge", help="default: %(default)s")
-    parser.add_argument("--cap", type=int, default=2000, help="ways of one operator that are measured at most; default: %(default)s")
-    parser.add_argument("--candidates", type=int, default=128, help="budget of each search, in measured programs; default: %(default)s")
-    parser.add_argument("--operators", type=int, default=None, help="the first so many operators only")
-    parser.add_argument("--trained", type=int, default=60, help="random shapes that models are trained on; default: %(default)s")
-    parser.add_argument("--each", type=int, default=48, help="measured ways of each of them; default: %(default)s")
-    parser.add_argument("--held-out", type=int, default=50, help="other random shapes; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", dest="settings", metavar="A.B=C", action="append", default=[], help="as in tilefarm tune; repeatable")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    folder = args.out / "operators"
+def main(
+    out: Annotated[Path, typer.Option(help="folder for search.csv and models.csv")],
+    networks: Annotated[str, typer.Option(help="comma-separated networks")] = "light:resnet50,light:squeezenet,made:bert_base",
+    machine: Annotated[str, typer.Option()] = "edge",
+    cap: Annotated[int, typer.Option(help="ways of one operator that are measured at most")] = 2000,
+    candidates: Annotated[int, typer.Option(help="measured programs of each search")] = 128,
+    operators: Annotated[int | None, typer.Option(help="the first so many operators only")] = None,
+    trained: Annotated[int, typer.Option(help="random shapes that models are trained on")] = 60,
+    each: Annotated[int, typer.Option(help="measured ways of each of them")] = 48,
+    held_out: Annotated[int, typer.Option(help="other random shapes")] = 50,
+    seed: Annotated[int, typer.Option()] = 0,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="as in tilefarm tune")] = None,
+) -> None:
+    """Searched and predicted tilings against the exhaustive optimum of the legal space."""
+    out = out.resolve()
+    folder = out / "operators"
     folder.mkdir(parents=True, exist_ok=True)
-    machine = load_machine(args.machine)
-    if args.operators != 0:
-        rows = study_search(args, machine, folder)
-        show_search(rows, tuple(machine.contention))
-    if args.held_out:
-        rows = study_models(args, machine, folder)
-        write(args.out / "models.csv", rows)
-        show_models(rows, tuple(machine.contention))
+    known = load_machine(machine)
+    if operators != 0:
+        rows = study_search(out, networks.split(","), machine, cap, candidates, operators, seed, settings or ())
+        show_search(rows, tuple(known.contention))
+    if held_out:
+        rows = study_models(known, folder, cap, trained, each, held_out, seed)
+        write(out / "models.csv", rows)
+        show_models(rows, tuple(known.contention))
     shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -44,6 +44,11 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def task_digest(kind: str, payload: str) -> str:
+    """The name of a task, in the log and everywhere.  payload: canonical JSON."""
+    return text_digest(f"{kind}:{payload}")
+
+
 class FeatureSet(NamedTuple):
     """A named, ordered list of features; a change of meaning is a new name."""
 

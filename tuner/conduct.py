@@ -12,6 +12,7 @@ from tuner.search.epoch import EVOLVING
 from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.schedule import BEGAN, Schedule
+from tuner.shared import SharedResults
 
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
 POLL_S = 1.0
@@ -57,13 +58,18 @@ class Jobs(Protocol):
 
 
 class SerialJobs:
-    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.job_farm.JobFarm`."""
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.job_farm.JobFarm`.
+
+    shared: what other searches measured.
+    """
 
     workers = 1
     culprits: Culprits = ()
 
-    def __init__(self, spec: WorkshopSpec) -> None:
+    def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None) -> None:
         self.workshop: Workshop = spec()
+        if shared is not None:
+            self.workshop.share(shared)
         self._bulletin = Bulletin()
         self._heard_models = 0
         self._job: tuple[Key, Job | Training] | None = None

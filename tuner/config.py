@@ -284,7 +284,7 @@ def config_names() -> list[str]:
 def load_config(name_or_path: str | None = None, overrides: Sequence[str] = ()) -> TuneConfig:
     """The default, a named or given file over it, and `a.b=c` texts over that (c is read as YAML).
 
-    Raises `BadInputError` with the file, the dotted path and the value.
+    Raises `BadInputError` with the file, the dotted path and the value; every fault of a file at once, and every fault of the texts.
     """
     folder = configs_folder() / "tune"
     raw, where = _read(folder / "default.yaml"), "default.yaml"
@@ -295,18 +295,32 @@ def load_config(name_or_path: str | None = None, overrides: Sequence[str] = ()) 
         where = str(path)
         _overlay(raw, _read(path))
         _validated(raw, where)
+    faults = []
     for text in overrides:
-        path_text, equals, value_text = text.partition("=")
-        if not equals:
-            raise BadInputError(f"--set {text}: expected a.b=value")
         try:
-            # YAML 1.1 takes 1e-3 for a word
-            value = float(value_text) if re.fullmatch(r"\s*[+-]?\d+[eE][+-]?\d+\s*", value_text) else yaml.safe_load(value_text)
-        except yaml.YAMLError:
-            raise BadInputError(f"--set {text}: {value_text!r} is not a YAML value") from None
-        try:
-            _put(raw, path_text.strip(), value)
+            _set(raw, text)
         except BadInputError as error:
-            raise BadInputError(f"--set {text}: {error}") from None
+            faults.append(str(error))
         where = "--set " + ", ".join(overrides)
-    return _validated(raw, where)
+    try:
+        config = _validated(raw, where)
+    except BadInputError as error:
+        faults.append(str(error))
+    if faults:
+        raise BadInputError("; ".join(faults))
+    return config
+
+
+def _set(raw: dict[str, Any], text: str) -> None:
+    path, equals, value_text = text.partition("=")
+    if not equals:
+        raise BadInputError(f"--set {text}: expected a.b=value")
+    try:
+        # YAML 1.1 takes 1e-3 for a word
+        value = float(value_text) if re.fullmatch(r"\s*[+-]?\d+[eE][+-]?\d+\s*", value_text) else yaml.safe_load(value_text)
+    except yaml.YAMLError:
+        raise BadInputError(f"--set {text}: {value_text!r} is not a YAML value") from None
+    try:
+        _put(raw, path.strip(), value)
+    except BadInputError as error:
+        raise BadInputError(f"--set {text}: {error}") from None

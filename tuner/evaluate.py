@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,11 +31,12 @@ from compiler.tile.spec import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels
-from tuner.candidate import canonical_json
+from tuner.candidate import TaskKind, canonical_json, task_digest
 from tuner.prepared import prepared
 from tuner.runners.encode import encoded
 from tuner.runners.find import RunnerSpec
-from tuner.runners.reading import Bench, Kind, Reading
+from tuner.runners.reading import Bench, Reading
+from tuner.shared import SharedResults
 
 COLUMNS = (
     "cycles", "roofline_cycles", "ddr_read_bytes", "ddr_write_bytes",
@@ -67,6 +68,7 @@ class Answer(NamedTuple):
     """What became of it.  features: float64 raw (see `compiler.tile.features`).  values: int64 [levels, len(COLUMNS)], or None.
 
     status: crash, timeout and invalid come from a runner.  payload: canonical JSON of the task, '' where only features were asked for.
+    shared: another search had measured it.
     """
 
     status: Literal["ok", "infeasible", "crash", "timeout", "invalid"]
@@ -74,6 +76,12 @@ class Answer(NamedTuple):
     payload: str
     features: NDArray[np.float64] | None
     values: NDArray[np.int64] | None
+    shared: bool = False
+
+
+def task_kind(ask: Ask) -> TaskKind:
+    """As the log calls it: a segment of one is an operator."""
+    return "operator" if ask.kind == "segment" and ask.genome[0].stop - ask.genome[0].start == 1 else ask.kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +127,10 @@ class EvaluatorSpec:
 
 
 class Evaluator:
-    """Holds the unit, the compiler's caches and the plans of genes seen.  bench: the runner, None for the simulator alone."""
+    """Holds the unit, the compiler's caches and the plans of genes seen.
+
+    bench: the runner, None for the simulator alone.  shared: what others measured, for the simulator alone: a board's readings are its own.
+    """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 256 << 20) -> None:
         self.unit, self.levels = unit, levels
@@ -130,14 +141,15 @@ class Evaluator:
         self._digest = unit.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
         self.bench: Bench | None = None
+        self.shared: SharedResults | None = None
 
     def run(self, batch: list[Ask]) -> list[Answer]:
         return [self.answer(ask) for ask in batch]
 
     def answer(self, ask: Ask) -> Answer:
-        genome = tuple(Gene(*gene) for gene in ask.genome)
+        ask = ask._replace(genome=tuple(Gene(*gene) for gene in ask.genome))
         known = []
-        for gene in genome:
+        for gene in ask.genome:
             segment = self._look_at(gene)
             if segment is None:
                 where = f"operators {gene.start}..{gene.stop - 1}"
@@ -147,12 +159,12 @@ class Evaluator:
         if not ask.measure:
             return Answer("ok", None, "", raw, None)
         if ask.kind == "segment":
-            return self._segment(genome[0], known[0].plan, raw)
+            return self._segment(ask, known[0].plan, raw)
         if ask.kind == "stage":
-            return self._stage(genome, [segment.plan for segment in known], raw)
+            return self._stage(ask, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
         payload = self._payload(known)
-        return self._answer("program", self.compiler.parts(plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
+        return self._answer(ask, partial(self.compiler.parts, plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
@@ -178,36 +190,43 @@ class Evaluator:
         before, name, behind = self._empty.partition('"segments":[')
         return f"{before}{name}{','.join([segment.text for segment in segments])}{behind}"
 
-    def _segment(self, gene: Gene, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
+    def _segment(self, ask: Ask, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
+        gene = ask.genome[0]
         content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
-        return self._answer("segment", self.compiler.alone(plan, gene.start), range(gene.start, gene.stop), (plan,), payload, raw)
+        return self._answer(ask, partial(self.compiler.alone, plan, gene.start), range(gene.start, gene.stop), (plan,), payload, raw)
 
-    def _stage(self, genome: Genome, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Answer:
+    def _stage(self, ask: Ask, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Answer:
         payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
-        parts = self.compiler.some([(plan, gene.start) for plan, gene in zip(plans, genome, strict=True)])
-        return self._answer("stage", parts, [k for gene in genome for k in range(gene.start, gene.stop)], plans, payload, raw)
+        parts = partial(self.compiler.some, [(plan, gene.start) for plan, gene in zip(plans, ask.genome, strict=True)])
+        return self._answer(ask, parts, [k for gene in ask.genome for k in range(gene.start, gene.stop)], plans, payload, raw)
 
     def _answer(
         self,
-        kind: Kind,
-        parts: list[Part] | Infeasible,
+        ask: Ask,
+        lowered: Callable[[], list[Part] | Infeasible],
         kernels: Sequence[int],
         plans: Sequence[SegmentPlan],
         payload: str,
         raw: NDArray[np.float64],
     ) -> Answer:
-        """Measured, by the simulator and then by the runner."""
+        """As another search measured it; else measured, by the simulator and then by the runner."""
+        task = "" if self.shared is None else task_digest(task_kind(ask), payload)
+        if self.shared is not None and (shared := self.shared.find(task)) is not None:
+            return Answer("ok", None, payload, raw, shared, True)
+        parts = lowered()
         if isinstance(parts, Infeasible):
             return Answer("infeasible", str(parts), payload, raw, None)
         values = self._measure(parts, kernels)
         if self.bench is not None:
             expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
-            found = self.bench.cycles(encoded(self.unit, kind, self.compiler.link(parts), plans, expected), self.levels)
+            found = self.bench.cycles(encoded(self.unit, ask.kind, self.compiler.link(parts), plans, expected), self.levels)
             if isinstance(found, Reading):
                 status = "invalid" if found.status == "ok" else found.status
                 return Answer(status, found.error, payload, raw, None)
             values[:, 0] = found
+        if self.shared is not None:
+            self.shared.add(task, values)
         return Answer("ok", None, payload, raw, values)
 
     def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import onnx
+import pandas as pd
 
 import simulator
 from compiler.derive.plan import Infeasible, Plan, joined
@@ -33,6 +34,7 @@ from tuner.pieces import Searched
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
 from tuner.search.population import Individual
+from tuner.shared import WORKER
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
@@ -112,6 +114,7 @@ def finish(
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
         tasks=sum(run.ledger.seq for run in runs),
+        shared_tasks=_shared(folder),
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
@@ -124,6 +127,12 @@ def finish(
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
+
+
+def _shared(folder: RunFolder) -> int:
+    """From the log: earlier sessions of the run count, too."""
+    rows = pd.read_parquet(folder.log, columns=["worker", "level_index"])
+    return int(((rows["worker"] == WORKER) & (rows["level_index"] == 0)).sum())
 
 
 def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:

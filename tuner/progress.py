@@ -14,6 +14,7 @@ from rich.table import Table
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
+_ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds of segments for each program, and would tell of hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Progress:
         self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
         self._stream, self._clock = stream or sys.stderr, clock
         self._start_s = clock()
+        self._since: tuple[int, float] | None = None  # programs and time when the first ones were there: starting up is no rate
         self._last_s = -LINE_EVERY_S
         self._shown: Snapshot | None = None
         console = Console(file=self._stream)
@@ -73,6 +75,8 @@ class Progress:
         if self._quiet:
             return
         now = self._clock()
+        if self._since is None and snapshot.measured > self._already:
+            self._since = snapshot.measured, now
         if self._live is not None:
             if now - self._last_s >= 0.25:
                 self._last_s = now
@@ -90,7 +94,10 @@ class Progress:
             self.update(snapshot)
 
     def _rate(self, snapshot: Snapshot) -> float:
-        return (snapshot.measured - self._already) / max(1e-9, self._clock() - self._start_s)
+        """Programs per second; 0 while nobody can tell."""
+        if self._since is None or snapshot.measured - self._since[0] < _ENOUGH:
+            return 0.0
+        return (snapshot.measured - self._since[0]) / max(1e-9, self._clock() - self._since[1])
 
     def _left(self, snapshot: Snapshot) -> str:
         if self._seconds is not None:
@@ -103,7 +110,9 @@ class Progress:
 
     def _counts(self, snapshot: Snapshot) -> str:
         failed = " ".join(f"{count} {status}" for status, count in sorted(snapshot.failures.items()) if count)
-        parts = [f"{snapshot.measured} measured", f"{self._rate(snapshot):.1f}/s", self._left(snapshot), failed, snapshot.note]
+        rate = self._rate(snapshot)
+        speed = "" if not rate else f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
+        parts = [f"{snapshot.measured} programs measured", speed, self._left(snapshot), failed, snapshot.note]
         return ", ".join(part for part in parts if part)
 
     def line(self, snapshot: Snapshot) -> str:

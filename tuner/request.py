@@ -20,6 +20,7 @@ class TuneRequest:
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.
+    shared: folder of results that searches in single processes share (`tuner.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.runners.find`); resource: of
     Ray, that each worker takes one of.
     """
@@ -48,11 +49,15 @@ class TuneRequest:
     runner: str | None = None
     resource: str | None = None
     warm_start: tuple[Path, ...] = ()
+    shared: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FarmRequest:
-    """What requests for many runs share.  seeds: runs per model with seeds 0 .. seeds - 1.  The fields are those of `TuneRequest`."""
+    """What requests for many runs share.  The other fields are those of `TuneRequest`.
+
+    seeds: runs per model with seeds 0 .. seeds - 1.  share: what one run has measured is not measured again by another.
+    """
 
     out: Path
     seeds: int = 1
@@ -68,6 +73,7 @@ class FarmRequest:
     quiet: bool = False
     runner: str | None = None
     resource: str | None = None
+    share: bool = True
 
 
 @dataclass(frozen=True)

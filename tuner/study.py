@@ -29,6 +29,7 @@ from tuner.candidate import digest
 from tuner.config import Range, TuneConfig
 from tuner.farm.backend import Backend
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.shared import FOLDER as SHARED
 
 VERSION = 1
 JOURNAL = "journal.log"
@@ -168,7 +169,8 @@ def run_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     parameters, size = spec.config.study.parameters, spec.config.study.batch
     with RunFolder(folder, StudyIdentity.of(spec), resume) as run:
-        (folder / "batches").mkdir(exist_ok=True)
+        for name in ("batches", SHARED):
+            (folder / name).mkdir(exist_ok=True)
         done = _load_batches(folder, size)
         study = _open_study(folder, spec, run, bool(done))
         _settle(study, done)

@@ -23,6 +23,7 @@ from tuner.farm.backend import Backend
 from tuner.folder.served import copies
 from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
+from tuner.shared import FOLDER as SHARED
 from tuner.study import Cell, CellWorker, StudySpec, run_study
 
 
@@ -44,7 +45,8 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     )
     models = tuple(str(model if is_made(model) else model.resolve()) for model in request.models)
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
-    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights)
+    shared = request.out.resolve() / SHARED if request.share else None
+    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
     at_once = config.study.batch * request.seeds  # the cells of one network and batch
 
     def backend(make: Callable[[], CellWorker]) -> Backend[Cell, list[float]]:
@@ -54,8 +56,9 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def run_cell(
-    model: str, machine: str, config: TuneConfig, seed: int, *, dtype: DTypeName = "float16", random_weights: int | None = None
-) -> list[float]:
+    model: str, machine: str, config: TuneConfig, seed: int, *, dtype: DTypeName = "float16", random_weights: int | None = None,
+    shared: Path | None = None,
+) -> list[float]:  # fmt: skip
     """One tuning run on the serial backend, in a folder that goes away: log(champion's cycles ÷ untuned cycles) of every level."""
     from tuner.tune import tune
 
@@ -74,6 +77,7 @@ def run_cell(
                 dtype=dtype,
                 random_weights=random_weights,
                 quiet=True,
+                shared=shared,
             )
         )
         first, served = read_log(out).query("seq == 0"), copies(out)

@@ -125,6 +125,7 @@ class Summary(_Part):
     candidates: int
     candidates_per_s: float
     tasks: int
+    shared_tasks: int = Field(0, description="of those, whose results other runs beside it had measured")
     failures: dict[str, int]
     instructions: dict[str, int]
     variants: int = Field(description="distinct programs among the levels")

@@ -34,6 +34,7 @@ from tuner.folder.place import url_below
 from tuner.folder.runfolder import Identity, RunFolder, plain
 from tuner.folder.runs import SUMMARY, open_run
 from tuner.request import SweepRequest, TuneRequest
+from tuner.shared import FOLDER as SHARED
 from tuner.warm_start import sources
 
 INDEX = "index.parquet"
@@ -65,9 +66,12 @@ INDEX_COLUMNS = (
     Column("max_rel_error", pa.float64(), "against onnxruntime"),
     Column("candidates", pa.int64(), "measured programs"),
     Column("wall_s", pa.float64(), "seconds of the session that ended the run"),
+    Column("tasks", pa.int64(), "measured tasks, whoever measured them"),
+    Column("shared_tasks", pa.int64(), "of those, measured by another run of the sweep"),
 )
 _SCHEMA = pa.schema([pa.field(column.name, column.type, metadata={"meaning": column.meaning}) for column in INDEX_COLUMNS])
 _OF_LEVEL = [column.name for column in INDEX_COLUMNS[8:17]]
+_OF_RUN = [column.name for column in INDEX_COLUMNS[17:]]
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class CellWorker:
             model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
             resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
             random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
-            warm_start=tuple(path.resolve() for path in asked.warm_start),
+            warm_start=tuple(path.resolve() for path in asked.warm_start), shared=self.out / SHARED if asked.share else None,
         )  # fmt: skip
         try:
             tune(run)
@@ -171,9 +175,10 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     if identity.warm_start and not request.warm_start:
         raise BadInputError("--warm-start: name the runs again that the sweep began with: cells that have not begun need them")
     with ExitStack() as stack:
-        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp",)))
+        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp", SHARED)))
         errors: dict[str, str] = {}
-        waiting = [cell for cell in cells if not (out / cell.name / SUMMARY).is_file()]
+        # other seeds of a model later: cells beside each other then measure different tasks, and a seed finds those of the one before
+        waiting = sorted((cell for cell in cells if not (out / cell.name / SUMMARY).is_file()), key=lambda cell: cell.seed)
         write_index(out, cells, errors)
         if request.mirror is not None:
             stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(INDEX,)))
@@ -213,6 +218,6 @@ def _rows(out: Path, cell: Cell, error: str | None) -> Iterator[dict[str, Any]]:
     if summary is None:
         yield {**at, "state": "waiting" if error is None else "failed", "error": error}
         return
-    of_run = {"state": "done", "run": summary["run"], "candidates": summary["candidates"], "wall_s": summary["wall_s"]}
+    of_run = {"state": "done", "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
     for level, row in summary["levels"].items():
         yield {**at, **of_run, "level": level, **{name: row[name] for name in _OF_LEVEL}}

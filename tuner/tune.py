@@ -28,6 +28,7 @@ from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.search.jobs import WorkshopSpec
+from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.warm_start import sources
@@ -123,7 +124,10 @@ def _searched(
         log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
         facts = Facts(origin, light, levels)
         evaluator = EvaluatorSpec(unit, levels, runner_spec(config))
-        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request))
+        shared = None
+        if request.shared is not None and request.shared.is_dir() and runner_spec(config) is None:
+            shared = stack.enter_context(SharedResults(request.shared, light, levels))
+        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request, shared))
         assert isinstance(folder.identity, RunIdentity)
         run = OneSearch(facts, config, request, folder.place(piece), log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
@@ -135,10 +139,10 @@ def _searched(
 
 
 @contextmanager
-def _jobs(spec: WorkshopSpec, request: TuneRequest) -> Iterator[Jobs]:
+def _jobs(spec: WorkshopSpec, request: TuneRequest, shared: SharedResults | None) -> Iterator[Jobs]:
     farm = spec.config.farm
     if farm.backend == "serial":
-        with SerialJobs(spec) as serial:
+        with SerialJobs(spec, shared) as serial:
             yield serial
         return
     from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it

@@ -31,7 +31,7 @@ from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
-from tuner.candidate import FEATURE_PREFIX, text_digest
+from tuner.candidate import FEATURE_PREFIX, task_digest, text_digest
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, open_run
 from tuner.log.read import read_log, read_tasks
@@ -184,7 +184,7 @@ class _Reader:
         whole: list[tuple[NDArray[np.int64], str, Plan]] = []
         for task, values in zip(cycles.index, cycles.to_numpy(), strict=True):
             kind, payload = str(tasks.at[task, "kind"]), str(tasks.at[task, "payload"])
-            if text_digest(f"{kind}:{payload}") != task:
+            if task_digest(kind, payload) != task:
                 left_out["poisoned"] += 1
                 continue
             found = self._content(kind, json.loads(payload))

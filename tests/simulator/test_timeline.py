@@ -1,4 +1,4 @@
-"""What engines wait for, on the machine `tiny` where every cycle can be worked out on paper (see `test_timing.py` for its rates)."""
+"""What engines wait for, on the machine `tiny` where every cycle can be worked out on paper (see `timing/on_paper.py` for its rates)."""
 
 from __future__ import annotations
 

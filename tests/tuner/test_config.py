@@ -71,6 +71,22 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     assert "\n" not in told
 
 
+def test_every_mistake_of_the_overrides_is_told_at_once() -> None:
+    with pytest.raises(BadInputError) as caught:
+        load_config(None, ["search.populatoin=3", "use.crossover=1", "search.islands=2", "model.rounds", "search.epsilon=7"])
+    told = str(caught.value)
+    for part in (
+        "search.populatoin: no such setting",
+        "model.rounds: expected a.b=value",
+        "use.crossover: ",
+        "(got 1)",
+        "search.epsilon: ",
+    ):
+        assert part in told
+    assert "search.islands: " not in told
+    assert "\n" not in told
+
+
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("search: {populatin: 8}\n")

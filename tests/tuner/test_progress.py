@@ -15,26 +15,31 @@ class Terminal(io.StringIO):
 def test_plain_lines_say_everything_and_not_too_often() -> None:
     out, now = io.StringIO(), [0.0]
     with Progress(candidates=100, already=10, stream=out, clock=lambda: now[0]) as progress:
-        now[0] = 5.0
+        now[0] = 100.0
+        progress.update(Snapshot(11, note="epoch 1"))
+        now[0] = 104.9
+        progress.update(Snapshot(12, note="epoch 1"))
+        now[0] = 105.0
         progress.update(Snapshot(30, {"none": 1500, "severe": 4000}, {"none": 3000}, {"crash": 2, "ok": 0}))
         progress.update(Snapshot(31, {"none": 1400}))
-        now[0] = 5.5
+        now[0] = 105.5
         progress.update(Snapshot(32, {"none": 1400}))
-        now[0] = 6.5
+        now[0] = 106.5
         progress.update(Snapshot(33, {"none": 1400}, note="retrained"))
-        now[0] = 8.0
+        now[0] = 108.0
         progress.update(Snapshot(34, {"none": 1400}))
         progress.finish(Snapshot(100, {"none": 1400}))
         progress.say("waiting for 2 CPUs (free 0 of 2)")
     lines = out.getvalue().splitlines()
-    assert lines[0] == (
-        "30 measured, 4.0/s, 70 left, about 18 s, 2 crash; best: none 1,500 cycles (0.500 of baseline); severe 4,000 cycles"
+    assert lines[0] == "11 programs measured, 89 left, epoch 1"  # no estimate from how long the start took
+    assert lines[1] == (
+        "30 programs measured, 3.8/s, 70 left, about 18 s, 2 crash; best: none 1,500 cycles (0.500 of baseline); severe 4,000 cycles"
     )
-    assert lines[1].startswith("33 measured")
-    assert "retrained" in lines[1]
-    assert lines[2].startswith("100 measured, 11.2/s, 0 left; best")
-    assert lines[3] == "waiting for 2 CPUs (free 0 of 2)"
-    assert len(lines) == 4
+    assert lines[2].startswith("33 programs measured")
+    assert "retrained" in lines[2]
+    assert lines[3].startswith("100 programs measured, 11.1/s, 0 left; best")
+    assert lines[4] == "waiting for 2 CPUs (free 0 of 2)"
+    assert len(lines) == 5
 
 
 def test_quiet_shows_nothing() -> None:
@@ -53,5 +58,5 @@ def test_a_terminal_gets_a_table() -> None:
     text = out.getvalue()
     assert "best cycles" in text
     assert "0.500" in text
-    assert "7 measured" in text
+    assert "7 programs measured" in text
     assert "[a line] with brackets" in text

@@ -23,7 +23,7 @@ from tuner.cli import main
 from tuner.folder.runs import find_runs
 from tuner.log.read import read_log
 from tuner.request import SweepRequest
-from tuner.sweep import INDEX_COLUMNS, cells_of, sweep
+from tuner.sweep import INDEX_COLUMNS, CellWorker, cells_of, sweep
 
 N = 12
 
@@ -56,13 +56,31 @@ def test_cells_are_the_runs_that_tune_makes(models: tuple[Path, Path], tmp_path:
     quick(models[0], tmp_path / "alone", N, seed=1)
     assert_equal_runs(tmp_path / "sweep" / "conv_chain-edge-s1", tmp_path / "alone")
     assert len(list(find_runs(tmp_path / "sweep"))) == 2
+    first, second = (index[index["seed"] == seed].iloc[0] for seed in (0, 1))
+    assert (first["shared_tasks"], first["tasks"]) == (0, read_log(tmp_path / "sweep" / first["path"])["seq"].nunique())
+    assert 0 < second["shared_tasks"] < second["tasks"]
+    log = read_log(tmp_path / "sweep" / second["path"])
+    assert second["shared_tasks"] == log.loc[log["worker"] == "shared", "seq"].nunique()
 
 
-def test_two_workers_make_the_same_runs(models: tuple[Path, Path], tmp_path: Path) -> None:
-    sweep(request(models, tmp_path / "serial"), lambda line: None)
-    sweep(request(models, tmp_path / "ray", backend="ray", workers=2), lambda line: None)
-    for name in ("conv_chain-edge-s0", "vector_chain-edge-s0"):
-        assert_equal_runs(tmp_path / "serial" / name, tmp_path / "ray" / name)
+def test_two_workers_that_share_make_the_runs_of_one_that_does_not(models: tuple[Path, Path], tmp_path: Path) -> None:
+    index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, share=False), lambda line: None)
+    assert set(index["shared_tasks"]) == {0}
+    assert not list((tmp_path / "alone" / ".shared").iterdir())
+    index = sweep(request(models[:1], tmp_path / "ray", seeds=3, candidates=6, backend="ray", workers=2), lambda line: None)
+    assert index["shared_tasks"].sum() > 0
+    for seed in range(3):
+        assert_equal_runs(tmp_path / "alone" / f"conv_chain-edge-s{seed}", tmp_path / "ray" / f"conv_chain-edge-s{seed}")
+
+
+def test_seeds_come_after_models_and_machines(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers beside each other then have different tasks to measure, and each seed those of the seed before."""
+    monkeypatch.setattr(CellWorker, "_run", lambda worker, cell: "not run")
+    lines: list[str] = []
+    index = sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=2), lines.append)
+    pairs = [(name, machine) for name in ("conv_chain", "vector_chain") for machine in ("edge", "tiny")]
+    assert heard(lines) == [f"{name}-{machine}-s{seed}" for seed in (0, 1) for name, machine in pairs]
+    assert index["path"].tolist() == [f"{name}-{machine}-s{seed}" for name, machine in pairs for seed in (0, 1)]
 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -73,6 +91,7 @@ def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_pat
     sweep(asked, lambda line: None)
     for run in find_runs(out):
         assert set(read_log(run.path)["runner"]) == {runner}
+    assert not list((out / ".shared").iterdir()), "what a board said of one program says nothing of the next"
 
 
 def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +111,8 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
 
 def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "sweep"
-    command = [sys.executable, "-m", "tuner.cli", "sweep", *map(str, models), "--machine", "edge", "--out", str(out), "--backend", "serial"]
+    words = ["--machine", "edge", "--seeds", "2", "--out", str(out), "--backend", "serial"]
+    command = [sys.executable, "-m", "tuner.cli", "sweep", str(models[0]), *words]
     settings = [word for text in QUICK for word in ("--set", text)]
     process = subprocess.Popen(
         [*command, "--candidates", str(N), *settings],
@@ -109,12 +129,13 @@ def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path) -> No
     assert set(pd.read_parquet(out / "index.parquet")["state"]) <= {"waiting", "done"}
     before = (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns
     lines: list[str] = []
-    index = sweep(request(models, out, resume=True), lines.append)
+    index = sweep(request(models[:1], out, seeds=2, resume=True), lines.append)
     assert set(index["state"]) == {"done"}
-    assert heard(lines) == ["vector_chain-edge-s0"]
+    assert heard(lines) == ["conv_chain-edge-s1"]
+    assert index["shared_tasks"].max() > 0, "the second seed finds what the first one measured"
     assert (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns == before
-    sweep(request(models, tmp_path / "whole"), lambda line: None)
-    assert_equal_runs(out / "vector_chain-edge-s0", tmp_path / "whole" / "vector_chain-edge-s0")
+    sweep(request(models[:1], tmp_path / "whole", seeds=2, share=False), lambda line: None)
+    assert_equal_runs(out / "conv_chain-edge-s1", tmp_path / "whole" / "conv_chain-edge-s1")
 
 
 def test_what_cannot_be_one_sweep(models: tuple[Path, Path], tmp_path: Path) -> None:

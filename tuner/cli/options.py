@@ -99,6 +99,9 @@ MirrorUrl = Annotated[
 WarmStart = Annotated[
     list[Path] | None, typer.Option("--warm-start", metavar="RUN", help="An earlier run whose measurements count here; repeatable.")
 ]
+NoShare = Annotated[
+    bool, typer.Option("--no-share", help="Measure a task again where another run in --out has measured it; the results are the same.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 

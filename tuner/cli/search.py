@@ -18,6 +18,7 @@ from tuner.cli.options import (
     MachineName,
     MirrorUrl,
     Model,
+    NoShare,
     Quiet,
     RandomWeights,
     Resource,
@@ -104,6 +105,7 @@ def _study(
     wait: Wait = None,
     runner: RunnerName = None,
     resource: Resource = None,
+    no_share: NoShare = False,
     resume: Resume = False,
     dtype: DType = DTypeName.float16,
     random_weights: RandomWeights = None,
@@ -122,7 +124,7 @@ def _study(
         models=tuple(models), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage, candidates=candidates,
         config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None, address=address, workers=workers,
         wait_s=wait, resume=resume, dtype=dtype.value, random_weights=random_weights, quiet=quiet,
-        runner=runner, resource=resource,
+        runner=runner, resource=resource, share=not no_share,
     )  # fmt: skip
     study(request, as_json)
 
@@ -146,6 +148,7 @@ def _sweep(
     wait: Wait = None,
     runner: RunnerName = None,
     resource: Resource = None,
+    no_share: NoShare = False,
     resume: Resume = False,
     style: Style = StyleName.function,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
@@ -166,5 +169,6 @@ def _sweep(
         candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
         quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()), runner=runner, resource=resource,
+        share=not no_share,
     )  # fmt: skip
     return sweep(request, as_json)

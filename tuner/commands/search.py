@@ -77,8 +77,11 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
 
     index = drive(request, _quiet if request.quiet else _say)
     failed = index[index["state"] == "failed"]
+    runs = index.drop_duplicates("path")
+    tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
     if as_json:
-        print_json({"out": str(request.out), "index": str(request.out / INDEX), "rows": json.loads(index.to_json(orient="records"))})
+        rows = json.loads(index.to_json(orient="records"))
+        print_json({"out": str(request.out), "index": str(request.out / INDEX), "tasks": tasks, "shared_tasks": shared, "rows": rows})
         return int(len(failed) > 0)
     done = index[index["state"] == "done"]
     if len(done):
@@ -94,6 +97,8 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     for _, row in failed.iterrows():
         print(f"{row['path']}: failed: {row['error']}")
     print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet('{request.out / INDEX}')")
+    if shared:
+        print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):
         print(f"next: tilefarm report {request.out}; tilefarm ls {request.out}")
     return int(len(failed) > 0)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from compiler.tile.features import FEATURE_SET, FEATURES, scaled
 from compiler.tile.spec import Unit
-from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_schema, text_digest
-from tuner.evaluate import Answer, Ask
+from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_digest, task_schema
+from tuner.evaluate import Answer, Ask, task_kind
 from tuner.farm.backend import Outcome
 from tuner.log.run_log import Batch, Origin, packed
 from tuner.search.champions import single_operators_in_turn
@@ -102,13 +102,11 @@ class Recorder:
         answer, ask = outcome.value if outcome.status == "ok" else None, question.ask
         if not ask.measure and answer is not None:
             return Reply(question, answer, "")
-        kind: TaskKind = ask.kind
-        if kind == "segment" and ask.genome[0].stop - ask.genome[0].start == 1:
-            kind = "operator"
+        kind = task_kind(ask)
         payload = answer.payload if answer is not None else ""
         if not payload:
             payload = canonical_json({"unit": self.facts.unit.digest, "genome": [list(gene) for gene in ask.genome]})
-        task = text_digest(f"{kind}:{payload}")
+        task = task_digest(kind, payload)
         if task in self._tasks:
             return Reply(question, answer, task)  # other genes, the same plan: nothing new was learnt
         self._tasks.add(task)

@@ -6,6 +6,8 @@ are JSON with `<` escaped, so that no name can end the script that holds them.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
@@ -13,43 +15,61 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from tuner.report.style import FONT, INK, MUTED, RULE
+from tuner.report.style import DARK, FONT, INK, MUTED, RULE
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _CSS = f"""
-:root {{ color-scheme: light }}
+:root {{ color-scheme: light dark; --ink: {INK}; --muted: {MUTED}; --rule: {RULE}; --paper: white; --ground: #f6f7f9 }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: {DARK[INK]}; --muted: {DARK[MUTED]}; --rule: {DARK[RULE]}; --paper: #1b202a; --ground: #12161d }}
+}}
 * {{ box-sizing: border-box }}
-body {{ margin: 0; font: 15px/1.55 {FONT}; color: {INK}; background: #f6f7f9 }}
-header {{ background: white; border-bottom: 1px solid {RULE}; padding: 28px 40px 0 }}
+body {{ margin: 0; font: 15px/1.55 {FONT}; color: var(--ink); background: var(--ground) }}
+header {{ background: var(--paper); border-bottom: 1px solid var(--rule); padding: 28px 40px 0 }}
 h1 {{ margin: 0; font-size: 24px; letter-spacing: -.01em; overflow-wrap: anywhere }}
-header p {{ margin: 4px 0 0; color: {MUTED}; overflow-wrap: anywhere }}
+header p {{ margin: 4px 0 0; color: var(--muted); overflow-wrap: anywhere }}
 nav {{ margin-top: 18px; display: flex; flex-wrap: wrap; gap: 4px 22px; padding-bottom: 12px }}
-nav a {{ color: {INK}; text-decoration: none; font-size: 14px; border-bottom: 2px solid transparent }}
-nav a:hover {{ border-color: {INK} }}
+nav a {{ color: var(--ink); text-decoration: none; font-size: 14px; border-bottom: 2px solid transparent }}
+nav a:hover {{ border-color: var(--ink) }}
 main {{ max-width: 1240px; margin: 0 auto; padding: 24px 40px 60px }}
-section {{ background: white; border: 1px solid {RULE}; border-radius: 8px; padding: 20px 24px; margin-bottom: 20px }}
+section {{ background: var(--paper); border: 1px solid var(--rule); border-radius: 8px; padding: 20px 24px; margin-bottom: 20px }}
 h2 {{ margin: 0 0 4px; font-size: 18px }}
 h3 {{ margin: 18px 0 2px; font-size: 15px }}
-section > p, .level > p {{ margin: 0 0 10px; color: {MUTED}; max-width: 80ch }}
-table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px }}
+section > p, .level > p {{ margin: 0 0 10px; color: var(--muted); max-width: 80ch }}
+table {{ border-collapse: collapse; min-width: 60%; font-variant-numeric: tabular-nums; font-size: 14px }}
 .wide {{ overflow-x: auto }}
-th, td {{ padding: 6px 10px; border-bottom: 1px solid {RULE}; text-align: right; white-space: nowrap }}
-th {{ color: {MUTED}; font-weight: 500 }}
-th.text, td.text {{ text-align: left; white-space: normal; overflow-wrap: anywhere }}
-pre {{ background: #f6f7f9; border-radius: 6px; padding: 12px 16px; overflow: auto; font-size: 13px; max-height: 460px; margin: 8px 0 }}
-.tabs {{ display: flex; gap: 6px; margin: 6px 0 8px }}
-.tabs button {{ font: inherit; font-size: 14px; padding: 4px 14px; border: 1px solid {RULE}; border-radius: 999px }}
-.tabs button {{ background: white; cursor: pointer }}
-.tabs button[aria-selected=true] {{ background: {INK}; color: white; border-color: {INK} }}
+th, td {{ padding: 6px 10px; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap }}
+th {{ color: var(--muted); font-weight: 500 }}
+th.text, td.text {{ text-align: left; white-space: normal; overflow-wrap: break-word }}
+pre {{ background: var(--ground); border-radius: 6px; padding: 12px 16px; overflow: auto; font-size: 13px }}
+pre {{ max-height: 460px; margin: 8px 0 }}
+.tabs {{ display: flex; flex-wrap: wrap; gap: 6px; margin: 6px 0 8px }}
+.tabs button {{ font: inherit; font-size: 14px; padding: 4px 14px; border: 1px solid var(--rule); border-radius: 999px }}
+.tabs button {{ background: var(--paper); color: var(--ink); cursor: pointer }}
+.tabs button[aria-selected=true] {{ background: var(--ink); color: var(--paper); border-color: var(--ink) }}
+.figure {{ overflow: hidden }}
 .level[hidden] {{ display: none }}
-footer {{ color: {MUTED}; text-align: center; padding: 0 0 40px; font-size: 13px }}
+footer {{ color: var(--muted); text-align: center; padding: 0 0 40px; font-size: 13px }}
+@media (max-width: 700px) {{
+  header {{ padding: 20px 16px 0 }}
+  main {{ padding: 12px 8px 40px }}
+  section {{ padding: 14px 12px }}
+}}
 """
-_SCRIPT = """
-const shown = new Set();
+_SCRIPT = (
+    f"const DARK = {json.dumps(DARK)};"
+    + """
+const shown = new Set(), dark = matchMedia('(prefers-color-scheme: dark)');
 function draw(id) {
   if (shown.has(id)) return;
-  const figure = JSON.parse(document.getElementById('data-' + id).textContent);
-  Plotly.newPlot(id, figure.data, figure.layout, {responsive: true, displaylogo: false, modeBarButtonsToRemove: ['select2d', 'lasso2d']});
+  let text = document.getElementById('data-' + id).textContent;
+  // in quotes: a name that contains a colour is escaped, and stays as it is
+  if (dark.matches) for (const [light, other] of Object.entries(DARK)) text = text.replaceAll(`"${light}"`, `"${other}"`);
+  const figure = JSON.parse(text);
+  Plotly.react(id, figure.data, figure.layout, {
+    responsive: true, displaylogo: false, modeBarButtonsToRemove: ['select2d', 'lasso2d'],
+    displayModeBar: innerWidth > 700 ? 'hover' : false
+  });
   shown.add(id);
 }
 function visible(root) {
@@ -63,8 +83,10 @@ document.querySelectorAll('.tabs').forEach(tabs => tabs.addEventListener('click'
   section.querySelectorAll('.level').forEach(part => { part.hidden = part.dataset.level !== level; });
   visible(section);
 }));
+dark.addEventListener('change', () => { shown.clear(); visible(document); });
 visible(document);
 """
+)
 
 
 class Figures:
@@ -94,6 +116,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def text_of(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
 
@@ -105,8 +132,9 @@ class Section(NamedTuple):
 
 
 def section(anchor: str, entry: str, title: str, lead: str, *parts: str) -> Section:
-    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text."""
-    html = f'<section id="{anchor}"><h2>{escape(title)}</h2><p>{escape(lead)}</p>{"".join(parts)}</section>'
+    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text, in which `backticks` set off commands."""
+    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(lead))
+    html = f'<section id="{anchor}"><h2>{escape(title)}</h2><p>{said}</p>{"".join(parts)}</section>'
     return Section(anchor, entry, html)
 
 

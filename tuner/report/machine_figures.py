@@ -16,7 +16,7 @@ from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.occupancy import bytes_in_use, ddr_use, thinned
 from simulator.timeline import Cause, Timeline, stalls
 from simulator.timing_kernel import ENGINES
-from tuner.report.style import CAUSES, INK, MUTED, color, figure
+from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
 from tuner.report.view import RunView
 
 _PIXELS = 2000  # work that is closer together than this part of the run is drawn as one bar
@@ -67,6 +67,28 @@ def latency(run: RunView) -> go.Figure:
             marker={"symbol": "circle-open", "size": 11, "color": INK, "line": {"width": 2}},
             text=[f"below {c.share:.3f}: {c.heavier} rather than {c.lighter}" for c in met], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
+    _shares(run, drawn)
+    return drawn
+
+
+def behind(run: RunView) -> go.Figure:
+    """Every variant's latency over that of the fastest one at the same share: what running the wrong one costs."""
+    drawn = figure("share of the DDR bandwidth that is left", "over the fastest variant", 320)
+    response = run.response
+    fastest = response.cycles.min(0)
+    for i, name in enumerate(response.variants):
+        drawn.add_scatter(
+            x=np.array(response.grid) / SHARE_UNIT, y=response.cycles[i] / fastest - 1, name=name, line={"color": color(i)},
+            hovertemplate="%{x:.3f} of the bandwidth<br>%{y:.2%} over the fastest<extra>variant " + name + "</extra>",
+        )  # fmt: skip
+    _shares(run, drawn)
+    drawn.update_yaxes(tickformat=".1%", rangemode="tozero")
+    return drawn
+
+
+def _shares(run: RunView, drawn: go.Figure) -> None:
+    """An axis of shares, falling, with the levels marked."""
+    share = np.array(run.response.grid) / SHARE_UNIT
     for level in run.levels:
         left = run.compiled.share_units(level) / SHARE_UNIT
         drawn.add_vline(x=left, line={"color": MUTED, "dash": "dot", "width": 1})
@@ -76,7 +98,6 @@ def latency(run: RunView) -> go.Figure:
         )
     ticks = [tick for tick in (1, 0.75, 0.5, 0.35, 0.25, 0.18, 0.125, 0.09, 0.06, 0.04, 0.02, 0.01) if tick >= share.min()]
     drawn.update_xaxes(type="log", range=[0.01, math.log10(share.min())], tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
-    return drawn
 
 
 def pipeline(run: RunView, t: Timeline) -> go.Figure:
@@ -142,7 +163,7 @@ def standing(t: Timeline) -> go.Figure:
     }
     for name, values in shares.items():
         drawn.add_bar(
-            y=names, x=values, name=label.get(name, name), orientation="h", marker={"color": CAUSES[name]},
+            y=names, x=values, name=label.get(name, name), orientation="h", marker={"color": CAUSES[name], "line": {"width": 0}},
             hovertemplate="%{x:.1%}<extra>%{y}</extra>",
         )  # fmt: skip
     drawn.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
@@ -152,20 +173,29 @@ def standing(t: Timeline) -> go.Figure:
 
 
 def occupancy(t: Timeline) -> go.Figure:
-    """Bytes in use of every memory on chip of core 0, relative to its size."""
-    drawn = figure("cycles", "in use, of the memory's size")
-    sizes = dict(t.machine.buffers_bytes)
-    for i, (memory, steps) in enumerate(bytes_in_use(t, 0).items()):
-        if not len(steps.cycle):
-            continue
-        shown, limit = thinned(steps, _STEPS), sizes[memory.name]
+    """Bytes in use of every memory on chip of core 0, relative to its size: a lane for each."""
+    lanes = [(memory.name, steps) for memory, steps in bytes_in_use(t, 0).items() if len(steps.cycle)]
+    drawn = figure("cycles", "", 100 + 90 * len(lanes))
+    axis, sizes = drawn.layout.yaxis.to_plotly_json() | {"title": None}, dict(t.machine.buffers_bytes)
+    for i, (name, steps) in enumerate(lanes):
+        shown, limit, number = thinned(steps, _STEPS), sizes[name], str(i + 1) if i else ""
+        bottom, top = 1 - (i + 0.9) / len(lanes), 1 - (i + 0.25) / len(lanes)
+        drawn.layout[f"yaxis{number}"] = axis | {
+            "domain": [bottom, top], "range": [0, 1.02], "tickvals": [0, 0.5, 1], "tickformat": ".0%", "fixedrange": True,
+        }  # fmt: skip
         drawn.add_scatter(
-            x=shown.cycle, y=shown.value / limit, customdata=shown.value, line={"shape": "hv", "width": 1.4, "color": color(i)},
-            name=f"{memory.name} (peak {int(steps.value.max()):,} of {limit:,} B)",
-            hovertemplate="%{customdata:,} B, %{y:.0%}<extra>" + memory.name + "</extra>",
+            x=shown.cycle, y=shown.value / limit, customdata=shown.value, yaxis=f"y{number}", fill="tozeroy",
+            line={"shape": "hv", "width": 1, "color": color(i)}, showlegend=False,
+            hovertemplate="%{customdata:,} B, %{y:.0%}<extra>" + name + "</extra>",
         )  # fmt: skip
-    drawn.add_hline(y=1, line={"color": MUTED, "dash": "dot", "width": 1})
-    drawn.update_yaxes(tickformat=".0%", range=[0, 1.08])
+        drawn.add_annotation(
+            x=0, xref="paper", xanchor="left", y=top, yref="paper", yanchor="bottom", showarrow=False,
+            text=f"{name}: at most {int(steps.value.max()):,} of {limit:,} B",
+        )  # fmt: skip
+        drawn.add_shape(
+            type="line", xref="paper", x0=0, x1=1, yref=f"y{number}", y0=1, y1=1, line={"color": MUTED, "dash": "dot", "width": 1}
+        )
+        drawn.update_xaxes(anchor=f"y{number}")  # below the last lane
     return drawn
 
 
@@ -217,6 +247,6 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     drawn.add_scatter(
         x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="roof with all bandwidth", hoverinfo="skip"
     )
-    drawn.update_xaxes(type="log")
-    drawn.update_yaxes(type="log")
+    drawn.update_xaxes(log_axis(low, high))
+    drawn.update_yaxes(log_axis(min(float(rate.min()), low * left) / 1.5, peak * 1.5))
     return drawn

@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from tuner.folder.served import best_so_far as so_far
-from tuner.report.style import MUTED, color, figure
+from tuner.report.style import MUTED, color, figure, log_axis
 from tuner.report.view import RunView
+from tuner.shared import WORKER
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
@@ -41,8 +42,6 @@ def predicted_against_measured(run: RunView) -> go.Figure:
     if len(rows) > _SCATTER_POINTS:
         rows = rows.sample(_SCATTER_POINTS, random_state=0)
     drawn = figure("predicted cycles", "measured cycles", 480)
-    drawn.update_xaxes(type="log")
-    drawn.update_yaxes(type="log")
     for i, (name, mine) in enumerate((("formula", rows["model_version"].isna()), ("model", rows["model_version"].notna()))):
         part = rows[mine]
         if len(part):
@@ -54,6 +53,8 @@ def predicted_against_measured(run: RunView) -> go.Figure:
             )  # fmt: skip
     if len(rows):
         ends = [float(rows[["predicted_cycles", "cycles"]].min().min()), float(rows[["predicted_cycles", "cycles"]].max().max())]
+        drawn.update_xaxes(log_axis(*ends))
+        drawn.update_yaxes(log_axis(*ends))
         drawn.add_scatter(x=ends, y=ends, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="equal", hoverinfo="skip")
     return drawn
 
@@ -82,6 +83,7 @@ def prediction_quality(run: RunView) -> pd.DataFrame:
 def worker_use(run: RunView) -> go.Figure:
     """Share of the time, in twentieths of the run, in which each worker measured (wall time of its tasks over the time that passed)."""
     rows = run.log.drop_duplicates(["seq"])
+    rows = rows[rows["worker"].astype("str") != WORKER]  # looked up
     rows = rows[rows["worker"].astype("str") != "driver"] if (rows["worker"].astype("str") != "driver").any() else rows
     drawn = figure("seconds since the first task", "share of time in measurements")
     if not len(rows):

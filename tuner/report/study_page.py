@@ -16,7 +16,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
 from tuner.folder.runfolder import read_json
-from tuner.report.html import Figures, document, section, table, tabs
+from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure
 from tuner.study import distribution
 
@@ -59,10 +59,9 @@ def study_page(folder: Path) -> str:
         section("failures", "Failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
         section("yaml", "best.yaml", "best.yaml", "What `tilefarm tune --config` takes.", _yaml(folder)),
     ]  # fmt: skip
-    heading = f"Study of {len(summary['models'])} networks on {summary['machine']}"
-    about = (
-        f"{summary['study']} · {summary['trials_done']} trials · {len(summary['seeds'])} seeds per network · {', '.join(summary['models'])}"
-    )
+    heading = f"Study of {counted(len(summary['models']), 'network')} on {summary['machine']}"
+    seeds = f"{counted(len(summary['seeds']), 'seed')} per network"
+    about = f"{summary['study']} · {counted(summary['trials_done'], 'trial')} · {seeds} · {', '.join(summary['models'])}"
     return document(heading, about, sections)
 
 

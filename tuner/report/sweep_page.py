@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, arrow_path
-from tuner.report.html import Figures, document, section, table, tabs
+from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.style import color, figure
 from tuner.sweep import INDEX
 
@@ -33,8 +33,9 @@ def sweep_page(folder: Folder) -> str:
         section("runs", "Runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
         section("left", "Not done", "Failed, or not run yet", "`tilefarm sweep` with --resume runs what is left.", _left(index)),
     ]
-    title = f"Sweep of {index['model'].nunique()} models on {', '.join(machines)}"
-    about = f"{folder.resolve().name} · {done['path'].nunique()} of {index['path'].nunique()} runs done · {index['seed'].nunique()} seeds"
+    title = f"Sweep of {counted(index['model'].nunique(), 'model')} on {', '.join(machines)}"
+    runs = f"{done['path'].nunique()} of {counted(index['path'].nunique(), 'run')} done"
+    about = f"{folder.resolve().name} · {runs} · {counted(index['seed'].nunique(), 'seed')}"
     return document(title, about, sections)
 
 
@@ -54,8 +55,9 @@ def _spread(done: pd.DataFrame) -> go.Figure:
     drawn = figure("", "gain over layer by layer", 440)
     for i, (level, part) in enumerate(done.groupby("level", sort=False)):
         drawn.add_box(
-            x=part["model"], y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.3,
-            marker={"size": 5, "color": color(i)}, text="seed " + part["seed"].astype("str"),
+            x=part["model"], y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
+            marker={"size": 8, "color": color(i), "opacity": 0.75}, text="seed " + part["seed"].astype("str"),
+            fillcolor="rgba(0,0,0,0)", line={"color": "rgba(0,0,0,0)"},  # points side by side, without a box over them
         )  # fmt: skip
     drawn.update_layout(boxmode="group")
     return drawn

@@ -33,6 +33,7 @@ from tuner.search.knowledge import Knowledge, Learnable
 from tuner.search.lab import Lab
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
+from tuner.shared import WORKER, SharedResults
 
 
 class Culprit(NamedTuple):
@@ -185,6 +186,12 @@ class Workshop:
             list(self._here([Ask("program", genome), *(Ask("program", whole) for whole in _of_every_kind(self.rules.unit, genome))]))
             note_compiled()
 
+    def share(self, results: SharedResults) -> None:
+        """From now on, after `warm`: results of others compile no kernel."""
+        assert self.evaluator is not None
+        assert self.evaluator.bench is None
+        self.evaluator.shared = results
+
     def run(self, batch: list[Ask]) -> list[Answer]:
         """Asks one by one, for whoever looks for the one that does harm."""
         assert self.evaluator is not None
@@ -245,7 +252,7 @@ class Workshop:
             except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
                 yield Outcome("crash", None, one_line(error), self.worker, time.perf_counter() - begun)
             else:
-                yield Outcome("ok", answer, None, self.worker, time.perf_counter() - begun)
+                yield Outcome("ok", answer, None, WORKER if answer.shared else self.worker, time.perf_counter() - begun)
             self.done += 1
 
     @staticmethod

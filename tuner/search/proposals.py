@@ -42,10 +42,10 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
 
 
 def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> list[Genome]:
-    """At most `count` more, not in `taken`: random ones where nothing else is known, and the best with other windows or loads ahead."""
+    """At most `count` more, not in `taken`: the best with other windows or loads ahead; random ones where nobody has anything to go by."""
     genomes: list[Genome | None] = []
-    if not turn or not island.members:
-        genomes += [lab.permitted(random_genome(lab.unit, island.rng)) for _ in range(lab.config.search.generation // 4)]
+    if not island.members and not taken:  # without covers, an island would wait for what its neighbours send
+        genomes += [lab.permitted(random_genome(lab.unit, island.rng)) for _ in range(count)]
     genomes.append(best_unlimited(lab, island, turn))
     genomes += _retimed(lab, island, lab.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)

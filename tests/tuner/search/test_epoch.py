@@ -19,7 +19,7 @@ from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph
 from tests.plans import resized
-from tests.tuner.searching import LEVELS, Local, LocalSearch
+from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tuner.evaluate import Answer
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.explore import unlimited
@@ -71,6 +71,15 @@ def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
     assert any(all(gene.stop - gene.start == 1 for gene in genome) for genome in programs[1:])
     assert singles is not None
     assert any(len(genome) < len(singles) for genome in programs)
+
+
+def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
+    """Without covers only the first island is told of a program; the others measured none until its elites reached them."""
+    u = unit("residual_block")
+    search = LocalSearch(u, "use.covers=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
+    counts = [len(lab.findings.programs) for lab in search.labs[4:]]
+    assert all(0 < count <= 2 for count in counts)
+    assert all(island.members for island in search.islands)
 
 
 def test_a_share_of_the_segments_is_each_islands() -> None:

@@ -19,7 +19,7 @@ from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tests.tuner.searching import Local, LocalSearch
+from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
 from tuner.evaluate import COLUMNS, Ask, Evaluator
 from tuner.search.annealer import Annealer

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.tuner.test_farm import Squares
+from tests.tuner.farm.test_farm import Squares
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
 from tuner.farm import actors
 from tuner.farm.actors import RayBackend

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.compiled import Compiled
@@ -14,8 +17,9 @@ from simulator.npu.container import Operator
 from tests.html_page import HOSTILE, Page, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.report.machine_figures import crossings, standing
+from tuner.report.machine_figures import behind, crossings, occupancy, standing
 from tuner.report.run_page import run_page
+from tuner.report.style import DARK, INK, MUTED, RULE, log_axis
 from tuner.report.view import RunView, open_view
 
 
@@ -44,6 +48,45 @@ def test_every_section_and_every_figure_is_there(view: RunView) -> None:
         assert f"{row['cycles']:,}" in text, level
     assert view.summary["versions"]["numpy"] in text
     assert "measured: 16" in text  # config.yaml
+
+
+def test_every_colour_of_a_figure_has_its_dark_one(view: RunView) -> None:
+    """The page replaces one after the other, so no replacement may be replaced again."""
+    assert not set(DARK) & set(DARK.values())
+    text = run_page(view)
+    for light in (INK, RULE, MUTED):
+        assert text.count(f'"{light}"') > 3
+    assert json.dumps(DARK) in text
+
+
+def test_a_buffer_fills_its_own_lane(view: RunView) -> None:
+    """A lane for each memory, none over another, each drawn against its own size."""
+    drawn = occupancy(view.timeline(view.levels[0]))
+    lanes = [drawn.layout[f"yaxis{trace.yaxis[1:]}"].domain for trace in drawn.data]
+    assert [high for _, high in lanes] == sorted((high for _, high in lanes), reverse=True)
+    assert all(above[0] > below[1] for above, below in pairwise(lanes))
+    for trace in drawn.data:
+        assert 0 < max(trace.y) <= 1
+    assert len(drawn.layout.annotations) == len(drawn.data) == len(dict(view.machine.buffers_bytes))
+
+
+def test_the_wrong_variant_costs_what_the_summary_says(view: RunView) -> None:
+    for name, line in zip(view.response.variants, behind(view).data, strict=True):
+        assert min(line.y) >= 0
+        for row in view.summary["levels"].values():
+            at = int(np.argmin(abs(np.array(line.x) - row["ddr_share"])))
+            cycles = row["variant_cycles"][name] / min(row["variant_cycles"].values()) - 1
+            assert line.x[at] != row["ddr_share"] or line.y[at] == pytest.approx(cycles)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 9), (2_300, 600_000), (0.01, 8_000), (5, 5)])
+def test_a_logarithmic_axis_has_labels_enough_and_not_too_many(low: float, high: float) -> None:
+    axis = log_axis(low, high)
+    start, end = axis["range"]
+    shown = [tick for tick in axis["tickvals"] if start <= math.log10(tick) <= end]
+    assert 1 <= len(shown) <= 10
+    assert len(shown) >= 2 or low == high
+    assert len(set(axis["ticktext"])) == len(axis["ticktext"])
 
 
 def test_nothing_is_fetched(view: RunView) -> None:

@@ -99,6 +99,9 @@ def test_a_sweep_shows_gains_and_what_is_left(tmp_path: Path) -> None:
     text = sweep_page(tmp_path / "sweep")
     assert "2.250× (1.250 … 3.250)" in text
     assert "severe (as none)" in text
+    assert "Sweep of 1 model on edge" in text
+    assert "3 of 5 runs done · 5 seeds" in text
+    assert "<code>tilefarm report</code> of a folder" in text
     read = Page(text)
     assert_offline(read)
     assert not any("onerror" in attrs for _, attrs in read.tags)

@@ -1,0 +1,163 @@
+"""DDR latency, transfers that share the port, levels and bounds: every cycle worked out on paper."""
+
+from __future__ import annotations
+
+from simulator.ddr import ContentionTrace
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, load_machine
+from simulator.timing import prepare, program_bound, simulate, simulate_levels, simulate_trace
+from tests.programs import copy, flag_set, flag_wait, program, record
+from tests.simulator.timing.on_paper import (
+    CUBE,
+    DDR,
+    L1,
+    MTE2,
+    MTE3,
+    TINY,
+    UB,
+    load,
+    mmad,
+    run,
+    spans,
+    store,
+    tiny_with,
+)
+
+
+def test_latency_is_hidden_behind_the_transfer_before() -> None:
+    # both issued at 0: data 4-14, 14-24
+    assert spans(run([load(10), load(10)])) == [(4, 14), (14, 24)]
+
+
+def test_latency_shows_where_transfers_are_short() -> None:
+    # two outstanding, one block each: issued 0, 0, then at the ends 5 and 6: data 4-5, 5-6, 9-10, 10-11
+    assert spans(run([load(1)] * 4)) == [(4, 5), (5, 6), (9, 10), (10, 11)]
+
+
+def test_one_outstanding_pays_the_latency_every_time() -> None:
+    assert spans(run([load(3)] * 3, machine=tiny_with({"outstanding": 1}))) == [(4, 7), (11, 14), (18, 21)]
+
+
+def test_many_outstanding_pay_it_once() -> None:
+    assert spans(run([load(1)] * 4, machine=tiny_with({"outstanding": 4}))) == [(4, 5), (5, 6), (6, 7), (7, 8)]
+
+
+def test_a_move_on_chip_in_a_dma_queue_waits_for_the_data_before_it() -> None:
+    # store 5 blocks: 4-14; UB -> L1 14-17; the next store is issued when that starts (14), its data at max(18, 17): 18-20
+    timing = run([store(5), copy(TINY, UB, L1, 3), store(1)])
+    assert spans(timing) == [(4, 14), (14, 17), (18, 20)]
+    assert timing.busy_cycles[0, MTE3] == 10 + 3 + 2
+    assert timing.load_store_cycles == 12  # DDR data only
+
+
+def test_moves_on_chip_in_a_dma_queue_follow_each_other() -> None:
+    # UB -> L1 0-3 and 3-5; the store is issued at 3 with the second, latency until 7
+    assert spans(run([copy(TINY, UB, L1, 3), copy(TINY, UB, L1, 2), store(1)])) == [(0, 3), (3, 5), (7, 9)]
+
+
+def test_a_reader_and_a_writer_share_the_port() -> None:
+    # from 4 on 16 bytes each (the write cap is 16 too): 16 blocks take 32 cycles, 4-36; the other's 8 blocks 4-20, then the
+    # reader has the port: 8 blocks left at 20, one per cycle: 28
+    timing = run([load(16), store(8)])
+    assert spans(timing) == [(4, 28), (4, 20)]
+    assert timing.load_store_cycles == 24  # one core: cycles with either count once
+
+
+def test_what_the_write_cap_leaves_goes_to_the_reader() -> None:
+    # write cap 8: reader 24, writer 8 bytes per cycle.  Reader: 24 blocks = 768 B in 32 cycles, 4-36.  The writer has 8 blocks through by
+    # then and stays at its cap: 12 blocks in 48 cycles, 4-52
+    machine = tiny_with({"write_cap_bytes_per_cycle": 8})
+    assert spans(run([load(24), store(12)], machine=machine)) == [(4, 36), (4, 52)]
+
+
+def test_two_cores_share_the_port() -> None:
+    # both read: 16 bytes each from 4 on: core 1's 5 blocks end at 14; core 0 then has 5 of 10 blocks left: 19
+    timing = run([load(10)], [load(5)])
+    assert (spans(timing, 0), spans(timing, 1)) == ([(4, 19)], [(4, 14)])
+    assert timing.load_store_cycles == 15 + 10
+    assert timing.busy_cycles[:, MTE2].tolist() == [15, 10]
+
+
+def test_a_store_on_one_core_and_a_load_of_it_on_the_other() -> None:
+    # core 0 stores 4 blocks at 16 bytes: 4-12; the flag arrives at 15; core 1 loads: 19-23
+    timing = run([store(4), flag_set(MTE3, 1, MTE2)], [flag_wait(MTE2, 0, MTE3), load(4)])
+    assert (spans(timing, 0)[0], spans(timing, 1)[1]) == ((4, 12), (19, 23))
+
+
+def test_four_queues_of_two_cores_share_the_port() -> None:
+    # 8 bytes each from 4 on, 4 cycles a block: those of 4 blocks end at 20; then 16 each: the 4 blocks that are left take 8 cycles
+    timing = run([load(8), store(4)], [load(4), store(8)])
+    assert (spans(timing, 0), spans(timing, 1)) == ([(4, 28), (4, 20)], [(4, 20), (4, 28)])
+    assert timing.load_store_cycles == 24 + 24
+    assert timing.cycles == program_bound(program(TINY, [load(8), store(4)], [load(4), store(8)]), TINY) + 4
+
+
+def test_a_share_of_a_third_rounds_up_once() -> None:
+    # two readers and a writer take 32/3 bytes = 699,050 units per cycle.  3 blocks =
+    # 6,291,456 units: 9 cycles would move 6,291,450, so all end after 10, at 14
+    timing = run([load(3), store(3)], [load(3)])
+    assert (spans(timing, 0), spans(timing, 1)) == ([(4, 14), (4, 14)], [(4, 14)])
+
+
+def test_levels_stretch_only_the_data_phase() -> None:
+    # 10 blocks at 32, 16 and 8 bytes per cycle behind a latency of 4
+    p = program(TINY, [load(10), flag_set(MTE2, 0, CUBE), flag_wait(CUBE, 0, MTE2), mmad(7)])
+    timings = simulate_levels(p, TINY)
+    assert {level: timing.cycles for level, timing in timings.items()} == {"none": 21, "slight": 31, "severe": 51}
+    assert [timing.busy_cycles[0, CUBE] for timing in timings.values()] == [7, 7, 7]
+    assert simulate_levels(p, TINY, ("severe",))["severe"].cycles == 51
+
+
+def test_short_bursts_cost_bus_time() -> None:
+    # edge: lone blocks use half of a 64-byte burst: 10 blocks = 640 bus bytes at 64 per cycle, latency 120, issue 1
+    edge = load_machine("edge")
+    lone = record(Op.COPY, MTE2, 1, 10, 2, 1, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
+    joined = record(Op.COPY, MTE2, 1, 10, 1, 1, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
+    assert run([lone], machine=edge).cycles == 1 + 120 + 10
+    assert run([joined], machine=edge).cycles == 1 + 120 + 5
+
+
+def test_a_load_that_changes_while_a_transfer_runs() -> None:
+    # data from 4 on: 6 blocks by 10 at full rate; then a quarter: 4 blocks take 16 cycles: 26; or full again from 14, with one
+    # block more by then and 3 to go: 17
+    p = program(TINY, [load(10)])
+    assert simulate_trace(p, TINY, ContentionTrace.of([(0, 65536), (10, 16384)])).cycles == 26
+    assert simulate_trace(p, TINY, ContentionTrace.of([(0, 65536), (10, 16384), (14, 65536)])).cycles == 17
+
+
+def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
+    machine = tiny_with(launch_cycles=7)
+    p = program(machine, [load(10)])
+    assert program_bound(p, machine) == 7 + 10
+    assert simulate(p, machine, SHARE_UNIT, shared=False).cycles == 7 + 14
+    assert {level: t.cycles for level, t in simulate_levels(p, machine).items()} == {"none": 21, "slight": 31, "severe": 51}
+    # data from 11 on: 5 blocks by 16, the other 5 at a quarter: 20 cycles
+    assert simulate_trace(p, machine, ContentionTrace.of([(0, 65536), (16, 16384)])).cycles == 36
+    assert program_bound(program(machine, []), machine) == 7
+
+
+def test_the_longest_path_shares_nothing() -> None:
+    # reader 4-20 at 32, writer 4-20 at its cap 16, as if alone; at half the port both run at 16: 4-36 and 4-20
+    p = program(TINY, [load(16), store(8)])
+    assert simulate(p, TINY, SHARE_UNIT, shared=False).cycles == 20
+    assert simulate(p, TINY, SHARE_UNIT, shared=False, rate_divisor=2).cycles == 36
+    assert prepare(p, TINY).dma_queues == 2
+
+
+def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:
+    assert program_bound(program(TINY, [mmad(9), load(5)]), TINY) == 9
+    assert program_bound(program(TINY, [mmad(2), store(5)]), TINY) == 10  # write cap
+    assert program_bound(program(TINY, [load(5), store(5)]), TINY) == 10  # either: 10 blocks of the bus
+    assert program_bound(program(TINY, [load(8), store(3)]), TINY) == 11  # the bus
+    assert program_bound(program(TINY, [load(8), store(3)]), TINY, SHARE_UNIT // 4) == 44
+    assert program_bound(program(TINY, [mmad(1)] * 4), tiny_with(issue_cycles=3)) == 12  # the scalar unit
+    # rounding up is per transfer: 3 loads of a block at 32/3 bytes (699,050 units) take 4 cycles each
+    assert program_bound(program(TINY, [load(1)] * 3), TINY, SHARE_UNIT // 3) == 12
+
+
+def test_program_bound_holds_where_rates_are_at_their_least() -> None:
+    # a port of one unit per cycle, two queues that still get one each: a block is 32 * 65,536 units
+    machine = tiny_with({"bytes_per_cycle": 1})
+    p = program(machine, [load(1)], [load(1)])
+    assert simulate(p, machine, 1).cycles == 4 + 32 * SHARE_UNIT
+    assert program_bound(p, machine, 1) == 32 * SHARE_UNIT

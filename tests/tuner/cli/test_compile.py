@@ -1,0 +1,133 @@
+"""`compile` and `run --check`: the same bytes, right values and cycles, and what is not right is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from compiler.frontend.macs import model_macs
+from simulator.npu import isa
+from simulator.npu.container import Container, decode, program
+from simulator.npu.isa import Op
+from simulator.npu.machine import DataType, load_machine
+from simulator.onnx_container import read_container
+from simulator.session import InferenceSession
+from simulator.timing import simulate_levels
+from tests.models import random_feeds
+from tuner.build import open_source, package
+from tuner.check import load_feeds
+from tuner.source import Source
+
+LEVELS = ("none", "slight", "severe")
+
+
+def test_compile_is_the_same_bytes_every_time(cli, model, tmp_path, plans):
+    for name in ("a", "b"):
+        code, out, err = cli("compile", model, "--machine", "edge", "--out", tmp_path / name)
+        assert (code, err) == (0, "")
+        assert "100.0% of them on the NPU" in out
+    (tmp_path / "plan.json").write_text(plans[0].to_json())
+    assert cli("compile", model, "--machine", "edge", "--plan", tmp_path / "plan.json", "--out", tmp_path / "c")[0] == 0
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+def test_compile_says_what_it_wrote(cli, model, tmp_path):
+    out_path = tmp_path / "out.onnx"
+    code, out, _ = cli("compile", model, "--machine", "edge", "--dtype", "float32", "--out", out_path, "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["file_bytes"] == out_path.stat().st_size
+    assert report["container_bytes"] == len(read_container(out_path))
+    assert report["macs"] == model_macs(onnx.shape_inference.infer_shapes(onnx.load(model)))
+    container = decode(read_container(out_path))
+    assert container.dtype == DataType.float32
+    for level, row in report["levels"].items():
+        assert row["variant_cycles"] == dict(container.variant(level).cycles)
+        assert row["cycles"] == row["variant_cycles"][level] >= row["program_bound_cycles"] > 0
+        assert row["same_as"] == (None if level == "none" else "none")
+        assert row["executed_macs"] >= report["macs"]
+
+
+def test_a_plan_for_each_level(cli, model, tmp_path, plans):
+    for name, plan in zip("ab", plans, strict=True):
+        (tmp_path / f"{name}.json").write_text(plan.to_json())
+    options = [f"none={tmp_path / 'a.json'}", f"slight={tmp_path / 'b.json'}", f"severe={tmp_path / 'a.json'}"]
+    arguments = [part for option in options for part in ("--plan", option)]
+    assert cli("compile", model, "--machine", "edge", *arguments, "--out", tmp_path / "out.onnx")[0] == 0
+    container = decode(read_container(tmp_path / "out.onnx"))
+    assert [v.plan_digest for v in container.variants] == [plans[0].digest, plans[1].digest, plans[0].digest]
+    assert [container.same_as(level) for level in LEVELS] == [None, None, "none"]
+    for variant in container.variants:
+        timings = simulate_levels(program(container, variant.level), container.machine)
+        assert dict(variant.cycles) == {level: timing.cycles for level, timing in timings.items()}
+
+
+def test_the_compiled_file_runs_on_stock_onnxruntime(model, compiled):
+    feeds = random_feeds(onnx.load(model))
+    mine, theirs = (onnxruntime.InferenceSession(str(p), providers=["CPUExecutionProvider"]).run(None, feeds) for p in (compiled, model))
+    np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-6)
+
+
+def test_run_checks_values_sanitizer_and_cycles(cli, compiled):
+    for level in LEVELS:
+        code, out, err = cli("run", compiled, "--input", "random:5", "--level", level, "--check")
+        assert (code, err) == (0, "")
+        assert f"check of level {level}: passed" in out
+    report = json.loads(cli("run", compiled, "--input", "random", "--check", "--json")[1])
+    assert report["level"] == "none"
+    assert report["check"]["ok"]
+    assert 0 < report["check"]["max_rel_error"] < report["check"]["tolerance"]
+    assert report["check"]["variant_cycles"] == report["check"]["recomputed_cycles"]
+
+
+def test_run_reads_and_writes_npz(cli, compiled, tmp_path):
+    session = InferenceSession(compiled)
+    feeds = {p.name: np.random.default_rng(1).standard_normal(p.shape).astype(np.float32) for p in session.get_inputs()}
+    np.savez(tmp_path / "x.npz", **feeds)
+    assert cli("run", compiled, "--input", tmp_path / "x.npz", "--out", tmp_path / "y.npz")[0] == 0
+    written = load_feeds(tmp_path / "y.npz")
+    names = [p.name for p in session.get_outputs()]
+    assert list(written) == names
+    for name, value in zip(names, session.run(names, feeds), strict=True):
+        np.testing.assert_array_equal(written[name], value)
+
+
+def rewritten(compiled: Path, model: Path, out: Path, change: Callable[[Container], Container]) -> Path:
+    """The compiled file with another container in it, sealed as it should be."""
+    package(open_source(Source(model, load_machine("edge"))), [change(decode(read_container(compiled)))], out)
+    return out
+
+
+def test_one_changed_instruction_fails_the_check(cli, compiled, model, tmp_path):
+    def change(container: Container) -> Container:
+        code = container.variants[0].streams[0].copy()
+        products = np.flatnonzero(code[:, isa.OP] == Op.MMAD)
+        code[products[-1], isa.S0] += 16  # the last product reads the next fractal of L0A
+        return replace(container, variants=(replace(container.variants[0], streams=(code,)), *container.variants[1:]))
+
+    changed = rewritten(compiled, model, tmp_path / "changed.onnx", change)
+    code, out, _ = cli("run", changed, "--input", "random", "--check")
+    assert code == 1
+    assert "FAILED" in out
+    assert cli("run", changed, "--input", "random", "--level", "severe", "--check")[0] == 0
+
+
+def test_a_wrong_table_of_cycles_fails_the_check(cli, compiled, model, tmp_path):
+    def change(container: Container) -> Container:
+        first = container.variants[0]
+        return replace(container, variants=(replace(first, cycles={**first.cycles, "none": 1}), *container.variants[1:]))
+
+    changed = rewritten(compiled, model, tmp_path / "changed.onnx", change)
+    code, out, _ = cli("run", changed, "--input", "random", "--check")
+    assert code == 1
+    assert "cycles at level none: the file says 1" in out
+    code, _, err = cli("simulate", changed, "--level", "none")
+    assert code == 2
+    assert "the file says 1 cycles" in err
+    assert "the file says 1 cycles" in cli("trace", changed, "--out", tmp_path / "t.json")[2]

@@ -1,0 +1,108 @@
+"""`simulate`, `trace` and `disasm`: what they tell of a compiled file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.frontend.macs import model_macs
+from simulator.npu import isa
+from simulator.npu.asm import parse
+from simulator.npu.container import decode, program
+from simulator.onnx_container import read_container
+from tuner.macs import program_macs
+
+LEVELS = ("none", "slight", "severe")
+
+
+def test_simulate_shows_every_level(cli, compiled):
+    rows = json.loads(cli("simulate", compiled, "--json")[1])["levels"]
+    assert tuple(rows) == LEVELS
+    assert rows["none"]["cycles"] < rows["slight"]["cycles"] < rows["severe"]["cycles"]
+    assert rows["none"]["balance"] > rows["severe"]["balance"] > 0
+    for row in rows.values():
+        assert row["latency_us"] == pytest.approx(row["cycles"] / 1e3)  # edge: 1 GHz
+        assert 0 < max(row["engine_utilisation"].values()) <= 1
+        assert row["ddr_read_bytes"] > row["ddr_write_bytes"] > 0
+    code, out, _ = cli("simulate", compiled, "--level", "slight")
+    assert code == 0
+    assert "slight" in out
+    assert "severe" not in out
+
+
+def test_simulate_by_segments(cli, compiled):
+    container = decode(read_container(compiled))
+    names = [operator.name for operator in container.operators]
+    levels = json.loads(cli("simulate", compiled, "--segments", "--json")[1])["levels"]
+    assert tuple(levels) == LEVELS
+    for level, found in levels.items():
+        rows, total = found["segments"], json.loads(cli("simulate", compiled, "--level", level, "--json")[1])["levels"][level]
+        assert [row["segment"] for row in rows] == list(range(len(names)))  # layer by layer
+        assert [row["first_operator"] for row in rows] == [row["last_operator"] for row in rows] == names
+        assert [row["blocks"] for row in rows] == [segment.blocks for segment in container.variant(level).segments]
+        for key in ("ddr_read_bytes", "ddr_write_bytes"):
+            assert sum(row[key] for row in rows) == total[key]
+        assert sum(row["own_cycles"] for row in rows) == found["cycles"] == total["cycles"]
+        assert sum(row["macs"] for row in rows) == program_macs(program(container, level))
+        assert all(row["utilisation"][row["bound"]] == max(row["utilisation"].values()) for row in rows)
+        assert {row["halo"] for row in rows if row["macs"]} == {1.0}  # nothing is computed twice
+    code, out, _ = cli("simulate", compiled, "--segments", "--level", "severe")
+    assert code == 0
+    assert all(name in out for name in names)
+    assert "level none" not in out
+
+
+def test_operators_of_a_container_are_the_model(compiled, model):
+    container = decode(read_container(compiled))
+    assert sum(operator.macs for operator in container.operators) == model_macs(onnx.shape_inference.infer_shapes(onnx.load(model)))
+    for variant in container.variants:
+        tags = variant.streams[0][:, isa.TAG]
+        assert set((tags & 0xFFFF).tolist()) == set(range(len(container.operators)))
+        assert set((tags >> 16).tolist()) == set(range(len(variant.segments)))
+
+
+def test_trace(cli, compiled, tmp_path):
+    plain, packed = tmp_path / "t.json", tmp_path / "t.json.gz"
+    code, out, _ = cli("trace", compiled, "--level", "severe", "--out", plain)
+    assert code == 0
+    value = json.loads(plain.read_text())
+    assert f"level severe, {value['otherData']['cycles']:,} cycles" in out
+    assert f"{len(value['traceEvents']):,} events" in out
+    assert value["otherData"]["level"] == "severe"
+    names = {event["args"]["operator"] for event in value["traceEvents"] if event.get("cat") == "CUBE"}
+    assert names <= {operator.name for operator in decode(read_container(compiled)).operators}
+    assert names
+    assert cli("trace", compiled, "--level", "severe", "--out", packed)[0] == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    first = tmp_path / "first.json"
+    assert cli("trace", compiled, "--out", first)[0] == 0
+    assert json.loads(first.read_text())["otherData"]["level"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "t.txt"), ".json.gz"),
+        (("--out", "missing/t.json"), "missing"),
+        (("--level", "heavy", "--out", "t.json"), "none, slight, severe"),
+    ],
+)
+def test_trace_says_what_is_wrong(cli, compiled, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("trace", compiled, *arguments)
+    assert code == 2
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_disasm_parses_back(cli, compiled, tmp_path):
+    code, out, _ = cli("disasm", compiled, "--level", "slight")
+    stream = decode(read_container(compiled)).variant("slight").streams[0]
+    assert code == 0
+    np.testing.assert_array_equal(parse(out), stream)
+    assert cli("disasm", compiled, "--core", 0, "--out", tmp_path / "text")[:2] == (0, "")
+    np.testing.assert_array_equal(parse((tmp_path / "text").read_text()), stream)

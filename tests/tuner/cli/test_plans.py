@@ -1,0 +1,106 @@
+"""`plan show`, `plan diff` and `export`: plans as files, and files from plans."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+
+from compiler.derive.plan import parse_plan
+from compiler.tile.primitives import parse as parse_schedule
+from simulator.npu.container import decode
+from simulator.onnx_container import read_container
+from tests.models import small_model
+
+
+def test_plan_show(cli, tmp_path, plans):
+    path = tmp_path / "plan.json"
+    path.write_text(plans[0].to_json())
+    out = cli("plan", "show", path)[1]
+    assert plans[0].digest in out
+    raw = json.loads(cli("plan", "show", path, "--json")[1])
+    digest = raw.pop("digest")
+    assert parse_plan(json.dumps(raw)).digest == digest == plans[0].digest
+
+
+def test_plan_show_primitives(cli, run_folder, model, tmp_path, plans):
+    """By the run in whose folder the plan lies, or by model and machine; every text is the tiling of the plan."""
+    code, out, _ = cli("plan", "show", run_folder / "plans" / "slight.json", "--primitives")
+    assert code == 0
+    parts = out.split("# segment ")[1:]
+    assert parts[0].splitlines()[0].endswith(", the largest of 2 blocks")
+    operators = [(name, t) for segment in plans[1].segments for name, t in zip(segment.operators, segment.tilings, strict=True)]
+    assert [parse_schedule("# " + part) for part in parts] == [t for _, t in operators]
+    copy = tmp_path / "copy.json"
+    copy.write_text(plans[1].to_json())
+    assert cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge") == (0, out, "")
+    raw = json.loads(cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge", "--json")[1])
+    assert [row["operator"] for row in raw] == [name for name, _ in operators]
+    assert parse_schedule("\n".join(raw[0]["primitives"])) == operators[0][1]
+    code, _, err = cli("plan", "show", copy, "--primitives")
+    assert (code, "lies in no run folder, so give --model and --machine" in err) == (2, True)
+    code, _, err = cli("plan", "show", copy, "--primitives", "--model", model)
+    assert (code, "--model and --machine go together" in err) == (2, True)
+    code, _, err = cli("plan", "show", copy, "--model", model)
+    assert (code, "--model goes with --primitives" in err) == (2, True)
+
+
+def test_plan_diff(cli, tmp_path, plans):
+    same, other, merged = (tmp_path / f"{name}.json" for name in ("same", "other", "merged"))
+    same.write_text(plans[0].to_json())
+    other.write_text(plans[1].to_json())
+    assert cli("plan", "diff", same, same, "--exit-code") == (0, "", "")
+    code, out, _ = cli("plan", "diff", same, other)
+    assert (code, out) == (0, f"segment 0, {plans[0].segments[0].operators[0]}:\n  blocks: 1 -> 2\n")
+    assert cli("plan", "diff", same, other, "--exit-code")[0] == 1
+    raw = json.loads(cli("plan", "diff", same, other, "--json")[1])
+    assert (raw["equal"], raw["a"], raw["b"]) == (False, plans[0].digest, plans[1].digest)
+    assert raw["changes"][0]["changed"] == {"blocks": [1, 2]}
+    a, b, *rest = plans[0].segments
+    joined = a.model_copy(update={"operators": a.operators + b.operators, "tilings": a.tilings + b.tilings})
+    merged.write_text(plans[0].model_copy(update={"segments": (joined, *rest)}).to_json())
+    first, second = a.operators[0], b.operators[-1]
+    assert cli("plan", "diff", same, merged)[1].splitlines() == [
+        f"{first}..{second}: cut in other places",
+        f"  - segment 0, {first}: 1 block, prefetch 2, window 1",
+        f"  - segment 1, {second}: 1 block, prefetch 2, window 1",
+        f"  + segment 0, {first}..{second}: 1 block, prefetch 2, window 1",
+    ]
+    moved = other.read_text().replace(plans[0].machine, "0" * 32)
+    other.write_text(moved)
+    assert cli("plan", "diff", merged, other)[1].splitlines()[0] == f"machine: {plans[0].machine} -> {'0' * 32}"
+
+
+def test_export_gives_the_bytes_of_the_run(cli, run_folder, tmp_path, plans):
+    code, _, err = cli("export", run_folder, "--out", tmp_path / "out.onnx")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "out.onnx").read_bytes() == (run_folder / "best.onnx").read_bytes()
+    assert cli("export", run_folder, "--plan", plans[1].digest[:8], "--out", tmp_path / "one.onnx", "--style", "epcontext")[0] == 0
+    assert {v.plan_digest for v in decode(read_container(tmp_path / "one.onnx")).variants} == {plans[1].digest}
+    code, _, err = cli("export", run_folder, "--plan", "0" * 32, "--out", tmp_path / "two.onnx")
+    assert code == 2
+    assert "has no such plan" in err
+
+
+def test_export_finds_a_plan_in_the_tasks(cli, run_folder, tmp_path, plans):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    other = plans[0].model_copy(
+        update={"segments": (*plans[0].segments[:-1], plans[0].segments[-1].model_copy(update={"blocks": 1, "window": 2}))}
+    )
+    payload = json.dumps({"unit": "u", "plan": other.model_dump(mode="json")})
+    (run_folder / "tasks").mkdir()
+    pq.write_table(pa.table({"kind": ["segment", "program"], "payload": ["{}", payload]}), run_folder / "tasks" / "0.parquet")
+    assert cli("export", run_folder, "--plan", other.digest, "--out", tmp_path / "out.onnx")[0] == 0
+    assert decode(read_container(tmp_path / "out.onnx")).variants[0].plan_digest == other.digest
+
+
+def test_export_refuses_a_model_that_changed(cli, run_folder, tmp_path, model):
+    onnx.save(small_model("conv_chain", seed=1), tmp_path / model.name)
+    code, _, err = cli("export", run_folder, "--out", tmp_path / "out.onnx")
+    assert code == 2
+    assert "changed since the run" in err
+    (tmp_path / model.name).unlink()
+    assert "is not there any more" in cli("export", run_folder, "--out", tmp_path / "out.onnx")[2]
+    assert not (tmp_path / "out.onnx").exists()

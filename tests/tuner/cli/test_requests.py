@@ -1,0 +1,102 @@
+"""`tune` and `study`: every option reaches the driver, and an interrupted run says how to go on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuner.request import StudyRequest, TuneRequest
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
+    """Requests that a driver in place of the real one was given; it leaves a summary."""
+    requests: list[TuneRequest] = []
+
+    def drive(request: TuneRequest) -> None:
+        requests.append(request)
+        level = {"ddr_share": 1.0, "cycles": 50, "latency_us": 0.05, "plan": "a" * 32, "same_as": None, "roofline_cycles": 10}
+        request.out.mkdir(parents=True, exist_ok=True)
+        summary = {"status": "done", "stopped": ["budget"], "levels": {"none": {**level, "baseline_layerwise_cycles": 100}}}
+        (request.out / "summary.json").write_text(json.dumps(summary))
+
+    module = types.ModuleType("tuner.tune")
+    module.tune = drive  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    return requests
+
+
+def test_tune_hands_over_every_option(cli, asked, tmp_path):
+    text = (
+        f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.population=8 "
+        "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
+        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --runner m:f "
+        "--resource npu --quiet --json"
+    )
+    code, out, err = cli(*text.split())
+    assert (code, err) == (0, "")
+    assert json.loads(out)["status"] == "done"
+    assert asked == [
+        TuneRequest(
+            model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
+            overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
+            workers=2, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32", shapes={"x": (1, 3, 8, 8)},
+            random_weights=4, quiet=True, mirror="s3://b/run", runner="m:f", resource="npu",
+        )
+    ]  # fmt: skip
+    assert "0.500" in cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "other")[1]
+    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=tmp_path / "other")
+    code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
+    assert code == 2
+    assert "give one of them" in err
+
+
+def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
+    requests: list[StudyRequest] = []
+
+    def drive(request: StudyRequest, say: Callable[[str], None]) -> dict[str, object]:
+        requests.append(request)
+        say("batch 1 of 1")
+        return {"trials_done": 2, "best": {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8}}}
+
+    module = types.ModuleType("tuner.study_run")
+    module.study = drive  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tuner.study_run", module)
+    text = (
+        f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --candidates 5 "
+        "--config quick --set study.batch=2 --backend serial --address auto --workers 2 --wait 5 --resume --dtype float32 "
+        "--random-weights 1 --quiet --json"
+    )
+    code, out, err = cli(*text.split())
+    assert (code, err) == (0, "")
+    assert json.loads(out)["trials_done"] == 2
+    assert requests == [
+        StudyRequest(
+            models=(Path("a.onnx"), Path("b.onnx")), machine="edge", out=tmp_path, trials=4, seeds=2, seed=3, storage="sqlite:///s.db",
+            candidates=5, config="quick", overrides=("study.batch=2",), backend="serial", address="auto", workers=2, wait_s=5.0,
+            resume=True, dtype="float32", random_weights=1, quiet=True,
+        )
+    ]  # fmt: skip
+    code, out, err = cli("study", "a.onnx", "--machine", "edge", "--out", tmp_path)
+    assert (code, err) == (0, "batch 1 of 1\n")
+    assert "0.5000 of" in out
+    assert requests[1] == StudyRequest((Path("a.onnx"),), "edge", out=tmp_path)
+
+
+def test_an_interrupted_run_says_how_to_go_on(cli, monkeypatch, tmp_path):
+    def stop(request: TuneRequest) -> None:
+        request.out.mkdir()
+        (request.out / "run.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    module = types.ModuleType("tuner.tune")
+    module.tune = stop  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "run")
+    assert code == 130
+    assert "--resume continues it" in err

@@ -1,0 +1,38 @@
+"""onnxruntime in a child: what kills it or takes too long is one line."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from simulator.npu.errors import BadInputError
+from tests.models import small_model
+from tuner.reference import reference
+
+
+def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
+    """SplitToSequence into pieces of size 0 passes the checker; onnxruntime divides by it."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("n", "c", "h", "w")) for name in "xy"]
+    nodes = [helper.make_node("SplitToSequence", ["x", "s"], ["q"], axis=1), helper.make_node("ConcatFromSequence", ["q"], ["y"], axis=1)]
+    zero = numpy_helper.from_array(np.array(0, np.int64), "s")
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [zero])
+    path = tmp_path / "killer.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.checker.check_model(str(path))
+    with pytest.raises(BadInputError, match=r"killer.onnx: onnxruntime (died on|cannot run) its body"):
+        reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)})
+
+
+def test_a_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
+    model, shell = tmp_path / "conv_chain.onnx", tmp_path / "python"
+    onnx.save(small_model("conv_chain"), model)
+    for script, message in (("kill -SEGV $$", r"died on its body \(signal 11\)"), ("exec sleep 60", "not done with its body after 0.2 s")):
+        shell.write_text(f"#!/bin/sh\n{script}\n")
+        shell.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(shell))
+        with pytest.raises(BadInputError, match=message):
+            reference(model, {"x": np.zeros((1, 3, 20, 24), np.float32)}, timeout_s=0.2 if "sleep" in script else 60)
