@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import numpy as np
-
 from compiler.derive.gene import Genome
 from compiler.derive.moves import change_ahead, random_genome
 from tuner.search.explore import unlimited
@@ -63,7 +61,7 @@ def _by_placement(lab: Lab, island: Island, turn: int) -> list[Genome]:
     level = order[(turn + lab.island) % len(order)]
     good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
     border = float(lab.known.border[level])
-    rng = np.random.Generator(island.rng.bit_generator.jumped(2))
+    rng = island.aside(2)
     return lab.placer.proposals(level, border, good, rng, lab.known.measured, _by_stages(lab, turn))
 
 

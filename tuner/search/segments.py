@@ -32,7 +32,7 @@ def explore(lab: Lab, island: Island) -> None:
     if lab.placer is None:
         return
     # what is done for all cores is what it would be without placement, so these numbers come from elsewhere
-    rng = np.random.Generator(island.rng.bit_generator.jumped())
+    rng = island.aside(1)
     count, many = (-(-share // rules.several) for share in every)
     covers = [lab.table.cover(level, lab.known.border[level]) for level in range(len(rules.levels))]
     for width in reversed(widths(rules.unit)[:-1]):
