@@ -31,8 +31,8 @@ class Island:
 
     def aside(self, number: int) -> np.random.Generator:
         """Random numbers that take none of the island's: the same again until it has drawn."""
-        bits = np.random.PCG64()
-        bits.state = self.rng.bit_generator.state
+        bits = self.rng.bit_generator
+        assert isinstance(bits, np.random.PCG64)
         return np.random.Generator(bits.jumped(number))
 
     def admit(self, new: list[Individual], search: Search) -> None:
