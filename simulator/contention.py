@@ -50,12 +50,6 @@ def read_trace(path: Path) -> ContentionTrace:
     return ContentionTrace.of(steps)
 
 
-def write_trace(trace: ContentionTrace) -> str:
-    """The CSV text of a trace; `read_trace` reads the same trace from it (17 digits and 1/65536 are exact)."""
-    rows = (f"{cycle},{share / SHARE_UNIT!r}\n" for cycle, share in zip(trace.cycles, trace.share_units, strict=True))
-    return "cycle,share\n" + "".join(rows)
-
-
 def _step(where: str, cycle: object, share: object, before: Steps) -> tuple[int, int]:
     """One row, checked against the row before it."""
     if isinstance(cycle, str):

@@ -45,7 +45,9 @@ def read_container(path: str | os.PathLike[str]) -> bytes:
     Raises `BadInputError` for a file that cannot be read, is no ONNX model, or holds no container or several.
     """
     found = find_containers(read_file(path), str(path), Path(path).parent)
-    return _only(found, str(path))
+    if len(found) != 1:
+        raise BadInputError(f"{path}: holds {len(found)} containers, expected one")
+    return found[0][1]
 
 
 def read_file(path: str | os.PathLike[str]) -> memoryview:
@@ -64,17 +66,6 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
 def nodes_of(view: memoryview, where: str) -> int:
     """How many nodes the graph of an ONNX file has: one where the container is all of it."""
     return sum(1 for graph in _submessages(view, _MODEL_GRAPH, where) for _ in _submessages(graph, _GRAPH_NODE, where))
-
-
-def find_container(view: memoryview, where: str) -> bytes:
-    """`read_container` for the bytes of an ONNX file; `where` names them in errors."""
-    return _only(find_containers(view, where), where)
-
-
-def _only(found: list[tuple[str, bytes]], where: str) -> bytes:
-    if len(found) != 1:
-        raise BadInputError(f"{where}: holds {len(found)} containers, expected one")
-    return found[0][1]
 
 
 def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:

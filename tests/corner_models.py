@@ -110,6 +110,22 @@ def global_pools(rng: Rng) -> ModelProto:
     return b.model(b.add(y, b.node("GlobalAveragePool", ["x"])))
 
 
+def signals(rng: Rng) -> ModelProto:
+    """Samples a stride apart as channels, windows over rows of one column, and tokens behind them."""
+    b = Builder(rng, (1, 1, 76))
+    x = b.relu(b.node("Conv", ["x", b.normal((20, 1, 7), 0.4), b.normal((20,))], strides=[2], pads=[2, 3]))
+    x = b.node("MaxPool", [x], kernel_shape=[3], strides=[2], pads=[1, 0])
+    x = b.node("ConvTranspose", [x, b.normal((20, 9, 3), 0.2)], strides=[2], pads=[1, 0])
+    x = b.node("AveragePool", [x], kernel_shape=[4], strides=[3], pads=[2, 1])
+    return b.model(b.node("MatMul", [b.node("Transpose", [x], perm=[0, 2, 1]), b.normal((9, 18), 0.3)]))
+
+
+def wide_windows(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 18, 23, 19))
+    x = b.node("AveragePool", ["x"], kernel_shape=[19, 15], strides=[2, 3], pads=[3, 4, 2, 1])
+    return b.model(b.add(b.conv(x, 18), b.node("GlobalMaxPool", ["x"])))
+
+
 def softmax_of_images(rng: Rng) -> ModelProto:
     """At every pixel, over channels with gaps from a Concat."""
     b = Builder(rng, (1, 6, 9, 7))
@@ -146,7 +162,7 @@ CORNER_MODELS: dict[str, Callable[[Rng], ModelProto]] = {
     for f in (
         grouped, grouped_by_planes, depthwise, strided, dilated, batch, whole_kernel, more_pad_than_image, concat_with_gaps,
         residual_from_before, shuffled, normalised, undefined_at_zero, pools, global_pools, softmax_of_images, output_that_is_read,
-        two_outputs, outputs_of_one_concat, input_in_a_concat,
+        two_outputs, outputs_of_one_concat, input_in_a_concat, signals, wide_windows,
     )
 }  # fmt: skip
 

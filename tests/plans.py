@@ -10,8 +10,9 @@ from compiler.derive.realise import plan_of
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
-from compiler.tile.space import legal_points, shape_of, vector_tiling
+from compiler.tile.space import legal_points, shape_of
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
+from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import Machine
 
 

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from compiler.frontend.zoo import is_made
+from compiler.frontend.made import understood
+from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig, load_config
 from tuner.farm.backend import Backend, R, SerialBackend, T, Worker
@@ -30,6 +31,16 @@ def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], W
     workers = workers and min(workers, cells)
     resource = config.farm.resource
     return RayBackend(make, workers, request.address, wait_s, run_id, item_timeout_s=None, in_flight=1, max_batch=1, resource=resource)
+
+
+def there(model: Path) -> Path:
+    """A model as every worker finds it: an absolute path, or the name of a built network.  Raises `BadInputError` where there is none."""
+    if is_made(model):
+        understood(str(model).removeprefix(MADE))
+        return model
+    if not model.is_file():
+        raise BadInputError(f"{model}: no such file")
+    return model.resolve()
 
 
 def model_digest(model: Path) -> str:

@@ -168,9 +168,7 @@ def run_study(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     parameters, size = spec.config.study.parameters, spec.config.study.batch
-    with RunFolder(folder, StudyIdentity.of(spec), resume) as run:
-        for name in ("batches", SHARED):
-            (folder / name).mkdir(exist_ok=True)
+    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches", SHARED)) as run:
         done = _load_batches(folder, size)
         study = _open_study(folder, spec, run, bool(done))
         _settle(study, done)

@@ -13,11 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compiler.frontend.zoo import is_made
-from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.cells import cells_backend, cells_config, model_digest
+from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import TuneConfig
 from tuner.farm.backend import Backend
 from tuner.folder.served import copies
@@ -32,9 +30,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
 
     Raises `BadInputError`.
     """
-    for model in request.models:
-        if not is_made(model) and not model.is_file():
-            raise BadInputError(f"{model}: no such file")
+    models = tuple(str(there(model)) for model in request.models)
     machine = load_machine(request.machine)
     config = cells_config(request)
     inputs = (
@@ -43,7 +39,6 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
         f"machine {machine.digest}",
         *(f"{model.name} {model_digest(model)}" for model in request.models),
     )
-    models = tuple(str(model if is_made(model) else model.resolve()) for model in request.models)
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
     shared = request.out.resolve() / SHARED if request.share else None
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)

@@ -22,12 +22,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compiler.frontend.zoo import is_made, title
+from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.candidate import digest
-from tuner.cells import cells_backend, cells_config, model_digest
+from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import TuneConfig
 from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
@@ -76,11 +76,10 @@ _OF_RUN = [column.name for column in INDEX_COLUMNS[17:]]
 
 @dataclass(frozen=True)
 class SweepIdentity(Identity):
-    """What is compared when a sweep is resumed."""
+    """What is compared when a sweep is resumed: not how many seeds, more of them are more cells."""
 
     models: tuple[str, ...]
     machines: tuple[str, ...]
-    seeds: int
     dtype: str
     config_digest: str
     budget: str
@@ -143,9 +142,7 @@ def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
     """Cells in the order models, machines, seeds.  Raises `BadInputError` where two would have one folder, or a file is missing."""
     cells: dict[str, Cell] = {}
     for model, random_weights in request.models:
-        if not is_made(model) and not model.is_file():
-            raise BadInputError(f"{model}: no such file")
-        path = model if is_made(model) else model.resolve()
+        path = there(model)
         for machine in request.machines:
             loaded = load_machine(machine)
             where = str(Path(machine).resolve()) if Path(machine).is_file() else machine
@@ -165,7 +162,6 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     identity = SweepIdentity(
         tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
-        request.seeds,
         request.dtype,
         config.digest,
         f"{config.budget.candidates} candidates" if config.budget.candidates is not None else f"{config.budget.seconds} s",
@@ -179,7 +175,8 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         errors: dict[str, str] = {}
         # other seeds of a model later: cells beside each other then measure different tasks, and a seed finds those of the one before
         waiting = sorted((cell for cell in cells if not (out / cell.name / SUMMARY).is_file()), key=lambda cell: cell.seed)
-        write_index(out, cells, errors)
+        ended: dict[str, list[dict[str, Any]]] = {}
+        write_index(out, cells, errors, ended)
         if request.mirror is not None:
             stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(INDEX,)))
             for cell in cells:
@@ -193,7 +190,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
                     error = outcome.error if outcome.status != "ok" else outcome.value
                     if error:
                         errors[cell.name] = error
-                    write_index(out, cells, errors)
+                    write_index(out, cells, errors, ended)
                     say(f"{done} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
         return pd.read_parquet(out / INDEX)
 
@@ -204,9 +201,15 @@ def _gains(folder: Path) -> str:
     return ", ".join(f"{level} {row['cycles']:,} cycles ({row['speedup']:.2f}x)" for level, row in summary["levels"].items())
 
 
-def write_index(out: Path, cells: tuple[Cell, ...], errors: dict[str, str]) -> None:
-    """`index.parquet`, whole or not at all."""
-    table = pa.Table.from_pylist([row for cell in cells for row in _rows(out, cell, errors.get(cell.name))], _SCHEMA)
+def write_index(out: Path, cells: tuple[Cell, ...], errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]) -> None:
+    """`index.parquet`, whole or not at all.  ended: rows of the cells that are done, by name; added to, so that each is read once."""
+    rows = []
+    for cell in cells:
+        mine = ended.get(cell.name) or list(_rows(out, cell, errors.get(cell.name)))
+        if mine[0]["state"] == "done":
+            ended[cell.name] = mine
+        rows += mine
+    table = pa.Table.from_pylist(rows, _SCHEMA)
     sink = io.BytesIO()
     pq.write_table(table, sink)
     atomic_write(out / INDEX, [sink.getvalue()])

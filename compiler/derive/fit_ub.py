@@ -14,9 +14,10 @@ from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.memory import ub_wishes
 from compiler.schedule.shortage import peak
+from compiler.tile.ranking import narrower
 from compiler.tile.slots import tile_planes, vector_slot
-from compiler.tile.space import columns_tiling, narrower, slot_tiling
 from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.vector_tiling import columns_tiling, slot_tiling
 from simulator.npu.machine import Memory
 
 _ALIGN = 8  # blocks

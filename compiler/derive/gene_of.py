@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, whole_or
 from compiler.derive.plan import ConvTiling, Infeasible, Plan, PlanTiling, SegmentPlan, SiblingTiling
 from compiler.derive.realise import realise, seen_by_core
+from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_place
 from compiler.tile.siblings import as_bits, as_made, families_in
-from compiler.tile.space import CHUNK_BUDGETS, LAST_BUDGETS, conv_place, vector_tiling
 from compiler.tile.spec import ConvSpec, Unit
+from compiler.tile.vector_tiling import vector_tiling
 
 
 def genome_of(unit: Unit, plan: Plan) -> Genome | None:

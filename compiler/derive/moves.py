@@ -25,8 +25,8 @@ from compiler.derive.gene import (
     working_cores,
 )
 from compiler.derive.plan import MAX_PREFETCH, Split
+from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import as_bits, chosen, families_in
-from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 
 _SPLITS: tuple[Split, ...] = ("rows", "channels")

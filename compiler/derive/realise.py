@@ -13,9 +13,10 @@ from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import apart_rule, staged_wishes, ub_wishes, weight_wishes
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
+from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.tile.siblings import Joined, chosen, joined, with_siblings
-from compiler.tile.space import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling, vector_tiling
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
+from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import Memory
 
 

@@ -129,12 +129,6 @@ class LayerNormJob(NamedTuple):
 
 
 @njit(cache=True)
-def layer_norm_blocks(planes: int, pixels: int, dtype: int) -> int:
-    """Blocks of UB for a tile of so many planes and pixels: values, and their squares in float32."""
-    return planes * pixels * (3 if dtype == _F16 else 2) + pixels
-
-
-@njit(cache=True)
 def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)

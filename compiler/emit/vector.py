@@ -193,7 +193,9 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
             size_in, size_out = in_rows * wide, rows * columns
             by_rows = planes * ((rows + 254) // 255)
             by_planes = rows * ((planes + 254) // 255)
-            worst = j.kh * j.kw * (columns + 7) // 8 * min(by_rows, by_planes) + 64 + planes * 2 + 2 * in_rows
+            column = wide == 1 and columns == 1  # of a signal: its rows lie side by side as columns do
+            strips = (rows + 7) // 8 * ((planes + 254) // 255) if column else (columns + 7) // 8 * min(by_rows, by_planes)
+            worst = j.kh * j.kw * strips + 64 + planes * 2 + 2 * in_rows
             if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
@@ -217,7 +219,11 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
                         continue
                     src = slot + ((oy + r0) * j.sh - j.pad_top + ky - y0) * wide + (c + c0) * j.sw - j.pad_left + kx - x0
                     dst = acc + r0 * columns + c0
-                    if by_rows <= by_planes:
+                    if column:
+                        at = strided(
+                            out, at, op, j.dtype, j.tag, dst, dst, src, r1 - r0, planes, 1, size_out, 1, size_out, j.sh, size_in, 0,
+                        )  # fmt: skip
+                    elif by_rows <= by_planes:
                         for plane in range(planes):
                             d, s = dst + plane * size_out, src + plane * size_in
                             at = strided(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,57 +11,25 @@ from onnx import NodeProto, TensorProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.pooling import POOLING
 from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, P, joined, transposed, whole
-from compiler.ir.graph import Concat, Conv, Floats, Pool, Softmax, output_shape
+from compiler.frontend.window import Pads, finish_image, padding, pair
+from compiler.ir.graph import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
 
 Values = dict[str, Any]
-Pads = tuple[int, int, int, int]
-Mode = Literal["max", "average"]
-
-
-def _pair(state: Translator, node: NodeProto, values: Values, key: str) -> tuple[int, int]:
-    """One number per axis of the image; a signal [n, c, l] is an image of one row."""
-    numbers = values.get(key, [1, 1])
-    if len(numbers) > 2:
-        raise state.refuse(node, f"{key} {numbers}; windows of one or two axes are supported")
-    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
-
-
-def _finish_image(state: Translator, node: NodeProto, op: Conv | Pool) -> None:
-    """The output has as many axes as the input."""
-    n, c, h, w = output_shape(op, [state.shapes[op.x]])
-    state.finish(node, op, (n, c, w) if len(state.view(node).shape) == 3 else (n, c, h, w))
-
-
-def _pads(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
-    """(top, left, bottom, right), auto_pad resolved: SAME gives ceil(size / stride) outputs."""
-    auto = values.get("auto_pad", "NOTSET")
-    if auto == "VALID":
-        return (0, 0, 0, 0)
-    if auto == "NOTSET":
-        given = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
-        return (given[0], given[1], given[2], given[3]) if len(given) == 4 else (0, given[0], 0, given[1])
-    before, after = [], []
-    for axis in range(2):
-        outputs = -(-size[axis] // stride[axis])
-        total = max(0, (outputs - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] + 1 - size[axis])
-        small, large = total // 2, total - total // 2
-        before.append(small if auto == "SAME_UPPER" else large)
-        after.append(large if auto == "SAME_UPPER" else small)
-    return (before[0], before[1], after[0], after[1])
 
 
 def conv(state: Translator, node: NodeProto, values: Values) -> None:
     weights = floats(state.constant(node, 1, "the weight"))
     if weights.ndim == 3:
-        weights = weights[:, :, None, :]
+        weights = weights[..., None]
     if weights.ndim != 4:
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
     bias = floats(state.constant(node, 2, "the bias")) if state.has(node, 2) else np.zeros(weights.shape[0], np.float32)
@@ -70,16 +38,34 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     view = state.view(node)
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
-    if kernel == (1, 1) and groups == 1 and view.shape[2:] == (1, 1) and graph_shape(view.shape) != state.shapes[view.tensor]:
+    if kernel == (1, 1) and groups == 1 and set(view.shape[2:]) == {1} and graph_shape(view.shape) != state.shapes[view.tensor]:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
+        return
+    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
+    if view.axes[1:] == ((), joined((*whole(state.shapes[view.tensor], P), Atom(C, stride[0], 1)))) and stride[0] > 1:
+        _conv_of_phases(state, node, weights, bias, padding(values, (view.shape[2], 1), kernel, stride, dilation))
         return
     x = state.image(node)
     _, c, h, w = state.shapes[x]
     if c != weights.shape[1] * groups:
         raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
-    stride, dilation = _pair(state, node, values, "strides"), _pair(state, node, values, "dilations")
-    pads = _pads(values, (h, w), kernel, stride, dilation)
-    _finish_image(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
+    pads = padding(values, (h, w), kernel, stride, dilation)
+    finish_image(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
+
+
+def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: Floats, pads: Pads) -> None:
+    """A signal of one channel whose samples a stride apart are channels (`to_graph.strided_phases`): stride 1 over rows of them."""
+    x = state.view(node).tensor
+    _, stride, rows, _ = state.shapes[x]
+    c_out, taps = len(weights), weights.shape[2]
+    late = -pads[0] % stride  # zeros before the first weight, so that whole rows are padded
+    top = (pads[0] + late) // stride
+    spread = np.zeros((c_out, -(-(late + taps) // stride) * stride), np.float32)
+    spread[:, late : late + taps] = weights[:, 0, :, 0]
+    kernel = floats(spread.reshape(c_out, -1, stride).transpose(0, 2, 1)[..., None])
+    outputs = window_size(rows * stride, taps, stride, 1, pads[0], pads[2])
+    window = (top, 0, outputs - 1 + kernel.shape[2] - rows - top, 0)
+    finish_image(state, node, Conv(state.name(node), x, node.output[0], kernel, bias, pads=window))
 
 
 def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:
@@ -102,57 +88,6 @@ def gemm(state: Translator, node: NodeProto, values: Values) -> None:
         beta = np.float32(values.get("beta", 1.0))
         bias = _bias(state, node, state.constant(node, 2, "the bias"), weights.shape[0]) * beta
     product(state, node, 1, weights, bias)
-
-
-def pool(state: Translator, node: NodeProto, values: Values) -> None:
-    x = state.image(node)
-    _, _, h, w = state.shapes[x]
-    mode: Mode = "max" if node.op_type == "MaxPool" else "average"
-    kernel, stride = _pair(state, node, values, "kernel_shape"), _pair(state, node, values, "strides")
-    if _pair(state, node, values, "dilations") != (1, 1):
-        raise state.refuse(node, f"dilations {values['dilations']}; only windows without holes are supported")
-    if len(node.output) > 1 and node.output[1]:
-        raise state.refuse(node, "the indices of the maxima are asked for; only the values are supported")
-    pads = list(_pads(values, (h, w), kernel, stride, (1, 1)))
-    include_pad = bool(values.get("count_include_pad", 0))
-    if values.get("ceil_mode", 0):
-        for axis, size in enumerate((h, w)):
-            before, after = pads[axis], pads[axis + 2]
-            outputs = -(-(size + before + after - kernel[axis]) // stride[axis]) + 1
-            if (outputs - 1) * stride[axis] >= size + before:  # a window that starts in the padding behind is dropped
-                outputs -= 1
-            needed = (outputs - 1) * stride[axis] + kernel[axis] - size - before
-            if needed > after and include_pad:
-                raise state.refuse(node, "ceil_mode with count_include_pad, where a window reaches beyond the padding")
-            if (size + before + after - kernel[axis]) // stride[axis] + 1 != outputs:
-                pads[axis + 2] = max(needed, 0)
-    top, left, bottom, right = pads
-    if max(top, bottom) >= kernel[0] or max(left, right) >= kernel[1]:
-        raise state.refuse(node, f"pads {pads} not smaller than the kernel {list(kernel)}: a window would see padding only")
-    _finish_image(state, node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
-
-
-# Pixels of a window from which on its columns are pooled first: VECTOR starts an instruction for every position of a window, so for h + w
-# of them instead of h * w.  Below, that saves less than one more operator costs, some 1,500 cycles on `edge`.
-WIDE_WINDOW = 256
-MOST_POOLED = 2048  # pixels of which the columns are pooled at once: 64 KiB for each block of channels, twice in UB
-
-
-def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
-    x = state.image(node)
-    _, _, h, w = state.shapes[x]
-    mode: Mode = "max" if node.op_type == "GlobalMaxPool" else "average"
-    shape = state.view(node).shape
-    while h * w > WIDE_WINDOW and (rows := _rows_at_once(h, w)) > 1:  # the mean of means of equal parts is the mean
-        name = state.name(node, ".columns")
-        x = state.emit(Pool(name, x, name, mode, (rows, 1), (rows, 1)))
-        h //= rows
-    state.finish(node, Pool(state.name(node), x, node.output[0], mode, (h, w)), shape[:2] + (1,) * len(shape[2:]))
-
-
-def _rows_at_once(h: int, w: int) -> int:
-    """Of an image, such that a whole number of these parts fill it; 1 where there is no such number."""
-    return max(rows for rows in range(1, h + 1) if h % rows == 0 and (rows == 1 or rows * w <= MOST_POOLED))
 
 
 def concat(state: Translator, node: NodeProto, values: Values) -> None:
@@ -247,10 +182,6 @@ def lrn(state: Translator, node: NodeProto, values: Values) -> None:
 HANDLERS: dict[str, Handler] = {
     "Conv": conv,
     "Gemm": gemm,
-    "MaxPool": pool,
-    "AveragePool": pool,
-    "GlobalAveragePool": global_pool,
-    "GlobalMaxPool": global_pool,
     "Concat": concat,
     "Softmax": softmax,
     "Reshape": relabel,
@@ -264,6 +195,7 @@ HANDLERS: dict[str, Handler] = {
     "LRN": lrn,
     **ELEMENTWISE,
     **SEQUENCE,
+    **POOLING,
     **REDUCING,
     **RESAMPLING,
 }

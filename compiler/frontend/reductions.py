@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.pooling import Mode, whole_image
 from compiler.frontend.resampling import CHANNELS, COLUMNS, ROWS, axis_of, resized_atoms
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import P, View, whole
@@ -60,8 +61,11 @@ def reduce(state: Translator, node: NodeProto, values: Values) -> None:
     tensor = _chain(state, node, view.tensor, before, ".values")
     if ROWS in places or COLUMNS in places:
         kernel = (old[2] if ROWS in places else 1, old[3] if COLUMNS in places else 1)
+        mode: Mode = "max" if core == "max" else "average"
         name = state.name(node, ".pixels")
-        tensor = state.emit(Pool(name, tensor, state.fresh(name), "max" if core == "max" else "average", kernel))
+        y = state.fresh(name)
+        op = whole_image(state, node, tensor, mode, name, y) if kernel == old[2:] else Pool(name, tensor, y, mode, kernel)
+        tensor = state.emit(op)
         if core == "sum":
             tensor = _chain(state, node, tensor, (Step("muls", float(kernel[0] * kernel[1])),), ".count")
     if CHANNELS in places:

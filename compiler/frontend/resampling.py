@@ -16,6 +16,7 @@ from compiler.frontend.attributes import label
 from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
+from compiler.frontend.window import finish_image
 from compiler.ir.graph import Conv, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
@@ -174,10 +175,9 @@ def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps
     if any(axis == 0 or rank not in (3, 4) for axis in taken):
         raise state.refuse(node, f"axes {sorted(taken)} of {list(view.shape)}; channels, rows and columns of an image are supported")
     _, _, h, w = state.shapes[x]
-    own = {axis + 1 if rank == 3 and axis == 2 else axis: taps for axis, taps in taken.items()}
-    if CHANNELS in own:
-        x = _channels(state, node, x, own[CHANNELS], fill, state.fresh(f"{node.output[0]}.channels"))
-    rows, columns = own.get(ROWS, places(range(h))), own.get(COLUMNS, places(range(w)))
+    if CHANNELS in taken:
+        x = _channels(state, node, x, taken[CHANNELS], fill, state.fresh(f"{node.output[0]}.channels"))
+    rows, columns = taken.get(ROWS, places(range(h))), taken.get(COLUMNS, places(range(w)))
     shape = [len(taken[axis]) if axis in taken else size for axis, size in enumerate(view.shape)]
     state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
 
@@ -271,6 +271,8 @@ def _cubic(x: float, size: int, a: float, exclude_outside: bool) -> Iterable[Tap
 def conv_transpose(state: Translator, node: NodeProto, values: Values) -> None:
     """A convolution of the input with stride - 1 zeros between its pixels, the kernel turned around."""
     weights = np.asarray(state.constant(node, 1, "the weight"), np.float32)
+    if weights.ndim == 3:  # over a signal, an image of one column
+        weights, values = weights[..., None], _of_columns(values)
     x = state.image(node)
     _, c, h, w = state.shapes[x]
     groups = int(values.get("group", 1))
@@ -300,7 +302,16 @@ def conv_transpose(state: Translator, node: NodeProto, values: Values) -> None:
     if not (rows.is_identity(h) and columns.is_identity(w)):
         x = state.emit(Resample(state.name(node, ".zeros"), x, state.fresh(f"{node.output[0]}.zeros"), rows, columns))
     window = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
-    state.finish(node, Conv(state.name(node), x, node.output[0], turned, bias, (1, 1), dilations, window, groups))  # type: ignore[arg-type]
+    finish_image(state, node, Conv(state.name(node), x, node.output[0], turned, bias, (1, 1), dilations, window, groups))  # type: ignore[arg-type]
+
+
+_SECOND_AXIS = {"strides": [1], "dilations": [1], "output_padding": [0], "output_shape": [1], "kernel_shape": [1]}
+
+
+def _of_columns(values: Values) -> Values:
+    """Attributes of a window over one axis, as those of a window one column wide."""
+    out = {key: [*value, *_SECOND_AXIS[key]] if key in _SECOND_AXIS else value for key, value in values.items()}
+    return out | {"pads": [values["pads"][0], 0, values["pads"][1], 0]} if "pads" in values else out
 
 
 def _transposed_pads(state: Translator, node: NodeProto, values: Values, axis: int, size: int, stride: int, reach: int) -> tuple[int, int]:

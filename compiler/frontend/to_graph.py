@@ -19,18 +19,21 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.load import MAX_VALUES, one_line, opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
-from compiler.ir.graph import Floats, Graph, Operator, Port, Shape, Shuffle, output_shape
+from compiler.ir.graph import Floats, Graph, Operator, Port, Reflow, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 Array = NDArray[Any]
 
 
 def graph_shape(shape: tuple[int, ...]) -> Shape:
-    """ONNX shape -> (n, c, h, w): [k] is a vector of channels, [n, c, l] an image of one row; further axes are folded into h."""
+    """ONNX shape -> (n, c, h, w): [k] is a vector of channels; further axes than four are folded into h.
+
+    A signal [n, c, l] is an image of one column, as a sequence is: blocks are cut along rows, and a row of all samples need not fit L1.
+    """
     if len(shape) < 2:
         return (1, math.prod(shape), 1, 1)
-    if len(shape) == 2:
-        return (shape[0], shape[1], 1, 1)
+    if len(shape) < 4:
+        return (shape[0], shape[1], math.prod(shape[2:]), 1)
     return (shape[0], shape[1], math.prod(shape[2:-1]), shape[-1])
 
 
@@ -44,6 +47,7 @@ class Translator:
         self.operators: list[Operator] = []
         self.views: dict[str, View] = {}
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
+        self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
@@ -79,14 +83,23 @@ class Translator:
     def image(self, node: NodeProto, index: int = 0) -> str:
         """The input as a graph tensor whose (n, c, h, w) is ONNX's own shape."""
         view = self.view(node, index)
-        shape = self.shapes[view.tensor]
-        if graph_shape(view.shape) == shape:
+        shape, wanted = self.shapes[view.tensor], graph_shape(view.shape)
+        if (*wanted[:2], wanted[2] * wanted[3]) == (*shape[:2], shape[2] * shape[3]):
             found = self.in_order(view)
             if found.atoms == whole(shape, N, C, P):
-                return found.tensor
+                return self._in_rows(found.tensor, wanted)
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
         )
+
+    def _in_rows(self, tensor: str, shape: Shape) -> str:
+        """The tensor with its pixels in rows of another width: an image seen as a signal, or a signal as an image."""
+        if self.shapes[tensor] == shape:
+            return tensor
+        if (tensor, shape) not in self.reflowed:
+            name = self.fresh(f"{tensor}.rows")
+            self.reflowed[tensor, shape] = self.emit(Reflow(name, tensor, name, self.shapes[tensor][2:], shape[2:]))
+        return self.reflowed[tensor, shape]
 
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
         """As `views.reshaped`; a shuffle puts channels in order where only that lets it."""
@@ -175,6 +188,9 @@ class Translator:
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
             self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (N, P, C)))
+        elif (phases := strided_phases(self.model, name, shape)) > 1:
+            self.shapes[name] = (shape[0], phases, shape[2] // phases, 1)
+            self.views[name] = View(name, (whole(self.shapes[name], N), (), whole(self.shapes[name], P, C)))
         else:
             self.shapes[name] = graph_shape(shape)
             self.views[name] = row_major(name, self.shapes[name], shape)
@@ -217,6 +233,25 @@ def channels_last(model: ModelProto, name: str) -> bool:
             todo += [out for out in node.output if out not in seen]
             seen.update(node.output)
     return False
+
+
+def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
+    """The stride of the convolutions that read a signal of one channel, where it divides the samples; 1 where nothing is gained.
+
+    Samples a stride apart are then one channel, so that a first layer fills the lanes of a block instead of one lane of each
+    (`handlers.conv` has its weights to match).  The host puts them there; more channels than one would be in no order of whole axes.
+    """
+    if len(shape) != 3 or shape[1] != 1 or any(item.name == name for item in model.graph.output):
+        return 1
+    strides = set()
+    for node in model.graph.node:
+        for i, item in enumerate(node.input):
+            if item == name:
+                values = attributes(node) if node.op_type == "Conv" and i == 0 else {}
+                plain = set(values.get("dilations", [1])) == {1} and values.get("auto_pad", "NOTSET") == "NOTSET"
+                strides.add(int(values.get("strides", [1])[0]) if plain else 1)
+    stride = strides.pop() if len(strides) == 1 else 1
+    return stride if shape[2] % stride == 0 else 1
 
 
 Handler = Callable[[Translator, NodeProto, dict[str, Any]], None]

@@ -66,10 +66,6 @@ class Layout:
     placements: dict[str, Placement]
     copies: tuple[str, ...] = ()  # names of the operators that were added
 
-    def storage_blocks(self) -> dict[str, int]:
-        """Storage -> size in blocks of 32 bytes."""
-        return {name: storage.blocks(self.dtype) for name, storage in self.storages.items()}
-
     def verify(self) -> None:
         """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
         self.graph.verify()

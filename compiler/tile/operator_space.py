@@ -23,7 +23,8 @@ from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import fits
 from compiler.schedule.memory import staged_wishes, weight_wishes
 from compiler.schedule.run import Load
-from compiler.tile.space import CHUNK_BUDGETS, chunk_choices, engine_cycles, estimate, legal_points, shape_of, tiling_of
+from compiler.tile.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
+from compiler.tile.space import engine_cycles, estimate, legal_points, shape_of
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 

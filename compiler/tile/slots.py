@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compiler.derive.plan import VectorTiling
-from compiler.emit.pixelwise import layer_norm_blocks
 from compiler.tile.spec import AnySpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, VectorSpec
+from simulator.npu.machine import DataType
 
 
 def softmax_planes(spec: SoftmaxSpec, tiling: VectorTiling) -> int:
@@ -27,7 +27,8 @@ def vector_slot(spec: AnySpec, planes: int, rows: int, columns: int, dtype: int)
     if isinstance(spec, SoftmaxSpec):
         return (planes + 2) * rows * columns
     if isinstance(spec, LayerNormSpec):
-        return layer_norm_blocks(planes, rows * columns, dtype)
+        # values, and their squares in float32
+        return rows * columns * (planes * (3 if dtype == DataType.float16 else 2) + 1)
     if isinstance(spec, ResampleSpec):
         return spec.slot_blocks(planes, rows, columns)
     return (spec.buffers if isinstance(spec, VectorSpec) else 1) * planes * rows * columns

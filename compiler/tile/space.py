@@ -1,32 +1,22 @@
-"""The legal tiling space of an operator on a block, with an estimate of every point's cycles.
+"""The legal tiling space of a convolution on a block, with an estimate of every point's cycles.
 
 A point is legal where its tiles fit half of L0A, L0B and L0C (the other half is being filled or drained), and two of results fit UB.
 Tile sizes include padded ones, not only divisors.  The estimate is the busiest of CUBE, MTE1 and FIXPIPE plus what fills and drains the
-pipe; it ranks points, the simulator judges them.
+pipe; it ranks points (`tile.ranking`), the simulator judges them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, VectorTiling
-from compiler.tile.slots import vector_slot
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import ConvSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
-
-CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
-LAST_BUDGETS = (128, 64, 32, 16)  # where nothing else fits; the last one is 16 channels by one block of C0
-UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector kernel may hold by default; two of them are live
-
-
-KEPT = 64  # points of a space that are kept, best estimates first
 
 
 class Shape(NamedTuple):
@@ -46,7 +36,7 @@ class Shape(NamedTuple):
     ub_blocks: int = 0
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
     """What a convolution's tilings depend on, apart from its block: equal layers share their ranking."""
 
     out_w: int
@@ -56,7 +46,7 @@ class _Layer(NamedTuple):
     residual: bool
 
 
-class _Cost(NamedTuple):
+class Cost(NamedTuple):
     """Halves of L0 in blocks, cycles and bytes per cycle (0 where there is no path), as the kernels below want them."""
 
     half_a: int
@@ -76,16 +66,16 @@ class _Cost(NamedTuple):
     out_startup: int
 
 
-def _layer(spec: ConvSpec) -> _Layer:
-    return _Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None)
+def layer_of(spec: ConvSpec) -> Layer:
+    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None)
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
     """`rows` output rows with weights in chunks of (n1, k1); to_l1: results stay on chip, by FIXPIPE where it has the path."""
-    return _shape(machine, int(dtype), _layer(spec), rows, to_l1 and machine.path(Memory.L0C, Memory.L1) is not None, chunk)
+    return layer_shape(machine, int(dtype), layer_of(spec), rows, to_l1 and machine.path(Memory.L0C, Memory.L1) is not None, chunk)
 
 
-def _shape(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:
+def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:
     n1, k1 = chunk
     slots = 2 * (not direct) + 2 * layer.residual
     ub, bias_blocks = machine.buffer_blocks(Memory.UB), layer.groups * layer.n1 * 2
@@ -110,14 +100,14 @@ def writes_l1(machine: Machine) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _cost(machine: Machine, dtype: int, direct: bool) -> _Cost:
+def cost_of(machine: Machine, dtype: int, direct: bool) -> Cost:
     t = tables(machine)
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     paths = ((Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB))
     rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
     lanes = DataType(dtype).lanes
     matrix = (int(t.scalars[0]), latency_cycles(machine), int(t.step_cycles[dtype]), t.matrix[dtype])
-    return _Cost._make((*halves, 16 // lanes, lanes, *matrix, *rates))
+    return Cost._make((*halves, 16 // lanes, lanes, *matrix, *rates))
 
 
 @lru_cache(maxsize=4096)
@@ -129,7 +119,7 @@ def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
 
 
 @njit(cache=True, inline="always")
-def _legal(s: Shape, c: _Cost, m: int, n: int, k: int) -> bool:
+def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
     if m * k > c.half_a or n * k * 16 > c.half_b or n * m * 2 > c.half_c:
         return False
@@ -152,7 +142,7 @@ def _steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
 
 
 @njit(cache=True)
-def _cycles(s: Shape, c: _Cost, m: int, n: int, k: int, n_outer: int) -> int:
+def cycles_of(s: Shape, c: Cost, m: int, n: int, k: int, n_outer: int) -> int:
     tiles_m, tiles_n, tiles_k = (s.pixels + m - 1) // m, (s.n1 + n - 1) // n, (s.k1 + k - 1) // k
     repeats = s.groups * s.chunks_n * s.chunks_k
     rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
@@ -174,13 +164,13 @@ def _cycles(s: Shape, c: _Cost, m: int, n: int, k: int, n_outer: int) -> int:
 
 
 @njit(cache=True)
-def _points(s: Shape, c: _Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks: NDArray[np.int64]) -> NDArray[np.int64]:
+def _points(s: Shape, c: Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty((ms.shape[0] * ns.shape[0] * ks.shape[0] * 2, 4), np.int64)
     at = 0
     for m in ms:
         for n in ns:
             for k in ks:
-                if _legal(s, c, m, n, k):
+                if is_legal(s, c, m, n, k):
                     for n_outer in range(2):
                         out[at, 0], out[at, 1], out[at, 2], out[at, 3] = m, n, k, n_outer
                         at += 1
@@ -188,15 +178,15 @@ def _points(s: Shape, c: _Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks
 
 
 @njit(cache=True)
-def _estimate(s: Shape, c: _Cost, points: NDArray[np.int64]) -> NDArray[np.int64]:
+def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty(points.shape[0], np.int64)
     for i in range(points.shape[0]):
-        out[i] = _cycles(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
+        out[i] = cycles_of(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
     return out
 
 
 @njit(cache=True)
-def _engines(s: Shape, c: _Cost, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
+def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty((points.shape[0], 3), np.int64)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
@@ -223,72 +213,21 @@ def _engines(s: Shape, c: _Cost, n1: int, k1: int, points: NDArray[np.int64]) ->
     return out
 
 
-@njit(cache=True)
-def _keep(
-    s: Shape,
-    c: _Cost,
-    ms: NDArray[np.int64],
-    ns: NDArray[np.int64],
-    ks: NDArray[np.int64],
-    table: NDArray[np.int64],
-    order: NDArray[np.int64],
-    used: int,
-) -> int:
-    """Rank a shape's points among those in `table` (int64 [KEPT, 7], `used` rows); order: int64 [KEPT, 2] of (cycles, row), the best first.
-
-    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  Returns how many rows are used then.
-    """
-    area = s.n1 * s.k1
-    most = table.shape[0]
-    for m in ms:
-        for n in ns:
-            for k in ks:
-                if not _legal(s, c, m, n, k):
-                    continue
-                for n_outer in range(2):
-                    cycles = _cycles(s, c, m, n, k, n_outer)
-                    if used == most and cycles > order[most - 1, 0]:
-                        continue
-                    at = used
-                    while at > 0:
-                        before = order[at - 1, 0]
-                        if cycles > before:
-                            break
-                        if cycles == before:
-                            row = order[at - 1, 1]
-                            if area <= table[row, 1] * table[row, 2]:
-                                break
-                        at -= 1
-                    if at == most:
-                        continue
-                    row = used
-                    if used == most:
-                        row = order[most - 1, 1]
-                    else:
-                        used += 1
-                    for i in range(used - 1, at, -1):
-                        order[i, 0], order[i, 1] = order[i - 1, 0], order[i - 1, 1]
-                    order[at, 0], order[at, 1] = cycles, row
-                    table[row, 0], table[row, 1], table[row, 2] = cycles, s.n1, s.k1
-                    table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
-    return used
-
-
-def _axes(s: Shape, c: _Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def axes(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
     return _sizes(-(-s.pixels // 16), c.half_a // 16, 16), _sizes(s.n1, c.half_b // 16), _sizes(s.k1, c.half_a // 16)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
     """int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer): every legal combination."""
-    c = _cost(machine, s.dtype, s.to_l1)
-    points: NDArray[np.int64] = _points(s, c, *_axes(s, c))
+    c = cost_of(machine, s.dtype, s.to_l1)
+    points: NDArray[np.int64] = _points(s, c, *axes(s, c))
     return points
 
 
 def estimate(machine: Machine, s: Shape, points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cycles of the whole block for every point, uncontended: the busiest engine, plus filling and draining the pipe."""
-    cycles: NDArray[np.int64] = _estimate(s, _cost(machine, s.dtype, s.to_l1), points)
+    cycles: NDArray[np.int64] = _estimate(s, cost_of(machine, s.dtype, s.to_l1), points)
     return cycles
 
 
@@ -297,149 +236,5 @@ def engine_cycles(machine: Machine, s: Shape, n1: int, k1: int, points: NDArray[
 
     n1, k1: of all chunks together, so that the last one counts for what it is.
     """
-    cycles: NDArray[np.int64] = _engines(s, _cost(machine, s.dtype, s.to_l1), n1, k1, points)
+    cycles: NDArray[np.int64] = _engines(s, cost_of(machine, s.dtype, s.to_l1), n1, k1, points)
     return cycles
-
-
-def _chunk_choices(layer: _Layer, pixels: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
-    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with partial sums."""
-    choices = set()
-    whole = budget // (layer.k1 * 16)
-    for n in {whole, -(-whole // 2), 1}:
-        if 1 <= n <= whole:
-            n = min(n, layer.n1)
-            choices.add((-(-layer.n1 // -(-layer.n1 // n)), layer.k1))
-    room = l0c_blocks // (2 * (-(-pixels // 16) * 16))
-    for n in {room, 32, 16, 8, 4}:
-        n = min(n, room, layer.n1, budget // 16)
-        if n >= 1:
-            k = min(layer.k1, budget // (16 * n))
-            choices.add((n, -(-layer.k1 // -(-layer.k1 // k))))
-    return sorted(choices)
-
-
-def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
-    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    return _chunk_choices(_layer(spec), rows * spec.out_w, budget, l0c_blocks)
-
-
-@lru_cache(maxsize=1 << 16)
-def _ranked(machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, resident: bool, budget: int) -> NDArray[np.int64]:
-    """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
-    c = _cost(machine, dtype, direct)
-    chunks = [(layer.n1, layer.k1)] if resident else _chunk_choices(layer, rows * layer.out_w, budget, machine.buffer_blocks(Memory.L0C))
-    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
-    for chunk in chunks:
-        shape = _shape(machine, dtype, layer, rows, direct, chunk)
-        used = _keep(shape, c, *_axes(shape, c), table, order, used)
-    return table[order[:used, 1]]
-
-
-@lru_cache(maxsize=65536)
-def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
-    return ConvTiling.model_construct(
-        kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=m, tile_n1=n, tile_k1=k, order="n" if n_outer else "m"
-    )
-
-
-@lru_cache(maxsize=1 << 16)
-def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
-    """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
-
-    Streamed weights come in chunks of at most `budget` blocks.
-    """
-    ranked = _ranking(unit, spec, rows, to_l1, resident, budget)
-    if not len(ranked):
-        return None
-    point = ranked[min(choice, len(ranked) - 1)].tolist()
-    return tiling_of("resident" if resident else "streamed", *point[1:])
-
-
-def narrower(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
-    """The best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, weights as they are; None without one."""
-    resident, direct = tiling.weights == "resident", to_l1 and writes_l1(unit.machine)
-    chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
-    point = _narrower(unit.machine, int(unit.dtype), _layer(spec), rows, direct, chunk, ub_blocks)
-    if point is None:
-        return None
-    sizes = dict(zip(("tile_m", "tile_n1", "tile_k1"), point, strict=False))
-    return tiling.model_copy(update={**sizes, "order": "n" if point[3] else "m"})
-
-
-@lru_cache(maxsize=4096)
-def _narrower(
-    machine: Machine, dtype: int, layer: _Layer, rows: int, direct: bool, chunk: tuple[int, int], ub_blocks: int
-) -> tuple[int, ...] | None:
-    shape = _shape(machine, dtype, layer, rows, direct, chunk)
-    shape = shape._replace(ub_blocks=ub_blocks)
-    points = legal_points(machine, shape)
-    return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
-
-
-def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int | None:
-    """The `choice` for which `conv_tiling` returns this tiling; None where there is none."""
-    point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
-    ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget)
-    places = np.flatnonzero((ranked[:, 1:] == point).all(1))
-    return int(places[0]) if len(places) else None
-
-
-def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
-    direct = to_l1 and writes_l1(unit.machine)
-    return _ranked(unit.machine, int(unit.dtype), _layer(spec), rows, direct, resident, 0 if resident else budget)
-
-
-@lru_cache(maxsize=1 << 14)
-def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
-    """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
-    anything does."""
-    constants = spec.y.planes
-    if isinstance(spec, LayerNormSpec):
-        constants *= 3
-    elif isinstance(spec, VectorSpec):
-        constants *= 2 * len(spec.steps) if (spec.steps[:, 3] >= 0).any() else 0
-    elif isinstance(spec, PoolSpec):
-        constants = rows * spec.out_w if spec.counts_at >= 0 else 0
-    elif isinstance(spec, ResampleSpec):
-        constants = 0
-    ub = unit.machine.buffer_blocks(Memory.UB)
-    most = (ub - (spec.out_w if isinstance(spec, PoolSpec) and constants else constants)) // 16 * 8
-    found = columns_tiling(spec, min(slot_blocks, most), most, unit.dtype)
-    return found or slot_tiling(spec, rows, max(8, min(slot_blocks, (ub - constants) // 16 * 8)), unit.dtype)
-
-
-def columns_tiling(spec: AnySpec, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
-    """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
-    planes = _granule(spec)
-    if spec.out_w == 1 or vector_slot(spec, planes, 1, spec.out_w, int(dtype)) <= most:
-        return None
-    columns = bisect_right(range(1, spec.out_w), slot_blocks, key=lambda c: vector_slot(spec, planes, 1, c, int(dtype)))
-    return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
-
-
-def _granule(spec: AnySpec) -> int:
-    """Planes that can only be worked on together."""
-    return spec.group_planes if isinstance(spec, SoftmaxSpec) else spec.y.planes if isinstance(spec, LayerNormSpec) else 1
-
-
-def slot_tiling(spec: AnySpec, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-    """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
-    granule = _granule(spec)
-
-    def taken(tile_rows: int) -> int:
-        return vector_slot(spec, granule, tile_rows, spec.out_w, int(dtype))
-
-    if isinstance(spec, SoftmaxSpec):
-        tile_rows = max(1, min(rows, slot_blocks // ((granule + 2) * spec.out_w)))
-        groups = max(1, (slot_blocks // (tile_rows * spec.out_w) - 2) // granule)
-        return VectorTiling(tile_planes=min(spec.groups, groups) * granule, tile_rows=tile_rows)
-    if isinstance(spec, LayerNormSpec):
-        return VectorTiling(tile_planes=granule, tile_rows=max(1, min(rows, slot_blocks // taken(1))))
-    whole = max(1, taken(max(1, rows)))
-    if whole <= slot_blocks:
-        return VectorTiling(tile_planes=max(1, min(spec.y.planes, slot_blocks // whole)), tile_rows=max(1, rows))
-    if isinstance(spec, ResampleSpec):
-        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=taken)
-    else:
-        fitting = 1 + (slot_blocks - taken(1)) // (taken(2) - taken(1))
-    return VectorTiling(tile_planes=1, tile_rows=max(1, min(rows, fitting)))

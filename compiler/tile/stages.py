@@ -89,18 +89,6 @@ class Stage(NamedTuple):
         return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
 
 
-class StageFeatures(NamedTuple):
-    """See the table at the top of this file."""
-
-    type: str
-    store_bit: int
-    store_num: int
-    compute_bit: int
-    compute_num: int
-    emit_bit: int
-    emit_num: int
-
-
 def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
     rows = spec.out_h if rows is None else rows
@@ -326,22 +314,3 @@ def live(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:
     """Elements that a stage keeps in its buffer at a time."""
     _, double = placed(stage.tensor, stage.buffer.name, tiling, nest.loops)
     return tile.elements * (2 if double else 1)
-
-
-def features_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[StageFeatures, ...]:
-    """The seven features of every stage."""
-    out = []
-    for stage, tile in zip(stages, tiles_of(nest, stages, tiling), strict=True):
-        kept = live(stage, tile, nest, tiling) if stage.buffer != Memory.DDR else tile.computed
-        out.append(StageFeatures(stage.type, stage.bits, kept, stage.bits, tile.computed, tile.elements * stage.bits, tile.emitted))
-    return tuple(out)
-
-
-def footprints(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> dict[Memory, int]:
-    """Bytes that one block of the operator keeps in each buffer: of every group the tile of its first stage, twice where two are live."""
-    tiles = dict(zip(stages, tiles_of(nest, stages, tiling), strict=True))
-    out: dict[Memory, int] = {}
-    for (buffer, _), group in groups(stages).items():
-        if buffer != Memory.DDR:
-            out[buffer] = out.get(buffer, 0) + live(group[0], tiles[group[0]], nest, tiling) * group[0].bits // 8
-    return out

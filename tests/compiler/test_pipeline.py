@@ -13,11 +13,11 @@ from compiler.derive.starts import layer_by_layer, single_operators
 from compiler.pipeline import Compiler
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine import DataType, Memory, load_machine
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.compiled import Case, check_program, make_case, run_program
-from tests.models import SMALL_MODELS, small_model
+from tests.models import SMALL_MODELS, Builder, small_model
 from tests.plans import resized
 
 EDGE, TINY = load_machine("edge"), load_machine("tiny")
@@ -46,6 +46,16 @@ def test_layer_by_layer(name: str, dtype: str) -> None:
     for machine in (EDGE, TINY):
         case = make_case(small_model(name), machine, DataType[dtype])
         check_program(case, compiled(case, baseline(case)))
+
+
+def test_a_signal_larger_than_l1_is_cut_in_blocks() -> None:
+    b = Builder(np.random.default_rng(3), (1, 64, 700))
+    model = b.model(b.node("Conv", ["x", b.normal((16, 64, 3), 0.1)], pads=[1, 1]))
+    case = make_case(model, TINY, DataType.float16)
+    plan = baseline(case)
+    assert TINY.buffer_blocks(Memory.L1) < 64 // 16 * 700
+    assert plan.segments[0].blocks > 1
+    check_program(case, compiled(case, plan))
 
 
 def test_what_memory_holds_at_the_start_does_not_matter(case: Case) -> None:

@@ -19,7 +19,7 @@ from onnx import ModelProto
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
-from simulator.onnx_container import DOMAIN, find_container, read_container
+from simulator.onnx_container import DOMAIN, find_containers, read_container
 from simulator.session import InferenceSession
 from tests.models import Builder
 from tests.partial_models import CONV, PARTIAL, partial_model
@@ -226,7 +226,7 @@ def whole_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_damaged_file_is_read_or_refused(whole_file: bytes, changes: list[tuple[float, int]], cut: float | None) -> None:
     """Not run: a node of the host that is still valid may ask onnxruntime for anything."""
     data = bytearray(whole_file)
-    outside = find_container(memoryview(whole_file), "file")
+    ((_, outside),) = find_containers(memoryview(whole_file), "file")
     start = whole_file.index(outside)
     places = [*range(start), *range(start + len(outside), len(data))]  # the container has its own tests
     for at, flip in changes:
@@ -254,4 +254,5 @@ def test_a_file_whose_node_is_of_another_container_is_refused(tmp_path: Path) ->
     node.input[0] = "elsewhere"
     with pytest.raises(BadInputError, match=r"its container has inputs \['t4'\], its node \['elsewhere'\]"):
         InferenceSession(model.SerializeToString())
-    assert find_container(memoryview(model.SerializeToString()), "m") == read_container(out)
+    ((_, container),) = find_containers(memoryview(model.SerializeToString()), "m")
+    assert container == read_container(out)

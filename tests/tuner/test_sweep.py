@@ -81,6 +81,8 @@ def test_seeds_come_after_models_and_machines(models: tuple[Path, Path], tmp_pat
     pairs = [(name, machine) for name in ("conv_chain", "vector_chain") for machine in ("edge", "tiny")]
     assert heard(lines) == [f"{name}-{machine}-s{seed}" for seed in (0, 1) for name, machine in pairs]
     assert index["path"].tolist() == [f"{name}-{machine}-s{seed}" for name, machine in pairs for seed in (0, 1)]
+    index = sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=3, resume=True), lines.append)
+    assert index["path"].tolist() == [f"{name}-{machine}-s{seed}" for name, machine in pairs for seed in (0, 1, 2)], "seeds can be added"
 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -153,6 +155,24 @@ def test_what_cannot_be_one_sweep(models: tuple[Path, Path], tmp_path: Path) -> 
         cells_of(request((models[0], models[0]), out))
     with pytest.raises(BadInputError, match="no such file"):
         cells_of(request((tmp_path / "none.onnx",), out))
+    for name, why in (("made:none", "no such network is made"), ("made:vit_b16,height=2", "has no option 'height'")):
+        with pytest.raises(BadInputError, match=why):
+            sweep(request((Path(name),), tmp_path / "new"), lambda line: None)
+    assert not (tmp_path / "new").exists()
+
+
+def test_who_interrupts_is_told_how_to_go_on(
+    models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> list[float]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CellWorker, "_run", interrupted)
+    monkeypatch.setattr("tuner.study.CellWorker.run", interrupted)
+    for command in ("sweep", "study"):
+        words = [command, str(models[0]), "--machine", "edge", "--out", str(tmp_path / command), "--backend", "serial"]
+        assert main(words) == 130
+        assert f"{tmp_path / command}: --resume continues it" in capsys.readouterr().err
 
 
 def test_no_name_leaves_the_folder(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import load_machine, preset_names
 from tuner.build import build_variants, default_plan, open_source, package
 from tuner.check import check_file
-from tuner.commands.text import print_json, print_table
+from tuner.commands.text import print_json
 from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
 from tuner.log.care import DATASETS
@@ -51,17 +51,19 @@ def doctor(run: Path | None, address: str | None, as_json: bool) -> int:
     if run is not None:
         checks += [("disk of RUN", lambda: _disk(run)), ("log of RUN", lambda: _log(run))]
     rows = []
+    width = max(len(name) for name, _ in checks)
     for name, check in checks:
         try:
-            rows.append((name, "ok", check()))
+            state, found = "ok", check()
         except (TilefarmError, OSError, ImportError) as error:
-            rows.append((name, "FAILED", Finding(" ".join(str(error).split()))))
+            state, found = "FAILED", Finding(" ".join(str(error).split()))
+        rows.append((name, state, found))
+        if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
+            print(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}", flush=True)
     failed = any(state != "ok" for _, state, _ in rows)
     if as_json:
-        found = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]
-        print_json({"ok": not failed, "checks": found})
-    else:
-        print_table(("<what", "<state", "<detail"), [(name, state, what.detail) for name, state, what in rows])
+        told = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]
+        print_json({"ok": not failed, "checks": told})
     return int(failed)
 
 

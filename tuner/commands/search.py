@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from tuner.commands.text import print_json, print_table
+from tuner.commands.text import print_json, print_next, print_table
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
 
@@ -22,12 +24,8 @@ def tune(request: TuneRequest, as_json: bool) -> None:
 
     if request.candidates is not None and request.seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
-    try:
+    with _resumable(request.out):
         drive(request)
-    except KeyboardInterrupt:
-        if (request.out / IDENTITY).is_file():
-            sys.stderr.write(f"{request.out}: --resume continues it\n")
-        raise
     summary = read_json(request.out / SUMMARY)
     if as_json:
         print_json(summary)
@@ -36,7 +34,7 @@ def tune(request: TuneRequest, as_json: bool) -> None:
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
-    print(f"next: tilefarm report {request.out}; tilefarm run {request.out / 'best.onnx'} --input random --check")
+    print_next(("report", request.out), ("run", request.out / "best.onnx", "--input", "random", "--check"))
 
 
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
@@ -56,7 +54,8 @@ def study(request: StudyRequest, as_json: bool) -> None:
     """`tilefarm study`."""
     from tuner.study_run import study as drive
 
-    summary = drive(request, _quiet if request.quiet else _say)
+    with _resumable(request.out):
+        summary = drive(request, _quiet if request.quiet else _say)
     if as_json:
         print_json(summary)
         return
@@ -67,7 +66,7 @@ def study(request: StudyRequest, as_json: bool) -> None:
     ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
     print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
-    print(f"next: tilefarm report {request.out}; tilefarm tune MODEL.onnx --machine M --config {request.out / 'best.yaml'} --out RUN")
+    print_next(("report", request.out), ("tune", "MODEL.onnx", "--machine", "M", "--config", request.out / "best.yaml", "--out", "RUN"))
 
 
 def sweep(request: SweepRequest, as_json: bool) -> int:
@@ -75,7 +74,8 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     from tuner.sweep import INDEX
     from tuner.sweep import sweep as drive
 
-    index = drive(request, _quiet if request.quiet else _say)
+    with _resumable(request.out):
+        index = drive(request, _quiet if request.quiet else _say)
     failed = index[index["state"] == "failed"]
     runs = index.drop_duplicates("path")
     tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
@@ -96,12 +96,23 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
     for _, row in failed.iterrows():
         print(f"{row['path']}: failed: {row['error']}")
-    print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet('{request.out / INDEX}')")
+    print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet({str(request.out / INDEX)!r})")
     if shared:
         print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):
-        print(f"next: tilefarm report {request.out}; tilefarm ls {request.out}")
+        print_next(("report", request.out), ("ls", request.out))
     return int(len(failed) > 0)
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Whoever interrupts is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / IDENTITY).is_file():
+            sys.stderr.write(f"{out}: --resume continues it\n")
+        raise
 
 
 def _say(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -43,6 +44,11 @@ def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
     levels = list(pieces[0]["cycles"])
     rows = [(p["piece"], p["operators"], p["first_operator"], p["last_operator"], *p["cycles"].values()) for p in pieces]
     print_table(("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels)), rows)
+
+
+def print_next(*commands: Sequence[object]) -> None:
+    """What to do next: commands of tilefarm by their words, as a shell takes them."""
+    print("next: " + "; ".join(shlex.join(["tilefarm", *map(str, words)]) for words in commands))
 
 
 def print_json(value: Any) -> None:

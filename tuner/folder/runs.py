@@ -58,6 +58,10 @@ def open_run(path: Folder) -> Run:
     if not (path / IDENTITY).is_file():
         raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune --out` wrote")
     identity = read_json(path / IDENTITY)
+    if isinstance(identity, dict) and "machines" in identity:
+        raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
+    if isinstance(identity, dict) and "study_digest" in identity:
+        raise BadInputError(f"{path}: a study, which keeps no runs; `tilefarm report {path}` shows it")
     if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
         raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
     summary = read_json(path / SUMMARY) if (path / SUMMARY).is_file() else None

@@ -8,8 +8,8 @@ from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, w
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.derive.starts import on_all_cores, on_cores
 from compiler.tile.channels import can_split
+from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import as_bits, families_in
-from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from tuner.search.table import SegmentTable
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from onnx import ModelProto
@@ -45,6 +46,11 @@ NETWORKS: dict[str, Network] = {
 
 def build(name: str) -> ModelProto:
     """The model without weights that a name (without `made:`) stands for.  Raises `BadInputError` for what it does not know."""
+    return understood(name)()
+
+
+def understood(name: str) -> Callable[[], ModelProto]:
+    """What builds the model of a name.  Raises `BadInputError` where there is no such network or option."""
     base, *pairs = name.split(",")
     network = NETWORKS.get(base.removesuffix(SMALL))
     if network is None:
@@ -59,4 +65,4 @@ def build(name: str) -> ModelProto:
             options[key] = type(known[key])(text)
         except ValueError:
             raise BadInputError(f"made:{name}: {key} {text!r}; a number such as {known[key]} is expected") from None
-    return network.build(**options)
+    return partial(network.build, **options)

@@ -17,7 +17,7 @@ from compiler.derive.structures import Structures
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.memory import place
-from compiler.tile.space import CHUNK_BUDGETS
+from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine

@@ -13,7 +13,7 @@ from compiler.derive.moves import random_genome
 from compiler.derive.plan import ConvTiling, Infeasible
 from compiler.derive.realise import realise, realise_all
 from compiler.derive.starts import single_operators
-from compiler.tile.space import CHUNK_BUDGETS
+from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine

@@ -15,8 +15,8 @@ from compiler.derive.moves import MOVES, crossover, random_genome, repaired, ver
 from compiler.derive.plan import MAX_PREFETCH
 from compiler.derive.realise import realise
 from compiler.tile.features import FEATURES, raw_features, scaled
+from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import families_in
-from compiler.tile.space import CHUNK_BUDGETS
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine

@@ -12,6 +12,7 @@ from compiler.frontend import lower
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
 from compiler.frontend.to_graph import translate
+from compiler.ir.graph import Pool
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import UnsupportedError
 from tests.models import SMALL_MODELS, Builder, Floats, random_feeds, random_model, reference_outputs, small_model
@@ -122,6 +123,102 @@ CASES: dict[str, Callable[[Builder], str]] = {
 def test_operator(name: str) -> None:
     b = Builder(np.random.default_rng(3), (1, 6, 9, 11))
     check(b.model(CASES[name](b)))
+
+
+def signal_conv(b: Builder, x: str, c: int, k: int, **attributes: object) -> str:
+    return b.node("Conv", [x, b.normal((c, b.shape[x][1] // int(attributes.get("group", 1)), k), 0.3), b.normal((c,))], **attributes)
+
+
+def signal_and_image(b: Builder) -> str:
+    """Two of one result's readers see it in rows of another width."""
+    x = b.node("Unsqueeze", [signal_conv(b, "x", 4, 3), b.constant(np.array([2]))])
+    y = b.node("Conv", [x, b.normal((5, 4, 1, 3))])
+    y = b.node("Squeeze", [b.node("MaxPool", [y], kernel_shape=[1, 2], strides=[1, 2]), b.constant(np.array([2]))])
+    return b.concat(signal_conv(b, y, 3, 2), signal_conv(b, y, 2, 2))
+
+
+SIGNALS: dict[str, Callable[[Builder], str]] = {
+    "conv": lambda b: signal_conv(b, "x", 5, 4, strides=[2], pads=[3, 1], dilations=[2]),
+    "conv grouped": lambda b: signal_conv(b, "x", 12, 3, group=3),
+    "conv same lower": lambda b: signal_conv(b, "x", 4, 4, auto_pad="SAME_LOWER", strides=[3]),
+    "transposed conv": lambda b: b.node(
+        "ConvTranspose", ["x", b.normal((6, 4, 5)), b.normal((4,))], strides=[3], pads=[1, 2], output_padding=[1]
+    ),
+    "transposed conv of a shape": lambda b: b.node("ConvTranspose", ["x", b.normal((6, 4, 3))], strides=[2], output_shape=[50]),
+    "max pool ceil": lambda b: b.node("MaxPool", ["x"], kernel_shape=[3], strides=[2], ceil_mode=1),
+    "average pool": lambda b: b.node("AveragePool", ["x"], kernel_shape=[4], pads=[3, 1]),
+    "global pools": lambda b: b.add(b.node("GlobalMaxPool", ["x"]), b.node("GlobalAveragePool", ["x"])),
+    "resize": lambda b: b.node("Resize", ["x", "", b.constant(np.array([1, 1, 2.5], np.float32))], mode="linear"),
+    "pad": lambda b: b.node("Pad", ["x", b.constant(np.array([0, 1, 2, 0, 0, 3]))], mode="reflect"),
+    "slice": lambda b: b.node("Slice", ["x", *(b.constant(np.array([i])) for i in (3, 20, 2, 2))]),
+    "batch norm": lambda b: b.batch_norm("x"),
+    "as a sequence": lambda b: b.node("MatMul", [b.node("Transpose", [signal_conv(b, "x", 8, 3)], perm=[0, 2, 1]), b.normal((8, 7))]),
+    "an image in between": signal_and_image,
+    "mean": lambda b: b.node("ReduceMean", ["x"], axes=[2]),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_signal(name: str) -> None:
+    b = Builder(np.random.default_rng(3), (2, 6, 24))
+    check(b.model(SIGNALS[name](b)))
+
+
+@pytest.mark.parametrize(("taps", "pads"), [(10, [0, 0]), (4, [3, 5]), (3, [1, 0]), (13, [5, 2]), (2, [0, 1])])
+@pytest.mark.parametrize("images", [1, 3])
+def test_samples_a_stride_apart_are_channels(taps: int, pads: list[int], images: int) -> None:
+    """Of a signal of one channel, for every place of the window and every part of a stride that is padded."""
+    b = Builder(np.random.default_rng(3), (images, 1, 24))
+    model = b.model(signal_conv(b, "x", 5, taps, strides=[4], pads=pads))
+    check(model)
+    graph = lower(prepare(model))
+    assert graph.shapes["x"] == (images, 4, 6, 1)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b: b.concat(signal_conv(b, "x", 3, 4, strides=[4]), signal_conv(b, "x", 2, 9, strides=[3])),  # two strides
+        lambda b: b.add(b.node("MaxPool", ["x"], kernel_shape=[4], strides=[4]), signal_conv(b, "x", 1, 4, strides=[4])),
+        lambda b: signal_conv(b, "x", 3, 4, strides=[4], dilations=[2]),
+        lambda b: signal_conv(b, "x", 3, 4, strides=[4], auto_pad="SAME_UPPER"),
+        lambda b: signal_conv(b, "x", 3, 4, strides=[5]),  # 24 samples are no number of fives
+    ],
+)
+def test_samples_stay_pixels(build: Callable[[Builder], str]) -> None:
+    b = Builder(np.random.default_rng(3), (1, 1, 24))
+    model = b.model(build(b))
+    check(model)
+    assert lower(prepare(model)).shapes["x"] == (1, 1, 24, 1)
+
+
+WIDE_WINDOWS: dict[str, tuple[tuple[int, ...], Callable[[Builder], str]]] = {
+    "global average, a prime of rows": ((1, 2, 67, 31), lambda b: b.node("GlobalAveragePool", ["x"])),
+    "global max, a prime of rows": ((1, 2, 67, 31), lambda b: b.node("GlobalMaxPool", [b.node("Neg", [b.node("Abs", ["x"])])])),
+    "sum, a prime of samples": ((1, 2, 331), lambda b: b.node("ReduceSum", ["x", b.constant(np.array([2]))])),
+    "global max of samples": ((1, 2, 600), lambda b: b.node("GlobalMaxPool", ["x"])),
+    "average of the whole image": ((1, 2, 18, 16), lambda b: b.node("AveragePool", ["x"], kernel_shape=[18, 16])),
+    "average": ((1, 2, 37, 41), lambda b: b.node("AveragePool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5])),
+    "average with pads": (
+        (1, 2, 37, 41),
+        lambda b: b.node("AveragePool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5], count_include_pad=1),
+    ),
+    "max, ceil": (
+        (1, 2, 37, 41),
+        lambda b: b.node("MaxPool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5], ceil_mode=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_WINDOWS)
+def test_wide_windows_are_pooled_in_stages(name: str) -> None:
+    shape, build = WIDE_WINDOWS[name]
+    b = Builder(np.random.default_rng(3), shape)
+    model = b.model(build(b))
+    check(model)
+    pools = [op for op in lower(prepare(model)).operators if isinstance(op, Pool)]
+    assert len(pools) > 1
+    assert all(op.kernel[0] * op.kernel[1] < 100 for op in pools)
 
 
 @pytest.mark.parametrize("name", ["conv grouped", "gemm of an image", "shuffle", "lrn odd", "softmax", "average pool ceil"])

@@ -102,7 +102,7 @@ def test_concat_is_addresses_and_gaps() -> None:
     assert layout.placements["a"] == Placement("y", 0, 2, tuple(range(20)))
     assert layout.placements["b"] == Placement("y", 2, 1, tuple(range(5)))
     assert layout.placements["y"] == Placement("y", 0, 3, (*range(20), *range(32, 37)))
-    assert layout.storage_blocks() == {"x": 2 * 12, "y": 3 * 12, "z": 12}
+    assert {name: storage.blocks(layout.dtype) for name, storage in layout.storages.items()} == {"x": 2 * 12, "y": 3 * 12, "z": 12}
     # C0 is 8 in float32, and FIXPIPE writes two planes at a time
     assert assign(layout.graph, F32).placements["b"] == Placement("y", 4, 2, tuple(range(5)))
 
@@ -116,7 +116,7 @@ def test_nested_concat_shares_one_storage() -> None:
     assert {layout.placements[name].storage for name in ("a", "b", "ab", "c", "abc")} == {"abc"}
     assert [layout.placements[name].plane for name in ("a", "b", "ab", "c")] == [0, 2, 0, 3]
     assert layout.copies == ()
-    assert layout.storage_blocks()["abc"] == 2 * 4 * 12
+    assert layout.storages["abc"].blocks(layout.dtype) == 2 * 4 * 12
 
 
 def test_dense_block_with_flat_concats_needs_no_copy() -> None:
@@ -194,7 +194,7 @@ def test_four_lane_image() -> None:
     graph = graph_of({"x": (2, 3, 5, 8)}, [conv("x", "a", 3, 8)], "a")
     layout = assign(graph, F16)
     assert layout.storages["x"].pixel_lanes == 4
-    assert layout.storage_blocks()["x"] == 2 * 5 * 8 // 4
+    assert layout.storages["x"].blocks(layout.dtype) == 2 * 5 * 8 // 4
     assert assign(graph, F16, four_lanes=False).storages["x"].pixel_lanes == 16
     assert assign(graph, F32).storages["x"].pixel_lanes == 8
     for other in (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.ir.graph import Conv
-from compiler.ir.text import print_graph
+from tests.graph_text import print_graph
 from tests.models import light_graph, small_graph
 
 

@@ -21,7 +21,7 @@ from simulator.npu.files import atomic_write
 from simulator.npu.isa import WORDS
 from simulator.npu.machine import DataType, load_machine
 from simulator.npu.program import DdrBuffer, MemoryMap
-from simulator.onnx_container import find_container
+from simulator.onnx_container import find_containers
 from simulator.session import InferenceSession
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -242,10 +242,10 @@ def model_bytes(model, container, tmp_path_factory) -> bytes:
 
 def test_every_cut_of_the_file_is_refused(model_bytes):
     # a cut between two fields leaves a shorter model, which protobuf cannot know; the container is whole then, or not there
-    whole = find_container(memoryview(model_bytes), "here")
+    whole = find_containers(memoryview(model_bytes), "here")
     for length in range(1, len(model_bytes), 7):
         try:
-            found = find_container(memoryview(model_bytes)[:length], "here")
+            found = find_containers(memoryview(model_bytes)[:length], "here")
         except BadInputError:
             continue
         assert found == whole

@@ -9,9 +9,10 @@ from compiler.derive.gene import Gene
 from compiler.derive.plan import ConvTiling, SegmentPlan
 from compiler.derive.realise import realise
 from compiler.tile.features import FEATURES, raw_features, scaled
-from compiler.tile.stages import features_of, nest_of, stages_of
+from compiler.tile.stages import nest_of, stages_of
 from simulator.npu.machine import load_machine
 from tests.graphs import conv, max_pool, unit
+from tests.stage_features import features_of
 
 EDGE = load_machine("edge")
 

@@ -9,9 +9,10 @@ import pytest
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.tile.primitives import parse, to_text
-from compiler.tile.space import legal_points, shape_of, vector_tiling
+from compiler.tile.space import legal_points, shape_of
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
+from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.graphs import conv, max_pool, unit

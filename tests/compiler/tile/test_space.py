@@ -8,8 +8,10 @@ import pytest
 from compiler.derive.plan import ConvTiling, SegmentPlan
 from compiler.derive.realise import plan_of
 from compiler.pipeline import Compiler
-from compiler.tile.space import CHUNK_BUDGETS, Shape, conv_tiling, estimate, legal_points, shape_of, vector_tiling
+from compiler.tile.ranking import CHUNK_BUDGETS, conv_tiling
+from compiler.tile.space import Shape, estimate, legal_points, shape_of
 from compiler.tile.spec import ConvSpec
+from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import SHARE_UNIT, DataType, load_machine
 from simulator.npu.program import Program
 from simulator.timing import simulate

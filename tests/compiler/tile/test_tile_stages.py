@@ -10,12 +10,13 @@ from compiler.emit.segment import Lowered
 from compiler.pipeline import Compiler
 from compiler.tile.space import legal_points, shape_of
 from compiler.tile.spec import ConvSpec, Unit
-from compiler.tile.stages import StageFeatures, features_of, footprints, groups, nest_of, route, stages_of
+from compiler.tile.stages import groups, nest_of, route, stages_of
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
 from tests.graphs import conv, max_pool, unit
 from tests.plans import resized
+from tests.stage_features import StageFeatures, features_of, footprints
 
 EDGE, TINY, ASCEND = (load_machine(name) for name in ("edge", "tiny", "ascend310"))
 DDR, L1, UB, L0A, L0B, L0C = Memory.DDR, Memory.L1, Memory.UB, Memory.L0A, Memory.L0B, Memory.L0C

@@ -49,8 +49,11 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
             random_weights=4, quiet=True, mirror="s3://b/run", runner="m:f", resource="npu",
         )
     ]  # fmt: skip
-    assert "0.500" in cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "other")[1]
-    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=tmp_path / "other")
+    other = tmp_path / "an other"
+    out = cli("tune", "m.onnx", "--machine", "edge", "--out", other)[1]
+    assert "0.500" in out
+    assert f"next: tilefarm report '{other}'; tilefarm run '{other}/best.onnx' --input random --check" in out  # as a shell takes it
+    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=other)
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
     assert code == 2
     assert "give one of them" in err

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from simulator.compiled import Compiled
-from simulator.contention import generate, write_trace
+from simulator.contention import generate
 from simulator.controller import EstimatorRule, Oracle, StaticRule
-from simulator.ddr import ContentionTrace
 from simulator.npu.container import decode
 from simulator.npu.machine import SHARE_UNIT, load_machine
 from simulator.onnx_container import read_container
@@ -71,7 +70,7 @@ def test_the_numbers_are_the_runtimes(compiled: Path, capsys: pytest.CaptureFixt
 def test_a_constant_trace_is_the_table_of_the_file(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str) -> None:
     container = decode(read_container(compiled))
     path = tmp_path / "constant.csv"
-    path.write_text(write_trace(ContentionTrace.constant(EDGE.share_units("severe"))))
+    path.write_text(f"cycle,share\n0,{EDGE.share_units('severe') / SHARE_UNIT!r}\n")
     found = report(capsys, compiled, "--trace", path, "--controller", "static", "--level", level, "--inferences", 3)
     assert found["level"] == (container.same_as(level) or level)
     assert found["result"]["cycles"] == 3 * container.variant(level).cycles["severe"]

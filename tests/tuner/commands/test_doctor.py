@@ -143,3 +143,18 @@ def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert "_TILEFARM_COMPLETE=complete_bash" in (tmp_path / ".bash_completions" / "tilefarm.sh").read_text()
     assert "tilefarm.sh" in (tmp_path / ".bashrc").read_text()
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not all at the end: what hangs, or dies, is the one that is missing."""
+
+    def dies() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(doctor, "_whole_way", dies)
+    with pytest.raises(ZeroDivisionError):
+        main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "temporary", "kernel", "ray"]
+    assert all(" ok " in line for line in lines)

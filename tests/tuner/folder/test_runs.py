@@ -103,4 +103,11 @@ def test_what_is_no_run(tmp_path: Path, runs: Path, capsys: pytest.CaptureFixtur
     (copy / "run.json").write_text('{"run": 1}')
     assert main(["status", str(copy)]) == 2
     assert "run.json: not the identity of a tuning run" in capsys.readouterr().err
+    for identity, said in (
+        ('{"run": "sweep-0", "machines": []}', "a sweep; give one of its runs"),
+        ('{"run": "s", "study_digest": ""}', "a study"),
+    ):
+        (copy / "run.json").write_text(identity)
+        assert main(["best", str(copy)]) == 2
+        assert said in capsys.readouterr().err
     assert not list(find_runs(tmp_path))
