@@ -69,7 +69,8 @@ class Segments(_Section):
 
 class Placement(_Section):
     every: PositiveInt
-    descent: Count
+    annealing: Count
+    gain: Rate
     longest: PositiveInt
     stages: PositiveInt
     group_clusters: PositiveInt
