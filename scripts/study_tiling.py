@@ -14,9 +14,9 @@ for --held-out others.  Once more without the features of stages, and by the ana
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,6 +30,7 @@ import typer
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve
 from compiler.ir.graph import Conv, MatMul
@@ -37,6 +38,7 @@ from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
 from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit, signature
 from compiler.tile.unit import make_unit
+from scripts.studies import write_rows
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.build import open_source
@@ -322,7 +324,7 @@ def study_search(
         operator.rest()
         found = searched(operator, optimum, out, machine, candidates, seed, settings)
         rows.append(row | found | {"cpu_s": round(time.thread_time() - begun, 1)})
-        write(out / "search.csv", rows)
+        write_rows(out / "search.csv", rows)
         if len(rows) == operators:
             break
     return rows
@@ -391,13 +393,6 @@ def study_models(machine: Machine, folder: Path, cap: int, trained: int, each: i
         operator.rest()
         rows.append(row)
     return rows
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _cells(row: dict[str, Any], level: str) -> tuple[object, ...]:
@@ -471,7 +466,7 @@ def main(
         show_search(rows, tuple(known.contention))
     if held_out:
         rows = study_models(known, folder, cap, trained, each, held_out, seed)
-        write(out / "models.csv", rows)
+        write_rows(out / "models.csv", rows)
         show_models(rows, tuple(known.contention))
     shutil.rmtree(folder)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.derive.plan import Tiling
-from compiler.tile.stages import Nest, Stage, groups, live, tiles_of
+from compiler.tile.stages import Nest, Stage, cube_places, groups, live, tiles_of
 from simulator.npu.machine import Memory
 
 
@@ -24,7 +24,7 @@ class StageFeatures(NamedTuple):
 def features_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[StageFeatures, ...]:
     """The seven features of every stage."""
     out = []
-    for stage, tile in zip(stages, tiles_of(nest, stages, tiling), strict=True):
+    for stage, tile in zip(stages, tiles_of(nest, stages, cube_places(stages), tiling), strict=True):
         kept = live(stage, tile, nest, tiling) if stage.buffer != Memory.DDR else tile.computed
         out.append(StageFeatures(stage.type, stage.bits, kept, stage.bits, tile.computed, tile.elements * stage.bits, tile.emitted))
     return tuple(out)
@@ -32,7 +32,7 @@ def features_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[
 
 def footprints(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> dict[Memory, int]:
     """Bytes that one block of the operator keeps in each buffer: of every group the tile of its first stage, twice where two are live."""
-    tiles = dict(zip(stages, tiles_of(nest, stages, tiling), strict=True))
+    tiles = dict(zip(stages, tiles_of(nest, stages, cube_places(stages), tiling), strict=True))
     out: dict[Memory, int] = {}
     for (buffer, _), group in groups(stages).items():
         if buffer != Memory.DDR:

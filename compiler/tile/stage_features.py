@@ -15,7 +15,7 @@ from functools import lru_cache
 from compiler.derive.plan import Tiling
 from compiler.schedule.blocks import Blocks
 from compiler.tile.spec import Unit
-from compiler.tile.stages import Nest, Stage, cube_places, live, nest_of, stages_of, tiles_at
+from compiler.tile.stages import Nest, Stage, cube_places, live, nest_of, stages_of, tiles_of
 from simulator.npu.machine import Memory
 
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
@@ -31,7 +31,7 @@ def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int,
     if blocks.streamed >> k & 1:
         on_chip = (on_chip[0], False)
     nest, stages, cube, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
-    for stage, place, tile in zip(stages, places, tiles_at(nest, stages, cube, tiling), strict=True):
+    for stage, place, tile in zip(stages, places, tiles_of(nest, stages, cube, tiling), strict=True):
         at = first + 2 * place
         out[at] += tile.computed * stage.bits * times
         out[at + 1] += tile.emitted * times

@@ -225,13 +225,8 @@ class Tile(NamedTuple):
     emitted: int
 
 
-def tiles_of(nest: Nest, stages: tuple[Stage, ...], tiling: Tiling) -> tuple[Tile, ...]:
-    """A tile for every stage."""
-    return tiles_at(nest, stages, cube_places(stages), tiling)
-
-
-def tiles_at(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
-    """`tiles_of`, for who has `cube_places` of the stages."""
+def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
+    """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
         found = _cube_tiles(nest, tiling)
         return tuple([found[at] for at in places])
