@@ -15,7 +15,7 @@ from ray import cloudpickle
 
 from simulator.npu.errors import BadInputError
 from tuner import study as study_module
-from tuner.config import TuneConfig, load_config
+from tuner.config import TuneConfig, leaves, load_config
 from tuner.farm.actors import RayBackend, SerialBackend
 from tuner.study import JOURNAL, Record, StudySpec, behind, pruned_value, run_study
 
@@ -68,7 +68,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str, Any]) -> None:
     assert whole["trials_done"] == 9
-    assert whole["trials"][0]["params"] == {"search.mutation_rate": 0.7, "search.population": 32, "search.epsilon": 0.1}
+    default = dict(leaves(CONFIG.model_dump()))
+    assert whole["trials"][0]["params"] == {path: default[path] for path in CONFIG.study.parameters}, "the settings as they are come first"
     spec = StudySpec(("a",), "tiny", (0,), CONFIG, trials=4)
     summary = run_study(tmp_path / "s", spec, bowl, SerialBackend, say=quiet)
     assert summary["trials_done"] == 6, "whole batches"
