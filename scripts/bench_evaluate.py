@@ -15,7 +15,6 @@ CPU seconds from start to end with imports, the most memory, instructions.  The 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -26,9 +25,10 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+import typer
 
 from compiler.derive.gene import Gene, Genome, block_counts, choice_count
 from compiler.derive.moves import MOVES, random_genome, repaired
@@ -265,30 +265,29 @@ def show(found: dict[str, Any]) -> None:
         print(f"  cold compile of {r['model']}: {r['cpu_s']:.1f} s of CPU, {r['peak_mb']:,.0f} MB, {r['instructions']:,} instructions")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="resnet50", help="a light network of the onnx package; default: %(default)s")
-    parser.add_argument("--machine", default="edge", help="default: %(default)s")
-    parser.add_argument("--dtype", default="float16", choices=("float16", "float32"), help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=4.0, help="CPU time of every measurement; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-ray", action="store_true", help="leave the farm out")
-    cold = "light:resnet50,made:nasnet_mobile"
-    parser.add_argument(
-        "--cold", metavar="M,...", default=cold, help="models compiled in processes of their own; default: %(default)s; none: ''"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    options = parser.parse_args()
+def main(
+    network: Annotated[str, typer.Option(help="A light network of the onnx package.")] = "resnet50",
+    machine: Annotated[str, typer.Option(help="Machine that is compiled for.")] = "edge",
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Data type on the NPU.")] = "float16",
+    seconds: Annotated[float, typer.Option(help="CPU time of every measurement.")] = 4.0,
+    seed: Annotated[int, typer.Option(help="Of weights and programs.")] = 0,
+    no_ray: Annotated[bool, typer.Option("--no-ray", help="Leave the farm out.")] = False,
+    cold: Annotated[
+        str, typer.Option(metavar="M,...", help="Models compiled in processes of their own; '' for none.")
+    ] = "light:resnet50,made:nasnet_mobile",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Programs, tilings, segments and features per second and core; cold compiles."""
     try:
-        unit = open_unit(options.network, options.machine, options.dtype)
-        found = bench(unit, options.seconds, options.seed, not options.no_ray)
-        found["cold"] = [cold_compile(model, options.machine) for model in options.cold.split(",") if model]
+        unit = open_unit(network, machine, dtype)
+        found = bench(unit, seconds, seed, not no_ray)
+        found["cold"] = [cold_compile(model, machine) for model in cold.split(",") if model]
     except BadInputError as error:
-        parser.error(str(error))
-    about = {"network": options.network, "machine": options.machine, "dtype": options.dtype}
+        raise typer.BadParameter(str(error)) from None
+    about = {"network": network, "machine": machine, "dtype": dtype}
     found = {**about, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), **found}
-    print(json.dumps(found)) if options.json else show(found)
+    print(json.dumps(found)) if as_json else show(found)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -16,16 +16,16 @@ that the models are equally detailed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -170,19 +170,19 @@ def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, A
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--max-instructions", type=int, default=10_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+def main(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    max_instructions: Annotated[int, typer.Option(help="Of the largest program.")] = 10_000_000,
+    repeats: Annotated[int, typer.Option(help="Of every measurement, of which the fastest counts.")] = 3,
+) -> None:
+    """Instructions and cycles that the timing simulator does per second."""
     edge = load_machine("edge")
     simulate(tiled_program(edge, 1000), edge, SHARE_UNIT)  # compile
-    sizes = [size for size in SIZES if size <= options.max_instructions]
-    rows = [measure(edge.model_copy(update={"cores": cores}), size, options.repeats) for cores in CORES for size in sizes]
+    sizes = [size for size in SIZES if size <= max_instructions]
+    rows = [measure(edge.model_copy(update={"cores": cores}), size, repeats) for cores in CORES for size in sizes]
     flat = {"over_sizes": flatness(rows, of="size", at="cores"), "over_cores": flatness(rows, of="cores", at="size")}
-    network = measure_network("resnet50", edge, options.repeats)
-    if options.json:
+    network = measure_network("resnet50", edge, repeats)
+    if as_json:
         host = {"host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
         print(json.dumps(host | {"rows": rows, "flatness": flat, "network": network}))
         return
@@ -200,4 +200,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,11 +9,12 @@ fitted: sizes, frequencies and bandwidths are those of ONNXim's configurations (
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -42,19 +43,17 @@ def compare() -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
+def main(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False) -> None:
+    """Matrix products on pipelined weight-stationary arrays, beside what ONNXim says they take."""
     rows = compare()
-    if parser.parse_args().json:
+    if as_json:
         print(json.dumps(rows))
-        return 0
+        return
     print("| array | m x k x n | ONNXim | array | off by | program | off by |\n|---|---|---|---|---|---|---|")
     for r in rows:
         off = [f"{r[name]:,} | {r[name] / r['onnxim'] - 1:+.2%}" for name in ("array_cycles", "program_cycles")]
         print(f"| {r['array']} x {r['array']} | {r['m']} x {r['k']} x {r['n']} | {r['onnxim']:,} | {' | '.join(off)} |")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -11,7 +11,6 @@ Exit code 1 where a product differs.  Not part of CI: it needs the registry.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -20,7 +19,9 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -115,14 +116,14 @@ def compare(python: Path) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--venv", type=Path, metavar="FOLDER", help="where scalesim is, or is to be installed")
-    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
-    options = parser.parse_args()
+def main(
+    folder: Annotated[Path | None, typer.Option("--venv", metavar="FOLDER", help="Where scalesim is, or is to be installed.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
+) -> None:
+    """Matrix products on systolic arrays without pipelining, beside SCALE-Sim 3 itself; exit code 1 where one differs."""
     with tempfile.TemporaryDirectory(prefix="tilefarm-scalesim-venv-") as temporary:
-        rows = compare(install(options.venv or Path(temporary)))
-    if options.json:
+        rows = compare(install(folder or Path(temporary)))
+    if as_json:
         print(json.dumps(rows))
     else:
         print("| array | dataflow | m x k x n | SCALE-Sim | here |\n|---|---|---|---|---|")
@@ -130,8 +131,8 @@ def main() -> int:
             print(f"| {r['array']} | {r['dataflow']} | {r['m']} x {r['k']} x {r['n']} | {r['scalesim']:,} | {r['here']:,} |")
     different = [r for r in rows if r["scalesim"] != r["here"]]
     sys.stderr.write(f"{len(rows) - len(different)} of {len(rows)} products take the same number of cycles\n")
-    return 1 if different else 0
+    raise typer.Exit(1 if different else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

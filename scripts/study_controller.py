@@ -10,8 +10,6 @@ are chosen on traces of other seeds than those reported.  The goals are printed 
 
 from __future__ import annotations
 
-import argparse
-import csv
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -19,8 +17,12 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from scripts.studies import write_rows
 from simulator.compiled import read_compiled
 from simulator.contention import GENERATORS, generate
 from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
@@ -137,15 +139,15 @@ def study(network: Network, trials: list[Trial], chosen: dict[str, Setting]) -> 
     return rows
 
 
-def compiled(paths: list[Path], args: argparse.Namespace) -> list[tuple[str, Path]]:
+def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidates: int) -> list[tuple[str, Path]]:
     """(name, compiled file) of what was given, else of small runs, tuned unless they are there."""
     if paths:
         return [(path.name, path / "best.onnx") if path.is_dir() else (path.stem, path) for path in paths]
     found = []
-    for name in args.networks.split(","):
-        run = args.out / name
+    for name in networks.split(","):
+        run = out / name
         if not (run / "best.onnx").is_file():
-            words = ["tune", f"light:{name}", "--machine", args.machine, "--out", str(run), "--candidates", str(args.candidates)]
+            words = ["tune", f"light:{name}", "--machine", machine, "--out", str(run), "--candidates", str(candidates)]
             words += ["--backend", "serial", "--quiet"]
             done = subprocess.run([sys.executable, "-m", "tuner.cli", *words], cwd=ROOT, text=True, capture_output=True, check=False)
             if done.returncode:
@@ -201,25 +203,27 @@ def markdown(rows: list[dict[str, Any]], rules: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("compiled", type=Path, nargs="*", help="run folders or compiled ONNX files; without them, small runs tuned here")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for controller.csv, controller.md and the runs; finished runs in it are used again"
-    )
-    parser.add_argument("--networks", default="squeezenet,shufflenet,densenet121", help="shipped networks to tune where no files are given")
-    parser.add_argument("--machine", default="edge", help="machine of these runs")
-    parser.add_argument("--candidates", type=int, default=256, help="budget of each of these runs")
-    parser.add_argument("--seeds", type=int, default=5, help="traces of each kind that are reported, seeds 0..")
-    parser.add_argument("--other-seeds", type=int, default=2, help=f"traces of each kind to choose settings on, seeds {OTHER_SEEDS}..")
-    parser.add_argument("--inferences", type=int, default=400, help="length of a trace, in longest inferences at the heaviest level")
-    parser.add_argument("--traces", default=",".join(GENERATORS), help="kinds of traces")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True, exist_ok=True)
-    networks = [Network(name, path) for name, path in compiled(args.compiled, args)]
-    kinds = args.traces.split(",")
-    for network in networks:
+def main(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN|FILE.onnx]...", help="Run folders or compiled ONNX files; without them, small runs tuned here."),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for controller.csv, controller.md and the runs; finished runs in it are used again.")],
+    networks: Annotated[str, typer.Option(help="Shipped networks to tune where no files are given.")] = "squeezenet,shufflenet,densenet121",
+    machine: Annotated[str, typer.Option(help="Machine of these runs.")] = "edge",
+    candidates: Annotated[int, typer.Option(help="Budget of each of these runs.")] = 256,
+    seeds: Annotated[int, typer.Option(help="Traces of each kind that are reported, seeds 0..")] = 5,
+    other_seeds: Annotated[int, typer.Option(help=f"Traces of each kind to choose settings on, seeds {OTHER_SEEDS}..")] = 2,
+    inferences: Annotated[int, typer.Option(help="Length of a trace, in longest inferences at the heaviest level.")] = 400,
+    traces: Annotated[str, typer.Option(help="Kinds of traces.")] = ",".join(GENERATORS),
+) -> None:
+    """Rules that choose a variant at run time against the best static one and an oracle."""
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    served = [Network(name, path) for name, path in compiled(files or [], out, networks, machine, candidates)]
+    kinds = traces.split(",")
+    for network in served:
         thresholds = choose_thresholds(network.response)
         print(f"{network.name}: variants {', '.join(network.runtime.names)}; levels of the file {', '.join(network.compiled.levels)}")
         for merged in thresholds.merged:
@@ -228,20 +232,17 @@ def main() -> None:
             print(f"  threshold rule {oscillation}")
 
     def trials(first: int, count: int) -> list[tuple[Network, list[Trial]]]:
-        return [(n, [n.trial(k, s, args.inferences) for k in kinds for s in range(first, first + count)]) for n in networks]
+        return [(n, [n.trial(k, s, inferences) for k in kinds for s in range(first, first + count)]) for n in served]
 
-    others = trials(OTHER_SEEDS, args.other_seeds)
+    others = trials(OTHER_SEEDS, other_seeds)
     chosen = {"threshold": choose(THRESHOLDS, others), "estimator": choose(ESTIMATORS, others)}
     for setting in chosen.values():
-        print(f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + args.other_seeds - 1}: {setting}")
-    rows = [row for network, mine in trials(0, args.seeds) for row in study(network, mine, chosen)]
-    with (args.out / "controller.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    (args.out / "controller.md").write_text(markdown(rows, chosen))
+        print(f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + other_seeds - 1}: {setting}")
+    rows = [row for network, mine in trials(0, seeds) for row in study(network, mine, chosen)]
+    write_rows(out / "controller.csv", rows)
+    (out / "controller.md").write_text(markdown(rows, chosen))
     report(rows, chosen)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

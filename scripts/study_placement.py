@@ -23,9 +23,10 @@ from typing import Annotated, Any
 import typer
 
 from compiler.derive.gene import Gene, Genome, block_counts, widths, working_cores
+from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible
 from compiler.derive.realise import realise_all
-from compiler.derive.starts import single_operators, spread
+from compiler.derive.starts import single_operators
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
 from compiler.pipeline import Compiler
@@ -44,7 +45,6 @@ from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
 from tuner.search.knowledge import Knowledge
 from tuner.search.placing import Placer, cut_of
 from tuner.search.population import Individual
-from tuner.search.rules import Rules
 
 _NEVER = 1 << 60  # cycles of what cannot run so
 THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
@@ -67,30 +67,14 @@ class Remembering(Evaluator):
         return found
 
 
-class OnAllCores(Rules):
-    """Every segment on all cores; an operator alone on fewer where it has neither rows nor channels for all."""
-
-    def permitted(self, gene: Gene) -> Gene:
-        gene = super().permitted(gene)
-        wide = spread(self.unit, (gene._replace(cores=(0,)),))[0]
-        if len(wide.cores) > 1 or gene.stop - gene.start == 1:
-            return wide
-        # does not fit so: what repairs it, cuts it
-        cores = tuple(range(self.unit.machine.cores))
-        return gene._replace(cores=cores, blocks=max(gene.blocks, len(cores)))
-
-
-MODES: dict[str, tuple[type[Rules], tuple[str, ...]]] = {
-    "one": (Rules, ("use.cores=false",)),
-    "all": (OnAllCores, ("use.placement=false",)),
-    "placed": (Rules, ()),
-}
+MODES: dict[str, tuple[str, ...]] = {"one": ("use.cores=false",), "all": ("use.placement=false",), "placed": ()}
 
 
 def opened(name: str, machine: Machine) -> Unit:
-    """A network by its name, on a machine, without its weights' values."""
+    """A network by its name, on a machine, without its weights' values, in a search's order."""
     path, seed = resolve(Path(name), None)
-    return make_unit(lower(load_model(path, random_weights=seed)), machine, DataType.float16).without_values()
+    unit = make_unit(lower(load_model(path, random_weights=seed)), machine, DataType.float16).without_values()
+    return ordered(unit, load_config().search.order)
 
 
 def machine_of(base: str, text: str) -> Machine:
@@ -111,8 +95,7 @@ def study(name: str, machine: Machine, candidates: int, seeds: int) -> dict[str,
     limits, last = list[Bounds](), None
     for seed in range(seeds):
         for mode in MODES:
-            rules, overrides = MODES[mode]
-            search = searched(unit, ["use.cost_model=false", *overrides], seed, candidates, lambda: evaluator, rules)
+            search = searched(unit, ["use.cost_model=false", *MODES[mode]], seed, candidates, lambda: evaluator)
             best = search.champions.best[0]
             assert best is not None
             found[mode].append(int(best.cycles[0]))

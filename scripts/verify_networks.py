@@ -14,7 +14,6 @@ Exit code 1 where anything fails.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,7 +22,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -40,26 +41,24 @@ class Cell(NamedTuple):
     dtype: str
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="default: all nine")
-    parser.add_argument("--machines", default="edge,ascend310", help="default: %(default)s")
-    parser.add_argument("--dtypes", default="float16,float32", help="default: %(default)s")
-    parser.add_argument("--plans", type=Path, metavar="RUNS", help="folder of run folders; their plans are taken where they fit")
-    parser.add_argument(
-        "--candidates", type=int, default=0, metavar="N", help="search so many programs for a cell without a run; default: 0"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs; default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
-    parser.add_argument(CHILD, type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.check_file:
-        print(json.dumps(check_in_this_process(options.check_file, options.seed)))
-        return 0
-    networks = options.networks.split(",")
-    if unknown := [name for name in networks if name not in NETWORKS]:
-        parser.error(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
-    cells = [Cell(n, m, d) for n in networks for m in options.machines.split(",") for d in options.dtypes.split(",")]
+def main(
+    networks: Annotated[str, typer.Option(metavar="A,B", help="All nine unless given.")] = ",".join(NETWORKS),
+    machines: Annotated[str, typer.Option(metavar="A,B")] = "edge,ascend310",
+    dtypes: Annotated[str, typer.Option(metavar="A,B")] = "float16,float32",
+    plans: Annotated[Path | None, typer.Option(metavar="RUNS", help="Folder of run folders; their plans are taken where they fit.")] = None,
+    candidates: Annotated[int, typer.Option(metavar="N", help="Search so many programs for a cell without a run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
+    check_file: Annotated[Path | None, typer.Option(CHILD, hidden=True)] = None,
+) -> None:
+    """Are the nine light networks right on every machine, in every data type, at every level?  Exit code 1 where anything fails."""
+    if check_file is not None:
+        print(json.dumps(check_in_this_process(check_file, seed)))
+        return
+    names = networks.split(",")
+    if unknown := [name for name in names if name not in NETWORKS]:
+        raise typer.BadParameter(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
+    cells = [Cell(n, m, d) for n in names for m in machines.split(",") for d in dtypes.split(",")]
     rows: list[dict[str, Any]] = []
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tilefarm-verify-") as folder:
@@ -67,17 +66,17 @@ def main() -> int:
             sys.stderr.write(f"[{i + 1}/{len(cells)}] {' '.join(cell)} ... ")
             sys.stderr.flush()
             at = time.perf_counter()
-            found = verify(cell, Path(folder), options.plans, options.candidates, options.seed)
+            found = verify(cell, Path(folder), plans, candidates, seed)
             rows += found
             faults = [fault for row in found for fault in row["faults"]]
             sys.stderr.write(f"{'ok' if not faults else f'FAILED: {faults[0]}'} ({time.perf_counter() - at:.1f} s)\n")
-    if options.json:
+    if as_json:
         print(json.dumps(rows, indent=1))
     else:
         show(rows)
     failed = sum(bool(row["faults"]) for row in rows)
     sys.stderr.write(f"{len(rows)} rows, {failed} failed, {time.perf_counter() - start:.0f} s\n")
-    return int(failed > 0)
+    raise typer.Exit(int(failed > 0))
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -236,4 +235,4 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

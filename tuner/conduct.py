@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
+from tuner.evaluate import Answer, Ask
+from tuner.farm.backend import Outcome
+from tuner.folder.attempts import Attempts
 from tuner.ledger import Ledger
 from tuner.model.training import Trainer
 from tuner.plateau import Plateau
@@ -60,16 +64,18 @@ class Jobs(Protocol):
 class SerialJobs:
     """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.job_farm.JobFarm`.
 
+    attempts: where it says what it measures, so that the next process knows what this one died of.
     shared: what other searches measured.
     """
 
     workers = 1
-    culprits: Culprits = ()
 
-    def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None) -> None:
+    def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
         self.workshop: Workshop = spec()
         if shared is not None:
             self.workshop.share(shared)
+        self._attempts = attempts
+        self.culprits: Culprits = () if attempts is None else attempts.culprits
         self._bulletin = Bulletin()
         self._heard_models = 0
         self._job: tuple[Key, Job | Training] | None = None
@@ -109,7 +115,15 @@ class SerialJobs:
         (key, job), self._job = self._job, None
         news = self._bulletin.news(job, (self.workshop.known.version, self._heard_models))
         self._heard_models = job.models or self._heard_models
-        return [(key, self.workshop.work(job, news))]
+        return [(key, self.workshop.work(job, news, None if self._attempts is None else self._asked))]
+
+    def _asked(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+        assert self._attempts is not None
+        for ask in asks:
+            # features are read off a plan, and asked for a hundred times as often
+            with self._attempts.at(ask) if ask.measure else nullcontext():
+                outcome = self.workshop.answered(ask)
+            yield outcome
 
 
 class Conductor:

@@ -69,7 +69,8 @@ class Segments(_Section):
 
 class Placement(_Section):
     every: PositiveInt
-    descent: Count
+    annealing: Count
+    gain: Rate
     longest: PositiveInt
     stages: PositiveInt
     group_clusters: PositiveInt
@@ -186,7 +187,16 @@ class TuneConfig(_Section):
     @property
     def digest(self) -> str:
         """32 hex digits over what can change a result: not the budget (a run may be resumed with more), the farm or the study."""
-        return digest(self.model_dump(mode="json", exclude={"budget", "farm", "study"}))
+        return digest(self._that_counts())
+
+    def _that_counts(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude={"budget", "farm", "study"})
+
+    def changed_since(self, path: Path) -> list[str]:
+        """`a.b 4, not 5` for every setting that can change a result, and has another value in a file of settings."""
+        then = dict(leaves(_read(path)))
+        now = dict(leaves(self._that_counts()))
+        return [f"{key} {then.get(key)!r}, not {value!r}" for key, value in now.items() if then.get(key) != value]
 
     def replaced(self, values: Mapping[str, Any]) -> TuneConfig:
         """A copy with other values by dotted path; `BadInputError` names path and value."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import simulator
 from compiler.derive.order import ordered
@@ -17,9 +18,11 @@ from tuner.candidate import digest
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
+from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish
+from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror
-from tuner.folder.runfolder import RunFolder, RunIdentity
+from tuner.folder.runfolder import RunFolder, RunIdentity, SearchFolder
 from tuner.host import host_lines, host_nodes
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
@@ -32,6 +35,8 @@ from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.warm_start import sources
+
+SETTINGS = "config.yaml"
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -74,9 +79,10 @@ def tune(request: TuneRequest) -> Summary:
         sources(request.warm_start, request.out, request.resume),
     )
     with ExitStack() as stack:
-        folder = stack.enter_context(RunFolder(request.out, identity, request.resume))
+        explain = {"config_digest": partial(_changed, config, request)}
+        folder = stack.enter_context(RunFolder(request.out, identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
-        atomic_write(folder.path / "config.yaml", [config.to_yaml().encode()])
+        atomic_write(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, request.mirror, say))
         if not request.quiet:
@@ -96,6 +102,14 @@ def tune(request: TuneRequest) -> Summary:
             )
         ]
         return finish(opened, found, runs, folder, config, request, begun)
+
+
+def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
+    """What makes the digest of the settings another one than that of the run that is there."""
+    path = request.out / SETTINGS
+    if not path.is_file():
+        return []
+    return config.changed_since(path) or [f"another dtype than {request.dtype}"]
 
 
 def _budgets(opened: Opened, found: Sequence[Searched], config: TuneConfig, begun: float) -> list[Budget]:
@@ -127,9 +141,11 @@ def _searched(
         shared = None
         if request.shared is not None and request.shared.is_dir() and runner_spec(config) is None:
             shared = stack.enter_context(SharedResults(request.shared, light, levels))
-        jobs = stack.enter_context(_jobs(WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed), request, shared))
+        place = folder.place(piece)
+        made = WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed)
+        jobs = stack.enter_context(_jobs(made, request, place, shared))
         assert isinstance(folder.identity, RunIdentity)
-        run = OneSearch(facts, config, request, folder.place(piece), log, jobs, budget, folder.identity.warm_start)
+        run = OneSearch(facts, config, request, place, log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             say(f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each")
@@ -139,10 +155,12 @@ def _searched(
 
 
 @contextmanager
-def _jobs(spec: WorkshopSpec, request: TuneRequest, shared: SharedResults | None) -> Iterator[Jobs]:
+def _jobs(spec: WorkshopSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None) -> Iterator[Jobs]:
     farm = spec.config.farm
     if farm.backend == "serial":
-        with SerialJobs(spec, shared) as serial:
+        with Attempts(place.checkpoint, farm.item_timeout_s) as attempts, SerialJobs(spec, shared, attempts) as serial:
+            if attempts.culprits and not request.quiet:
+                say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
     from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it

@@ -39,6 +39,20 @@ def spread(unit: Unit, genome: Genome) -> Genome:
     return tuple(on_cores(unit, gene, unit.machine.cores) or gene for gene in genome)
 
 
+def everywhere(unit: Unit, gene: Gene) -> Gene:
+    """The gene on all cores, an operator alone on fewer where it has neither rows nor channels for all.
+
+    What fits nowhere so is in blocks enough for all of them: whoever repairs it cuts it.
+    """
+    cores = tuple(range(unit.machine.cores))
+    if gene.cores == cores:
+        return gene
+    wide = on_cores(unit, gene, len(cores))
+    if wide is not None or gene.stop - gene.start == 1:
+        return wide or gene._replace(cores=(0,))
+    return gene._replace(cores=cores, blocks=max(gene.blocks, len(cores)))
+
+
 def on_cores(unit: Unit, gene: Gene, width: int) -> Gene | None:
     """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; split as it says, or else
     as it can be; None where none of that fits."""

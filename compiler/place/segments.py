@@ -27,7 +27,7 @@ def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
 
 def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
     """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
-    source, target = _kernel_edges(unit)
+    source, target = kernel_edges(unit)
     inside = (source >= starts[0]) & (target < (len(unit.kernels) if stop is None else stop))
     at = np.array(starts, np.int64)
     before, after = (np.searchsorted(at, kernels[inside], "right") - 1 for kernels in (source, target))
@@ -36,8 +36,9 @@ def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -
 
 
 @lru_cache(maxsize=16)
-def _kernel_edges(unit: Unit) -> tuple[Ints, Ints]:
-    pairs = [(source, k) for k, sources in unit.producers.items() for source in sources]
+def kernel_edges(unit: Unit) -> tuple[Ints, Ints]:
+    """int64 [edges], twice: operators, of which the second reads what the first makes, ascending by the second."""
+    pairs = [(source, k) for k, sources in sorted(unit.producers.items()) for source in sources]
     return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
 

@@ -27,13 +27,24 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.farm.backend import Backend, BatchSizer, Outcome, R, SerialBackend, T, Worker, map_ordered, one_line, pieces
+from tuner.farm.backend import (
+    DEATHS_ALONE,
+    DIED,
+    Backend,
+    BatchSizer,
+    Outcome,
+    R,
+    SerialBackend,
+    T,
+    Worker,
+    map_ordered,
+    one_line,
+    pieces,
+)
 from tuner.farm.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
 
 __all__ = ["Backend", "Outcome", "RayBackend", "SerialBackend", "Worker", "map_ordered"]
 
-DIED = "the worker process died"
-DEATHS_ALONE = 2  # worker deaths that make a lone item a crash
 BUILD_TRIES = 3
 SUSPICION_S = 5.0  # a batch made for 35 ms that runs this long is killed and split; only a lone item gets `item_timeout_s`
 POLL_S = 1.0

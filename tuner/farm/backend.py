@@ -20,6 +20,8 @@ R_co = TypeVar("R_co", covariant=True)
 TARGET_BATCH_S = 0.035  # long against a call's 0.6 ms, short against a generation
 MAX_BATCH = 4096
 PIECES = 16
+DIED = "the worker process died"
+DEATHS_ALONE = 2  # that make a lone item a crash
 
 
 class Worker(Protocol[T, R_co]):

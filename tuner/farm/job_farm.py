@@ -18,8 +18,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from tuner.conduct import Key
 from tuner.evaluate import Answer, Ask
-from tuner.farm.actors import DIED, POLL_S, RayBackend, Shell, Slot
-from tuner.farm.backend import Outcome, one_line
+from tuner.farm.actors import POLL_S, RayBackend, Shell, Slot
+from tuner.farm.backend import DIED, Outcome, one_line
 from tuner.farm.cluster import FarmError
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 

@@ -75,7 +75,10 @@ class Checkpoint:
             raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
         if run != self.log.origin.run or rows > self.log.rows_published:
             published = self.log.rows_published
-            raise BadInputError(f"{path}: made for run {run} with {rows} rows; the log has {published} rows of {self.log.origin.run}")
+            raise BadInputError(
+                f"{path}: made for run {run} with {rows} rows; the log has {published} rows of {self.log.origin.run}; "
+                f"remove it to start from the log alone"
+            )
         return state, self._findings(int(head["findings"]["bytes"]), str(head["findings"]["digest"]))
 
     def _findings(self, size: int, digest: str) -> list[bytes]:

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Self
 
 from simulator.npu.errors import BadInputError
@@ -82,10 +84,20 @@ class SearchFolder:
 
 
 class RunFolder:
-    """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it."""
+    """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it.
 
-    def __init__(self, path: Path, identity: Identity, resume: bool = False, folders: tuple[str, ...] = FOLDERS) -> None:
-        self.path, self.identity, self.run = path, identity, identity.run
+    explain: words for what a field of the identity differs in, where its values say little.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        resume: bool = False,
+        folders: tuple[str, ...] = FOLDERS,
+        explain: Mapping[str, Callable[[], list[str]]] = MappingProxyType({}),
+    ) -> None:
+        self.path, self.identity, self.run, self._explain = path, identity, identity.run, explain
         self.resumed = False
         if path.exists() and not path.is_dir():
             raise BadInputError(f"--out {path}: a file is there; give a folder that is new or empty")
@@ -142,11 +154,16 @@ class RunFolder:
         if not isinstance(there, dict) or "run" not in there:
             raise BadInputError(f"{path}: not the identity of a run")
         if differ := [key for key in mine if key != "run" and there.get(key) != mine[key]]:
-            what = ", ".join(f"{key} {there.get(key)!r}, not {mine[key]!r}" for key in differ[:3])
+            words = [text for key in differ for text in self._differs(key, there.get(key), mine[key])]
+            what = ", ".join(words[:3]) + (f", {len(words) - 3} more" if len(words) > 3 else "")
             raise BadInputError(f"--out {self.path}: holds run {there['run']} ({what}); give another --out")
         if not resume:
             raise BadInputError(f"--out {self.path}: holds run {there['run']}; --resume continues it, or give another --out")
         self.resumed = True
+
+    def _differs(self, key: str, there: Any, mine: Any) -> list[str]:
+        found = self._explain[key]() if key in self._explain else []
+        return found or [f"{key} {there!r}, not {mine!r}"]
 
     def place(self, piece: str | None = None) -> SearchFolder:
         """Of the one search, or of that of a piece: folders of its name."""

@@ -96,7 +96,9 @@ class DatasetWriter:
         with path.open("wb") as sink:
             # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
             names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-            pq.write_table(table, sink, compression="zstd", use_dictionary=names)
+            # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
+            codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
+            pq.write_table(table, sink, compression=codecs, use_dictionary=names)
             sink.flush()
             os.fsync(sink.fileno())
 

@@ -79,8 +79,8 @@ class RunLog:
         tmp = run_folder / ".tmp"
         self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp)
         self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp)
-        self._known_tasks: set[str] = set(pd.read_parquet(self._tasks.folder, columns=["task"])["task"])
-        earlier = pd.read_parquet(self._rows.folder, columns=["run", "seq"])
+        self._known_tasks: set[str] = set(_read(self._tasks.folder, "task")["task"])
+        earlier = _read(self._rows.folder, "run", "seq")
         if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
         earlier = earlier[earlier["run"].astype("str") == origin.run]
@@ -109,7 +109,7 @@ class RunLog:
 
     def tasks(self, before: int) -> set[str]:
         """Of published rows of this run with a lower number."""
-        rows = pd.read_parquet(self._rows.folder, columns=["run", "seq", "task"])
+        rows = _read(self._rows.folder, "run", "seq", "task")
         return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
 
     def append(self, batch: Batch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
@@ -190,6 +190,15 @@ class RunLog:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _read(folder: Path, *columns: str) -> pd.DataFrame:
+    """Of a dataset that a run goes on with; raises `BadInputError`."""
+    try:
+        return pd.read_parquet(folder, columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise BadInputError(f"{folder}: cannot be read: {why}; `tilefarm log repair {folder.parent}` moves what is damaged aside") from None
 
 
 def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:

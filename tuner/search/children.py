@@ -25,7 +25,7 @@ def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[G
             child = island.child(lab.unit, level, config.search, moves, config.use.crossover)
             if child is None:
                 continue
-            child = rules.all_permitted(child)
+            child = lab.permitted(child)
             if not lab.known.measured(child) and child not in taken:
                 group.append(child)
         groups.append((level, group))
@@ -55,7 +55,7 @@ def _climbed(lab: Lab, island: Island, picks: Sequence[tuple[int, Genome]], luck
             for _ in range(0 if lucky[i] else config.model.proposals):
                 changed = moves[int(rng.integers(len(moves)))](lab.unit, genome, rng)
                 if changed is not None:
-                    tries.append((i, lab.rules.all_permitted(changed)))
+                    tries.append((i, lab.permitted(changed)))
         whole = lab.repaired([genome for _, genome in tries])
         for i, (level, _) in enumerate(picks):
             found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)

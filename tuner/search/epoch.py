@@ -58,7 +58,7 @@ def _layer_by_layer(lab: Lab, island: Island) -> None:
 
 def _first_programs(lab: Lab, island: Island) -> None:
     """This island's share of what the run began with, as far as it fits here."""
-    given = [lab.rules.all_permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
+    given = [lab.permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
     fitting = [whole for whole in lab.repaired(given) if whole is not None and not lab.known.measured(whole)]
     if fitting:
         found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
@@ -83,7 +83,7 @@ def _evolve(lab: Lab, island: Island, turn: int) -> None:
     others += children(lab, island, count - len(wanted) - len(others), {*wanted, *others})
     whole = lab.repaired([*wanted, *others])
     fitting = [genome for genome in whole if genome is not None and not lab.known.measured(genome)]
-    if lab.placer is not None:
+    if lab.placer is not None and not lab.wide:
         fitting = hopeful(lab, fitting, {genome for genome in whole[: len(wanted)] if genome is not None})
     found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
     island.admit(found, config.search)

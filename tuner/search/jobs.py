@@ -246,16 +246,20 @@ class Workshop:
         )
 
     def _here(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
-        assert self.evaluator is not None
         for ask in asks:
-            begun = time.perf_counter()
-            try:
-                answer = self.evaluator.answer(ask)
-            except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
-                yield Outcome("crash", None, one_line(error), self.worker, time.perf_counter() - begun)
-            else:
-                yield Outcome("ok", answer, None, WORKER if answer.shared else self.worker, time.perf_counter() - begun)
+            yield self.answered(ask)
+
+    def answered(self, ask: Ask) -> Outcome[Answer]:
+        """By the evaluator here."""
+        assert self.evaluator is not None
+        begun = time.perf_counter()
+        try:
+            answer = self.evaluator.answer(ask)
+        except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
+            return Outcome("crash", None, one_line(error), self.worker, time.perf_counter() - begun)
+        finally:
             self.done += 1
+        return Outcome("ok", answer, None, WORKER if answer.shared else self.worker, time.perf_counter() - begun)
 
     @staticmethod
     def _spared(answers: Answers, culprits: Mapping[Ask, Culprit]) -> Answers:

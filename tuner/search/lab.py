@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome, Key
 from compiler.derive.moves import repaired
+from compiler.derive.starts import everywhere
 from compiler.tile.features import expected_cycles, scaled
 from tuner.evaluate import Ask
 from tuner.model.cost_model import Predictor
@@ -33,16 +34,30 @@ class Lab:
         self.rules, self.known, self.measure, self.island, self.epoch = rules, known, measure, island, epoch
         self.unit, self.table, self.config = rules.unit, known.table, rules.config
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
+        # every segment on all cores, where nothing better is expected
+        self.wide = rules.wide
+        self._widened: dict[Gene, Gene] = {}
         self.models = models
         # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
         self.findings = Findings()
 
+    def permitted(self, genome: Genome) -> Genome:
+        """The genome without what a switch rules out, and on all cores where all of this epoch's are."""
+        genome = self.rules.all_permitted(genome)
+        if not self.wide:
+            return genome
+        for gene in genome:
+            if gene not in self._widened:
+                self._widened[gene] = everywhere(self.unit, gene)
+        return tuple(self._widened[gene] for gene in genome)
+
     # measuring
 
     def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
         """Those not measured yet, without what a switch rules out, each once."""
-        return unknown(self.table, [self.rules.permitted(gene) for gene in genes])
+        allowed = (self.rules.permitted(gene) for gene in genes)
+        return unknown(self.table, [everywhere(self.unit, gene) if self.rules.wide else gene for gene in allowed])
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> None:
         """predicted: float64 [genes, levels]."""

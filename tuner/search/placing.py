@@ -23,18 +23,18 @@ from compiler.place.stages import Partition, Pruning, Stage, States, partition, 
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT
 from tuner.config import Placement
-from tuner.search.descent import Descent
-from tuner.search.sections import Cut, sectioned
+from tuner.search.annealer import Annealer
 from tuner.search.table import SegmentTable
 
+Cut = Sequence[tuple[int, int]]
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
 _DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
 
 
-def cut_of(genome: Genome) -> Cut:
+def cut_of(genome: Genome) -> tuple[tuple[int, int], ...]:
     """Where a genome's segments begin and end."""
-    return [(gene.start, gene.stop) for gene in genome]
+    return tuple((gene.start, gene.stop) for gene in genome)
 
 
 def one_after_another(genome: Genome) -> bool:
@@ -141,38 +141,31 @@ class Placer:
         good: Sequence[Genome],
         rng: np.random.Generator,
         known: Callable[[Genome], bool] = lambda _: False,
-        covers_first: bool = True,
         staged: Sequence[Genome] = (),
     ) -> list[Genome]:
-        """Placed genomes for a level, none that is `known`: descents, list schedules, sections, the cover on one core and those `staged`,
-        the fastest first as far as the estimate knows, and before or behind them the cover on all cores.
+        """Placed genomes for a level, none that is `known`: walks, list schedules and those `staged`, the fastest first as far as the
+        estimate knows; none at all where not even the first is expected to gain what it has to over the cover on all cores.
 
-        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement; but the
-        cover on all cores is, since that is what the others have to beat.
-        good: measured genomes, the best first: their cuts are placed again, and a descent starts from the first.
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement.
+        good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
-        covers = [self.table.cover(level, border, width=self.cores), self.table.cover(level, border)]
-        for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4), (0.0, 2)):
+        covers = [self.table.cover(level, border, width=self.cores)]
+        for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4)):
             covers.append(self.table.cover(level, border, noise, rng, longest, width=1))
         wide, *others = [None if cover is None else cover[0] for cover in covers]
-        narrow = others[1]
-        cuts = [cut_of(genome) for genome in (*others, *good) if genome is not None]
+        cuts = dict.fromkeys(cut_of(genome) for genome in (*others, *good[:1]) if genome is not None)
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
         listed = sorted(placed for found in pieces for placed in self.listed(found))
-        sections = self.sections(level, border)
-        starts = [genome for genome in (wide, sections, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
-        descents = []
-        for start in starts if self.config.descent else ():
-            for noise in (0.0, 0.02):
-                descent = Descent(self.table, level, border, self.ports[level], self.delay, rng, noise)
-                descents.append(descent.improved(start, self.config.descent // len(self.ports)))
-        estimate = Descent(self.table, level, border, self.ports[level], self.delay, rng)
-        every = (genome for genome in (*(genome for _, genome in (*descents, *listed)), *staged, sections, narrow) if genome is not None)
-        expected = {genome: estimate.expected(genome) for genome in every}
-        limit = (1 + _DOUBT) * min(expected.values(), default=0.0)
-        better: list[Genome | None] = [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit]
-        out = [wide, *better] if covers_first else [*better, wide]
-        return [genome for genome in dict.fromkeys(out) if genome is not None and not known(genome)]
+        annealer = Annealer(self.table, level, border, self.ports[level], self.delay)
+        starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
+        steps = self.config.annealing // len(self.ports)
+        walks = [annealer.annealed(start, steps, rng, noise) for start, noise in zip(starts, (0.0, 0.02, 0.02), strict=False)]
+        expected = {genome: annealer.expected(genome) for genome in (*walks, *(genome for _, genome in listed), *staged)}
+        least = min(expected.values(), default=0.0)
+        if wide is not None and least > (1 - self.config.gain) * annealer.expected(wide):
+            return []
+        limit = (1 + _DOUBT) * least
+        return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not known(g)]
 
     def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""
@@ -183,15 +176,6 @@ class Placer:
             for in_order in (False, True)
         ]
         return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
-
-    def sections(self, level: int, border: float) -> Genome | None:
-        """The cheapest cover by segments on all cores and by list schedules of what lies between; None where none of those helps."""
-
-        def listed(cut: Cut) -> tuple[float, Genome] | None:
-            pieces = self.pieces(cut, level, border)
-            return None if pieces is None else self.listed(pieces)[0]
-
-        return sectioned(self.table, level, border, listed)
 
     def staged(self, pieces: Pieces, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> Staged | None:
         """The cheapest stages of linear clusters of segments.

@@ -29,6 +29,12 @@ class Island:
     rng: np.random.Generator
     members: list[Individual] = field(default_factory=list)
 
+    def aside(self, number: int) -> np.random.Generator:
+        """Random numbers that take none of the island's: the same again until it has drawn."""
+        bits = self.rng.bit_generator
+        assert isinstance(bits, np.random.PCG64)
+        return np.random.Generator(bits.jumped(number))
+
     def admit(self, new: list[Individual], search: Search) -> None:
         """Keep `elites` of every level, then the best by mean rank over the levels, `population` in all."""
         pool = {member.task: member for member in [*self.members, *new]}

@@ -26,20 +26,24 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
         if genome is not None and not lab.known.measured(genome):
             taken.setdefault(genome)
 
-    if lab.placer is not None and lab.island == 0 and turn % lab.config.placement.every == 0:
+    placed = _by_placement(lab, island, turn)
+    lab.wide = lab.rules.wide or (lab.placer is not None and not placed)
+    if lab.island == 0 and placed and turn % lab.config.placement.every == 0:
         take(lab.table.singles())  # the baseline; what is placed would leave no room for it
-    for placed in _by_placement(lab, island, turn)[: count // (4 if lab.island % 2 else 2)]:
-        take(placed)
-    for cover in _by_table(lab, island, turn):
+    # of two programs every other island changes what it has by one
+    share = min(count, max(2 if placed and lab.island % 2 == 0 else 1, count * 3 // 4))
+    for genome in placed[:share]:
+        take(genome)
+    for cover in _by_table(lab, island, turn) if len(taken) < share else ():
         take(cover)
-    return list(taken)[: max(1, count * 3 // 4)]
+    return list(taken)[:share]
 
 
 def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> list[Genome]:
     """At most `count` more, not in `taken`: the best with other windows or loads ahead; random ones where nobody has anything to go by."""
     genomes: list[Genome | None] = []
     if not island.members and not taken:  # without covers, an island would wait for what its neighbours send
-        genomes += [lab.rules.all_permitted(random_genome(lab.unit, island.rng)) for _ in range(count)]
+        genomes += [lab.permitted(random_genome(lab.unit, island.rng)) for _ in range(count)]
     genomes.append(best_unlimited(lab, island, turn))
     genomes += _retimed(lab, island, lab.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
@@ -47,15 +51,18 @@ def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Ge
 
 
 def _by_placement(lab: Lab, island: Island, turn: int) -> list[Genome]:
-    """The placer's proposals for one level, and among them what stages led to; levels take turns."""
+    """The placer's proposals for one level, and among them what stages led to; levels take turns.
+
+    None where they are not expected to be faster than every segment on all cores: then the search is the one that has nothing else.
+    """
     if lab.placer is None:
         return []
     order = lab.rules.order
     level = order[(turn + lab.island) % len(order)]
     good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
     border = float(lab.known.border[level])
-    staged = _by_stages(lab, turn)
-    return lab.placer.proposals(level, border, good, island.rng, lab.known.measured, turn == 0, staged)
+    rng = island.aside(2)
+    return lab.placer.proposals(level, border, good, rng, lab.known.measured, _by_stages(lab, turn))
 
 
 def _by_stages(lab: Lab, turn: int) -> list[Genome]:
@@ -75,20 +82,17 @@ def _by_stages(lab: Lab, turn: int) -> list[Genome]:
 def _by_table(lab: Lab, island: Island, turn: int) -> Iterator[Genome | None]:
     """Covers: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
-    Where segments are placed, every other island hears of covers on all cores: a chain of operators has nothing better, and a cover of
-    any widths does not know what changing between them costs.
+    Where there are several cores they are on all of them: a cover of any widths does not know what changing between them costs.
     """
     rules, border = lab.rules, lab.known.border
-    width = lab.unit.machine.cores if lab.placer is not None and lab.island % 2 else None
-    if lab.placer is None and lab.island == 0:
+    width = lab.unit.machine.cores if rules.several > 1 else None
+    if lab.island == 0 and (lab.placer is None or lab.wide):
         yield lab.table.singles()
     if not lab.config.use.covers:
         return
-    kinds = 2 if lab.placer is not None and rules.islands > 1 else 1  # islands that hear of the same covers share them
-    hands = max(1, rules.islands // kinds)
     prices = [(price, level) for price in (1.0, 0.5, 0.0, 1.5) for level in rules.order]
     for at, (price, level) in enumerate(prices):
-        if (at + turn) % hands == lab.island // kinds % hands:
+        if (at + turn) % rules.islands == lab.island:
             found = lab.table.cover(level, price * border[level], width=width)
             yield found[0] if found else None
     for _ in range(2):
@@ -106,7 +110,7 @@ def best_unlimited(lab: Lab, island: Island, turn: int) -> Genome | None:
         return None
     level = lab.rules.order[(turn + lab.island) % len(lab.rules.order)]
     best = island.best(level)
-    wide = [lab.rules.permitted(gene) for gene in unlimited(lab.unit, best.genome)]
+    wide = lab.permitted(unlimited(lab.unit, best.genome))
     fits = [raw is not None for raw in lab.features(wide)]
     genome = tuple(new if fit else old for new, old, fit in zip(wide, best.genome, fits, strict=True))
     if genome == best.genome or lab.known.measured(genome):

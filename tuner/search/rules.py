@@ -15,6 +15,8 @@ from tuner.config import TuneConfig
 class Rules:
     """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
 
+    wide: whether every segment is on all cores, always.
+
     islands: how many there are.  order: levels, those that count most first.  shares: of the DDR bandwidth, by level.
     """
 
@@ -40,6 +42,7 @@ class Rules:
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
         self.several = len(widths(unit)) if several else 1
         self.placing = several and use.placement and use.covers
+        self.wide = several and not self.placing
 
     def permitted(self, gene: Gene) -> Gene:
         """The gene without what a switch rules out."""

@@ -18,27 +18,30 @@ def explore(lab: Lab, island: Island) -> None:
     never be among those that are expected to help, and all cores have as much as a search that knows nothing else.
     """
     rules, segments = lab.rules, lab.config.segments
-    costs = [found for level in range(len(rules.levels)) if (found := _best_now(lab, island, level)) is not None]
+    # on several cores there are that many times as many segments
+    every = [-(-count * rules.several // rules.islands) for count in (segments.candidates, segments.measured)]
+    several = rules.several > 1
+    costs = [found for level in range(len(rules.levels)) if (found := _best_now(lab, island, level, several)) is not None]
     if not costs:
         return
     bests = [genome for genome, _ in costs]
     now = np.stack([cost for _, cost in costs], 1)
-    # on several cores there are that many times as many segments
-    every = [-(-count * rules.several // rules.islands) for count in (segments.candidates, segments.measured)]
+    moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
+    pool = propose(rules.unit, lab.table, bests, every[0], island.rng, moves, rules.unit.machine.cores if several else None)
+    _measure_best(lab, island.rng, pool, now, every[1])
     if lab.placer is None:
-        _measure_best(lab, island, propose(rules.unit, lab.table, bests, every[0], island.rng, rules.moves), now, every[1])
         return
-    cores = rules.unit.machine.cores
-    moves = {name: move for name, move in rules.moves.items() if name != "change_cores"}
-    for width in reversed(widths(rules.unit)):
-        covers = [lab.table.cover(level, lab.known.border[level], width=width) for level in range(len(rules.levels))]
-        near = [*bests, *(cover[0] for cover in covers if cover is not None)]
-        count, many = every if width == cores else [-(-share // rules.several) for share in every]
-        pool = propose(rules.unit, lab.table, near, count, island.rng, moves, width)
-        _measure_best(lab, island, pool, now, many)
+    # what is done for all cores is what it would be without placement, so these numbers come from elsewhere
+    rng = island.aside(1)
+    count, many = (-(-share // rules.several) for share in every)
+    covers = [lab.table.cover(level, lab.known.border[level]) for level in range(len(rules.levels))]
+    for width in reversed(widths(rules.unit)[:-1]):
+        narrow = [lab.table.cover(level, lab.known.border[level], width=width) for level in range(len(rules.levels))]
+        near = [cover[0] for cover in (*covers, *narrow) if cover is not None]
+        _measure_best(lab, rng, propose(rules.unit, lab.table, near, count, rng, moves, width), now, many)
 
 
-def _measure_best(lab: Lab, island: Island, genes: list[Gene], now: NDArray[np.float64], many: int) -> None:
+def _measure_best(lab: Lab, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> None:
     """Measure so many: those that look best against what their operators cost now, and some of the others.
 
     now: float64 [operators + 1, levels], what the first j cost.
@@ -55,14 +58,15 @@ def _measure_best(lab: Lab, island: Island, genes: list[Gene], now: NDArray[np.f
     lucky = round(many * lab.config.segments.epsilon)
     order = np.argsort(merit, kind="stable")
     chosen = list(order[: many - lucky])
-    chosen += list(island.rng.permutation(order[many - lucky :])[:lucky])
+    chosen += list(rng.permutation(order[many - lucky :])[:lucky])
     lab.measure_segments([pool[i] for i in chosen], predicted[chosen])
 
 
-def _best_now(lab: Lab, island: Island, level: int) -> tuple[Genome, NDArray[np.float64]] | None:
+def _best_now(lab: Lab, island: Island, level: int, wide: bool) -> tuple[Genome, NDArray[np.float64]] | None:
     """The genome near which segments are looked for, and what its first j operators cost, float64 [operators + 1]."""
     if lab.config.use.covers:
-        found, plain = lab.table.cover(level, lab.known.border[level]), lab.table.cover(level)
+        width = lab.unit.machine.cores if wide else None
+        found, plain = lab.table.cover(level, lab.known.border[level], width=width), lab.table.cover(level, width=width)
         return None if found is None or plain is None else (found[0], plain[1])
     if not island.members:
         return None

@@ -49,8 +49,10 @@ def mirrored(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 def contents(folder: Path) -> dict[str, bytes]:
+    """By name, without what is only for the processes that work on a folder."""
     names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in sorted(names.items()) if path.name != ".lock"}
+    own = (".lock", "attempts.jsonl")
+    return {name: path.read_bytes() for name, path in sorted(names.items()) if path.name not in own and not name.startswith(".shared/")}
 
 
 def test_a_mirror_is_the_run_folder(mirrored: tuple[Path, Path]) -> None:

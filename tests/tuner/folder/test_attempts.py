@@ -1,0 +1,121 @@
+"""The serial backend has nobody to see it die: the next session knows what it died of, tries that once more, and no third time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from compiler.derive.gene import Gene
+from simulator.npu.errors import BadInputError
+from tests.tuning import QUICK, ROOT, plan_files, save_small, sorted_log, sorted_tasks
+from tuner.evaluate import Ask
+from tuner.folder.attempts import INTERRUPTED, Attempts
+from tuner.folder.runfolder import read_json
+from tuner.log.care import verify
+from tuner.log.read import read_log
+
+ASK = Ask("segment", (Gene(1, 2, 3, choices=(1,), cores=(0, 1)),))
+OTHER = Ask("program", (Gene(0, 1), Gene(1, 2, 3)))
+
+
+def ended_at(folder: Path, ask: Ask) -> None:
+    """A session that measured another ask and then ended in the midst of this one."""
+    attempts = Attempts(folder, 60.0)
+    with attempts.at(OTHER):
+        pass
+    attempts.at(ask).__enter__()
+
+
+def test_the_second_end_at_an_ask_makes_it_a_culprit(tmp_path: Path) -> None:
+    for ask in (ASK, OTHER, ASK):
+        with Attempts(tmp_path, 60.0) as attempts:
+            assert attempts.culprits == ()
+        ended_at(tmp_path, ask)
+    for _ in range(2):
+        with Attempts(tmp_path, 60.0) as attempts:
+            ((ask, culprit),) = attempts.culprits
+    assert ask == ASK
+    assert hash(ask) == hash(ASK)
+    assert culprit == ("crash", "the worker process died", 1)
+
+
+def test_what_an_interrupt_ends_in_time_is_innocent_and_later_it_hangs(tmp_path: Path) -> None:
+    for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(ASK, ("timeout", INTERRUPTED, 1))])):
+        with Attempts(tmp_path, timeout_s) as attempts, suppress(KeyboardInterrupt), attempts.at(ASK):
+            raise KeyboardInterrupt
+        with Attempts(tmp_path, timeout_s) as attempts:
+            assert list(attempts.culprits) == found
+
+
+def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) -> None:
+    ended_at(tmp_path, ASK)
+    path = tmp_path / "attempts.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b'["crash", "segment", [[1, 2, {}]], true]\n' * 2 + b"[]\n" * 2 + whole + whole[:-9])
+    with Attempts(tmp_path, 60.0) as attempts:
+        assert attempts.culprits == ()
+    ended_at(tmp_path, ASK)
+    with Attempts(tmp_path, 60.0) as attempts:
+        assert [ask for ask, _ in attempts.culprits] == [ASK]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"attempts\.jsonl: cannot be written: No such file"):
+        Attempts(tmp_path / "missing", 60.0)
+
+
+HARMFUL = """
+import os, signal, sys
+from tuner.cli import main
+from tuner.evaluate import Evaluator
+
+answer = Evaluator.answer
+
+def harmful(self, ask):
+    if ask.measure and ask.kind == "segment" and ask.genome[0][:3] == (1, 2, 3):
+        if sys.argv[1] == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("harm")
+    return answer(self, ask)
+
+Evaluator.answer = harmful
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def harmed(how: str, model: Path, run: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HARMFUL, how, "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
+    words = [word for text in QUICK for word in ("--set", text)]
+    return subprocess.run(
+        [*command, "--candidates", "24", *words, *options], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_task_that_kills_the_process_twice_is_logged_as_a_crash_and_the_run_goes_on(tmp_path: Path) -> None:
+    model = save_small("residual_block", tmp_path)
+    told, killed = tmp_path / "told", tmp_path / "killed"
+    assert harmed("raise", model, told).returncode == 0
+    assert harmed("die", model, killed).returncode == -9
+    assert verify(killed) == []
+    assert harmed("die", model, killed, "--resume").returncode == -9
+    done = harmed("die", model, killed, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "1 tasks each ended 2 sessions, and are not tried again" in done.stderr
+
+    log = read_log(killed)
+    bad = log[log["status"] == "crash"]
+    assert set(bad["error"]) == {"the worker process died"}
+    assert set(bad["attempt"]) == {1}
+    assert bad["task"].nunique() == 1
+    assert plan_files(killed) == plan_files(told)
+    pd.testing.assert_frame_equal(sorted_log(killed).drop(columns="error"), sorted_log(told).drop(columns="error"), check_categorical=False)
+    pd.testing.assert_frame_equal(sorted_tasks(killed), sorted_tasks(told), check_categorical=False)
+    assert read_json(killed / "summary.json")["failures"] == read_json(told / "summary.json")["failures"]
+    lines = (killed / "checkpoint" / "attempts.jsonl").read_text().splitlines()
+    assert [json.loads(line)[:2] for line in lines] == [["crash", "segment"]] * 2

@@ -1,0 +1,104 @@
+"""Annealing of placed genomes: what the table knows of every run of operators, as the choices of a walk (`compiler.place.annealing`).
+
+An estimate takes some tens of microseconds where a measurement takes tens of milliseconds and more, so a program that is measured may be
+the best of thousands.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Tail, widths
+from compiler.place.annealing import DRAWS, Choices, annealed
+from compiler.place.replay import Ints, core_masks, replayed
+from compiler.place.segments import Cores, kernel_edges, segment_wiring
+from tuner.search.table import SegmentTable
+
+
+class Annealer:
+    """Of what a table knows now, at one level.  border: cycles that a segment saves by overlapping another.  port: bytes per cycle.
+
+    delay: cycles of a flag.
+    """
+
+    def __init__(self, table: SegmentTable, level: int, border: float, port: float, delay: int) -> None:
+        self.table, self.unit, self.level, self.border = table, table.structures.unit, level, border
+        self.port, self.delay = port, delay
+        # options: cycles alone and what is moved are a kind's, which has a place for every set of cores
+        self._tails: list[Tail] = []
+        self._kind: list[int] = []
+        self._prices: list[float] = []
+        self._moved: list[int] = []
+        self._first, self._option = self._runs()
+        self._cores = core_masks([tail[_CORES] for tail in self._tails])
+
+    def expected(self, genome: Genome) -> float:
+        """Cycles; infinite where a segment was never measured."""
+        known = [(self._price(gene), self.table.moved(gene)) for gene in genome]
+        prices = np.array([price for price, _ in known])
+        if not np.isfinite(prices).all():
+            return np.inf
+        wiring, cores = segment_wiring(self.unit, [gene.start for gene in genome]), core_masks([gene.cores for gene in genome])
+        return replayed(prices, np.array([moved for _, moved in known], np.float64), wiring, cores, self.port, self.delay)
+
+    def annealed(self, genome: Genome, steps: int, rng: np.random.Generator, noise: float = 0.0) -> Genome:
+        """What is fastest of what a walk of so many steps met, its start included; every segment of the start was measured.
+
+        noise: every segment's cycles times exp(N(0, noise)), the same wherever it runs, so that the same start leads elsewhere.
+        """
+        known = len(self._tails)
+        prices = np.array([*self._prices, *map(self._price, genome)])
+        moved = np.array([*self._moved, *map(self.table.moved, genome)], np.float64)
+        kind = np.array([*self._kind, *(len(self._prices) + i for i in range(len(genome)))])
+        if noise:
+            prices *= np.exp(rng.normal(0.0, noise, len(prices)))
+        cores = np.concatenate((self._cores, core_masks([gene.cores for gene in genome])))
+        choices = Choices(MAX_SEGMENT, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.unit))
+        starts = np.array([gene.start for gene in genome], np.int64)
+        chosen = np.arange(known, known + len(genome))
+        _, starts, chosen = annealed(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
+        stops = [*starts[1:].tolist(), self.table.operators]
+        return tuple(
+            Gene(start, stop, *self._tails[at]) if at < known else genome[at - known]
+            for start, stop, at in zip(starts.tolist(), stops, chosen.tolist(), strict=True)
+        )
+
+    def _runs(self) -> tuple[Ints, Ints]:
+        """The options of every run: for every number of cores the fastest known gene and the leanest, on every set of cores."""
+        options: dict[str, list[int]] = {}
+        first, option = [0], list[int]()
+        for start in range(self.table.operators):
+            for stop in range(start + 1, start + MAX_SEGMENT + 1):
+                if stop <= self.table.operators:
+                    structure = self.table.structures.structure(start, stop)
+                    if structure not in options:
+                        options[structure] = self._options(start, stop)
+                    option += options[structure]
+                first.append(len(option))
+        return np.array(first), np.array(option, np.int64)
+
+    def _options(self, start: int, stop: int) -> list[int]:
+        every = [ask(start, stop, self.level, width) for width in widths(self.unit) for ask in (self.table.best, self.table.lean)]
+        begin = len(self._tails)
+        for gene in dict.fromkeys(known[1] for known in every if known is not None):
+            places = sets_of_cores(self.unit.machine.cores, len(gene.cores))
+            self._tails += [gene._replace(cores=cores)[2:] for cores in places]
+            self._kind += [len(self._prices)] * len(places)
+            self._prices.append(self._price(gene))
+            self._moved.append(self.table.moved(gene))
+        return list(range(begin, len(self._tails)))
+
+    def _price(self, gene: Gene) -> float:
+        known = self.table.of(gene)
+        return np.inf if known is None else max(float(known[self.level]) - self.border, 0.5 * float(known[self.level]))
+
+
+_CORES = Gene._fields.index("cores") - 2  # of a tail
+
+
+@lru_cache
+def sets_of_cores(cores: int, width: int) -> tuple[Cores, ...]:
+    """Runs of as many cores, side by side."""
+    return tuple(tuple(range(first, first + width)) for first in range(0, cores - width + 1, width))
