@@ -86,9 +86,8 @@ def genes(unit: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
         counts = block_counts(unit, start, stop)
         blocks, chunk = counts[int(rng.integers(len(counts)))], int(rng.integers(3))
         choices = tuple(int(rng.integers(min(8, choice_count(unit, k)))) for k in range(start, stop))
-        gene = Gene(
-            start, stop, blocks, 1 if rng.random() < 0.5 else 2, 1 if rng.random() < 0.5 else 2, chunk, bool(rng.integers(2)), choices
-        )
+        prefetch, window = 1 if rng.random() < 0.5 else 2, 1 if rng.random() < 0.5 else 2
+        gene = Gene(start, stop, blocks, prefetch, window, chunk, "reused" if rng.integers(2) else "streamed", choices)
         if gene not in seen:
             seen.add(gene)
             yield gene

@@ -7,7 +7,7 @@ become: explicit, readable, complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from compiler.derive.plan import Split
 from compiler.ir.region import has_halo
@@ -21,6 +21,8 @@ BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 
 MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they save, and cost more to measure
 ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
+Weights = Literal["reused", "resident", "streamed"]
+WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
 AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
@@ -29,8 +31,8 @@ class Gene(NamedTuple):
     """Operators [start, stop) in `blocks` blocks.
 
     prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
-    weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  resident: whether weights that are needed
-    again may stay.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
+    those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
@@ -43,7 +45,7 @@ class Gene(NamedTuple):
     prefetch: int = 2
     window: int = 1
     chunk: int = 0
-    resident: bool = True
+    weights: Weights = "reused"
     choices: tuple[int, ...] = ()
     cores: tuple[int, ...] = (0,)
     cached: int = 0
@@ -67,6 +69,20 @@ def choice_count(unit: Unit, kernel: int) -> int:
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
     """The cores of a gene that get an iteration, or some of its channels."""
     return gene.cores if gene.split == "channels" else gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def _reads_again(unit: Unit, gene: Gene) -> bool:
+    return gene.blocks * unit.storages[0].n > 1
+
+
+def keeps_weights(unit: Unit, gene: Gene) -> bool:
+    """Whether weights stay while L1 holds them."""
+    return gene.weights == "resident" or (gene.weights == "reused" and _reads_again(unit, gene))
+
+
+def with_weights(unit: Unit, gene: Gene, kept: bool) -> Gene:
+    """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
+    return gene._replace(weights="reused" if kept == _reads_again(unit, gene) else "resident" if kept else "streamed")
 
 
 def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:

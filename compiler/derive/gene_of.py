@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, whole_or
+from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, keeps_weights, whole_or, with_weights
 from compiler.derive.plan import ConvTiling, Infeasible, Plan, PlanTiling, SegmentPlan, SiblingTiling
 from compiler.derive.realise import realise, seen_by_core
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_place
@@ -52,8 +52,8 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     )
     bare = bare._replace(cached=whole_or(bare, plan.caching))
     for chunk, places in _places(unit, plan, bare):
-        for resident in (True, False):
-            gene = bare._replace(chunk=chunk, resident=resident, choices=places if any(places) else ())
+        named = bare._replace(chunk=chunk, choices=places if any(places) else ())
+        for gene in (named, with_weights(unit, named, not keeps_weights(unit, named))):
             if realise(unit, gene) == plan:
                 return gene
     return None

@@ -19,9 +19,11 @@ from compiler.derive.gene import (
     bits,
     block_counts,
     choice_count,
+    keeps_weights,
     splits,
     whole_or,
     widths,
+    with_weights,
     working_cores,
 )
 from compiler.derive.plan import MAX_PREFETCH, Split
@@ -180,11 +182,11 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Larger or smaller chunks of streamed weights, or weights streamed where they could stay."""
+    """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
     i = _pick(genome, rng)
     gene = genome[i]
-    if gene.blocks > 1 and rng.random() < 0.3:
-        return _swap(genome, i, gene._replace(resident=not gene.resident))
+    if rng.random() < 0.3:
+        return _swap(genome, i, with_weights(unit, gene, not keeps_weights(unit, gene)))
     chunk = int(rng.integers(len(CHUNK_BUDGETS)))
     return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk))
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 from compiler.derive.fit_ub import fitted
 from compiler.derive.formula import formula_window
-from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, whole_or, working_cores
+from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits
@@ -24,7 +24,7 @@ from simulator.npu.machine import Memory
 def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     """The plan of a gene; None where L1 or UB cannot hold it.
 
-    Weights stay where a second block would read them again, the smallest first, while L1 holds them; the others are streamed.  The right
+    Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`derive.fit_ub`).
     """
@@ -114,9 +114,7 @@ class _Fitting:
             for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
             if isinstance(spec, ConvSpec) and spec.weight_blocks
         }
-        by_size = sorted(sizes, key=lambda k: (sizes[k], k))
-        if gene.blocks * unit.storages[0].n == 1 or not gene.resident:
-            by_size = []
+        by_size = sorted(sizes, key=lambda k: (sizes[k], k)) if keeps_weights(unit, gene) else []
         for budget in CHUNK_BUDGETS[gene.chunk :]:
             if not self.take(dict.fromkeys(range(count), False), budget):
                 continue

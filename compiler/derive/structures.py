@@ -6,10 +6,10 @@ import hashlib
 import json
 from functools import lru_cache
 
-from compiler.derive.gene import Gene, Key, has_halos, working_cores
+from compiler.derive.gene import Gene, Key, has_halos, keeps_weights, with_weights, working_cores
 from compiler.schedule.blocks import needed
 from compiler.tile.siblings import families_in
-from compiler.tile.spec import Unit, signature
+from compiler.tile.spec import ConvSpec, Unit, signature
 
 
 class Structures:
@@ -35,9 +35,11 @@ class Structures:
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
         if gene.blocks == 1 and self.unit.storages[0].n == 1:
-            gene = gene._replace(prefetch=2, window=1, resident=True, cached=0)  # nothing is loaded or made twice
+            gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
             gene = gene._replace(cached=0)
+        weighted = any(isinstance(spec, ConvSpec) and spec.weight_blocks for spec in self.unit.kernels[gene.start : gene.stop])
+        gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
         if gene.siblings:
             gene = gene._replace(siblings=gene.siblings & (1 << len(families_in(self.unit, gene.start, gene.stop))) - 1)
         return self.structure(gene.start, gene.stop), gene[2:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.derive.starts import on_all_cores, on_cores
 from compiler.tile.channels import can_split
@@ -105,7 +105,8 @@ def _random(unit: Unit, rng: np.random.Generator, caching: bool, siblings: bool)
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
     if stop - start == 1:  # what the moves reach only step by step
-        gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))), resident=bool(rng.integers(2)))
+        gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))))
+        gene = with_weights(unit, gene, bool(rng.integers(2)))
     if caching and gene.blocks > 1 and rng.random() < 0.5:
         gene = gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
     if siblings and (count := len(families_in(unit, start, stop))):

@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key
+from compiler.derive.gene import Gene, Genome, Key, Weights
 from compiler.derive.plan import Split
 from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
@@ -32,8 +32,7 @@ from tuner.search.packing import (
 from tuner.search.population import Individual
 from tuner.search.table import SegmentTable
 
-_SPLIT = Gene._fields.index("split")
-_SPLITS = {name: number for number, name in enumerate(get_args(Split))}
+_NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_args(Weights)))}
 
 
 @dataclass
@@ -153,4 +152,4 @@ class Knowledge:
 
 def genome_name(genome: Genome) -> int:
     """A number that names a genome in every process: of numbers all through, whose hash no process salts, as it does those of texts."""
-    return hash(tuple((gene[:_SPLIT], _SPLITS[gene.split], gene[_SPLIT + 1 :]) for gene in genome))
+    return hash(tuple(tuple(_NUMBERS[value] if isinstance(value, str) else value for value in gene) for gene in genome))

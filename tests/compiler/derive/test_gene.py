@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import ALL, BLOCK_COUNTS, FORMULA, WINDOWS, Gene, block_counts, choice_count
+from compiler.derive.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Gene, block_counts, choice_count
 from compiler.derive.moves import verify
 from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
 from compiler.derive.realise import plan_of, realise, realise_all
@@ -37,7 +37,7 @@ def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gen
     choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))
     return Gene(
         start, stop, int(rng.choice(counts)), int(rng.integers(1, MAX_PREFETCH + 1)), int(rng.choice(WINDOWS)),
-        int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices, (0,), -int(rng.integers(2)), bool(rng.integers(2)),
+        int(rng.integers(len(CHUNK_BUDGETS))), WEIGHTS[int(rng.integers(3))], choices, (0,), -int(rng.integers(2)), bool(rng.integers(2)),
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
             assert " of UB" in placed.what, "L1 was what realising looked at"
         else:
             assert placed.peak_bytes["L1"] <= u.machine.buffers_bytes.L1
-        if not gene.resident:
+        if gene.weights == "streamed":
             # two slots of the smallest chunk may need more than all of the weights: then they stay, whatever is wanted
             kept = {t.weights for t in plan.tilings if isinstance(t, ConvTiling)}
             assert len(kept) <= 1
@@ -178,12 +178,16 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     assert Structures(other).structure(0, len(u.kernels)) == structures.structure(0, len(u.kernels)), "weights' values cost nothing"
     gene = Gene(0, 2, 2)
     changed = [gene._replace(**{name: value}) for name, value in
-               (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("resident", False), ("choices", (1, 0)),
+               (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("weights", "streamed"), ("choices", (1, 0)),
                 ("sliding", True))]  # fmt: skip
     assert len({structures.key(g) for g in (gene, *changed)}) == 8
     once = Gene(0, 2, 1)
-    same = [once._replace(prefetch=1), once._replace(window=2), once._replace(resident=False)]
+    same = [once._replace(prefetch=1), once._replace(window=2), once._replace(weights="streamed")]
     assert len({structures.key(g) for g in (once, *same)}) == 1, "in one block nothing is loaded or made twice"
+    assert structures.key(once) != structures.key(once._replace(weights="resident")), "all weights before the first tile, or in chunks"
+    assert structures.key(gene) == structures.key(gene._replace(weights="resident")), "in two blocks they are read again"
+    pooling = next(k for k, spec in enumerate(u.kernels) if not isinstance(spec, ConvSpec))
+    assert len({structures.key(Gene(pooling, pooling + 1, weights=weights)) for weights in WEIGHTS}) == 1, "there are none"
     assert structures.key(once) != structures.key(once._replace(sliding=True)), "branches may run side by side"
     single = Gene(0, 1, 2)
     same = [single._replace(window=2), single._replace(sliding=True)]

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import WINDOWS, Gene, block_counts, choice_count
+from compiler.derive.gene import WEIGHTS, WINDOWS, Gene, block_counts, choice_count
 from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import ConvTiling, Infeasible
@@ -36,7 +36,7 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
         choices = tuple(int(rng.integers(choice_count(u, k))) for k in range(start, stop))
         gene = Gene(
             start, stop, int(rng.choice(block_counts(u, start, stop))), int(rng.integers(1, 4)), int(rng.choice(WINDOWS)),
-            int(rng.integers(len(CHUNK_BUDGETS))), bool(rng.integers(2)), choices,
+            int(rng.integers(len(CHUNK_BUDGETS))), WEIGHTS[int(rng.integers(3))], choices,
             tuple(range(int(rng.integers(1, u.machine.cores + 1)))), int(rng.integers(-1, 1 << stop - start)),
             bool(rng.integers(2)), bool(rng.integers(2)), int(rng.choice([0, 64])),
         )  # fmt: skip
@@ -47,6 +47,24 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
             assert realise(u, back) == plan
             found += 1
     assert found
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_weights_stay_in_any_number_of_blocks(blocks: int) -> None:
+    """What is read once may stay, too: a second spelling of the usual gene is the usual gene."""
+    u = unit("conv_chain")
+    gene = Gene(0, 2, blocks)
+    plans = {weights: realise(u, gene._replace(weights=weights)) for weights in WEIGHTS}
+    for name in ("resident", "streamed"):
+        plan = plans[name]
+        assert plan is not None
+        assert {t.weights for t in plan.tilings if isinstance(t, ConvTiling)} == {name}
+        back = gene_of(u, plan, 0)
+        assert back is not None
+        assert realise(u, back) == plan
+        usual = plan == plans["reused"]
+        assert usual == ((name == "resident") == (blocks > 1))
+        assert back.weights == ("reused" if usual else name)
 
 
 def test_a_whole_plan() -> None:

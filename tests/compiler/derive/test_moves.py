@@ -150,7 +150,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_window": only("window", "sliding"),
     "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b),
     "change_ahead": only("ahead_kib"),
-    "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("resident")(a, b)),
+    "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": only("choices"),
     "change_cores": other_cores,
     "change_split": the_other_way,

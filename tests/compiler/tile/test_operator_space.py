@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, block_counts
+from compiler.derive.gene import WEIGHTS, Gene, block_counts
 from compiler.derive.plan import ConvTiling
 from compiler.derive.realise import realise
 from compiler.emit.segment import Lowered
@@ -66,8 +66,8 @@ def test_every_gene_is_one_of_the_ways() -> None:
     for blocks in counts:
         for chunk in range(6):
             for choice in (0, 1, 5, 30, 63):
-                for resident in (True, False):
-                    plan = realise(u, Gene(0, 1, blocks, chunk=chunk, resident=resident, choices=(choice,)))
+                for weights in WEIGHTS:
+                    plan = realise(u, Gene(0, 1, blocks, chunk=chunk, weights=weights, choices=(choice,)))
                     assert plan is not None
                     assert plan.key in known, plan
     kinds = {t.weights for i in range(0, len(space.points), 97) if isinstance(t := space.plan(i).tilings[0], ConvTiling)}

@@ -59,7 +59,7 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
         Individual(random_genome(unit(), rng), rng.integers(1, 1 << 40, 3), f"{int(rng.integers(1 << 30)):032x}") for _ in range(count)
     ]
     genes = [gene for m in everyone for gene in m.genome] + [
-        Gene(0, 3, 2, 1, -1, 2, False, (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
+        Gene(0, 3, 2, 1, -1, 2, "streamed", (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
     ] * count
     arrays = from_bytes(to_bytes(pack_genes(genes)))
     again = unpack_genes(arrays)
