@@ -371,10 +371,10 @@ def _vector(
 def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:
     """Of one raw vector, or [n] of [n, F], at a share of the DDR bandwidth; a guess before anything is measured.
 
-    The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other: of
-    segments that a search measured, neither is nearer.
+    The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other:
+    how far they do is what nobody knows yet.
     """
-    engines = raw[..., [_AT[name] for name in _ENGINES]].max(-1)
+    engines = raw[..., _BUSY].max(-1)
     moving = (raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share
     bound = np.maximum(engines, moving) + raw[..., _AT["drain_cycles"]]
     return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / share))))
@@ -419,10 +419,10 @@ def seen(features: NDArray[np.float32], share: float) -> Seen:
     What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
     segment is long before they learn what it waits for.
     """
-    raw = np.zeros(features.shape)
-    raw[:, : len(_EXTENSIVE)] = np.exp2(features[:, : len(_EXTENSIVE)], dtype=np.float64) - 1.0
+    logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
+    raw = np.exp2(logs) - 1.0
     expected = 1.0 + expected_cycles(raw, share)
     moving = (raw[:, _AT["read_cycles"]] + raw[:, _AT["write_cycles"]]) / share
     fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
-    parts = np.log2(1.0 + np.column_stack([raw[:, _CYCLES], moving, fill])) - np.log2(expected)[:, None]
+    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + moving), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
     return Seen(np.column_stack([features, parts.astype(np.float32)]), expected)

@@ -50,8 +50,9 @@ def test_a_row_for_every_shape(found: tuple[str, list[dict[str, str]]]) -> None:
         for n in (1, 2):
             assert int(row[f"states_{n}"]) <= int(row[f"states_without_{n}"])
             assert int(row[f"stages_measured_{n}"]) > 0
-            # without barriers stages meet on the DDR port, which may cost more than waiting did
-            assert int(row[f"flags_cycles_{n}"]) <= int(row[f"barriers_cycles_{n}"]) * 1.1
+            barriers, flags, listed = (int(row[f"{form}_cycles_{n}"]) for form in ("barriers", "flags", "listed"))
+            assert min(flags, listed) <= barriers * 1.05, "no barriers in programs: the best without is as good"
+            assert flags <= barriers * 1.1, "stages that meet on the DDR port may lose by it, but not much"
 
 
 def test_tables_and_goals_are_printed(found: tuple[str, list[dict[str, str]]]) -> None:

@@ -6,8 +6,8 @@
 | cycles   | float64 [n]  | measured run times                                             |
 | groups   | [n]          | workload of each row                                           |
 
-What trees see, and the estimate that they correct, is `compiler.tile.features.seen`.  A model that learns cycles themselves spends its
-first trees on how large segments are: with the same rows it was off by half as much again on what a search measured next.
+What trees see, and the estimate that they correct, is `compiler.tile.features.seen`: a model that learns cycles themselves spends its
+first trees on how large segments are (docs/decisions.md).
 
 A model is trained twice: on the rows that are not held out, which says how good it is, and on all of them, which is what a search uses.
 The first of the two, the judge, stays beside the second, because that is what a later candidate can be compared with.  Which rows are
@@ -35,7 +35,7 @@ from tuner.config import Model as ModelParams
 from tuner.folder.runfolder import read_json, write_json
 
 VERSION = 2
-BINS = 64  # of a column; with 256 training takes twice as long, for the same errors
+BINS = 64  # of a column: few hundred rows fill no more, and a search waits for trainings
 REGRET_AT = (1, 8, 32)
 MAX_PAIRS = 200_000
 
@@ -124,17 +124,16 @@ class CostModel:
 
 def load_cost_model(path: Path) -> CostModel:
     """What `save` wrote; `BadInputError` where the files do not belong together.  Digests are checked before xgboost sees a byte."""
-    facts = read_json(path.with_suffix(".json"))
+    about = path.with_suffix(".json")
+    facts = read_json(about)
+    if isinstance(facts, dict) and facts.get("version") != VERSION:
+        raise BadInputError(f"{about}: version {facts.get('version')!r}; this program reads {VERSION}")
     try:
-        known, share, width = facts["version"], float(facts["ddr_share"]), int(facts["width"])
+        share, width = float(facts["ddr_share"]), int(facts["width"])
         versions = {path: facts["model_version"], path.with_suffix(".judge.ubj"): facts["judge_version"]}
         trained, left_out, metrics = int(facts["trained_rows"]), int(facts["left_out"]), Metrics(**facts["metrics"])
     except (TypeError, KeyError, ValueError) as error:
-        if isinstance(facts, dict) and facts.get("version") not in (None, VERSION):
-            raise BadInputError(f"{path.with_suffix('.json')}: version {facts['version']!r}; this program reads {VERSION}") from None
-        raise BadInputError(f"{path.with_suffix('.json')}: not the facts of a cost model: {error!r}") from None
-    if known != VERSION:
-        raise BadInputError(f"{path.with_suffix('.json')}: version {known!r}; this program reads {VERSION}")
+        raise BadInputError(f"{about}: not the facts of a cost model: {error!r}") from None
     raws = []
     for file, version in versions.items():
         try:
@@ -142,7 +141,7 @@ def load_cost_model(path: Path) -> CostModel:
         except OSError as error:
             raise BadInputError(f"{file}: cannot be read: {error.strerror or error}") from None
         if _digest(raws[-1]) != version:
-            raise BadInputError(f"{file}: damaged, or not the model of {path.with_suffix('.json').name} (digest differs)")
+            raise BadInputError(f"{file}: damaged, or not the model of {about.name} (digest differs)")
     return CostModel(_booster(raws[0]), raws[0], raws[1], share, width, trained, left_out, metrics)
 
 
