@@ -87,10 +87,10 @@ def _tune(
 
 @app.command("study")
 def _study(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Networks, in the order in which they are run and pruned.")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Networks, in the order in which they are run.")],
     machine: MachineName,
     out: Annotated[Path, typer.Option(metavar="STUDY", help="Study folder: new, empty, or with --resume an earlier one.")],
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials, rounded up to whole batches.")] = 50,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials.")] = 50,
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per network and trial, with seeds 0..K-1.")] = 1,
     seed: Seed = 0,
     storage: Annotated[str | None, typer.Option(metavar="URL", help="Database of the study; a journal file in STUDY unless given.")] = None,
@@ -112,7 +112,11 @@ def _study(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`."""
+    """Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`.
+
+    A trial that is behind the median of earlier ones is stopped after a network, once it has 8 runs (networks x seeds); so a study of 8
+    runs or fewer stops none.
+    """
     from tuner.commands.search import study
     from tuner.request import StudyRequest
 
