@@ -23,11 +23,11 @@ from tuner.candidate import digest
 from tuner.config import TuneConfig
 from tuner.farm.backend import Backend
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.folder.runs import SUMMARY
+from tuner.folder.studies import VERSION
 from tuner.shared import FOLDER as SHARED
 from tuner.study_storage import StudyStorage
 from tuner.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
-
-VERSION = 2
 
 
 class RunCell(Protocol):
@@ -231,5 +231,5 @@ def _write_summary(folder: Path, spec: StudySpec, run: str, records: Sequence[Re
         ratio, over = math.exp(best.value or 0.0), ", ".join(spec.config.study.parameters)
         head = f"# best of {len(records)} trials over {over}: {ratio:.4f} of the untuned plan\n"
         atomic_write(folder / "best.yaml", [(head + text).encode()])
-    write_json(folder / "summary.json", summary)
+    write_json(folder / SUMMARY, summary)
     return summary

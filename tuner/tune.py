@@ -22,7 +22,7 @@ from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish
 from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror
-from tuner.folder.runfolder import RunFolder, RunIdentity, SearchFolder
+from tuner.folder.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
 from tuner.host import host_lines, host_nodes
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
@@ -35,8 +35,6 @@ from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.warm_start import sources
-
-SETTINGS = "config.yaml"
 
 
 def configured(request: TuneRequest) -> TuneConfig:

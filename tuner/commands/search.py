@@ -71,7 +71,7 @@ def study(request: StudyRequest, as_json: bool) -> None:
 
 def sweep(request: SweepRequest, as_json: bool) -> int:
     """`tilefarm sweep`.  Returns 1 where a cell failed."""
-    from tuner.sweep import INDEX
+    from tuner.folder.runs import INDEX
     from tuner.sweep import sweep as drive
 
     with _resumable(request.out):

@@ -20,6 +20,7 @@ from tuner.folder.place import Folder
 
 IDENTITY = "run.json"
 LOCK = ".lock"
+SETTINGS = "config.yaml"
 FOLDERS = ("plans", "checkpoint", "models", ".tmp")
 
 

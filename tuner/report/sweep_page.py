@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, arrow_path
+from tuner.folder.runs import INDEX
 from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.style import color, figure
-from tuner.sweep import INDEX
 
 _GAIN = (
     "Cycles layer by layer, every operator tuned, over the champion's: the median over the seeds, and in brackets the least and the most."
