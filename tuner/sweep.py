@@ -35,6 +35,7 @@ from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.folder.runs import INDEX, SUMMARY, open_run
+from tuner.folder.sweeps import read_index
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.warm_start import sources
@@ -208,18 +209,20 @@ def _gains(folder: Path) -> str:
 
 def _no_less(out: Path, cells: tuple[Cell, ...], budget: Budget) -> None:
     """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
-    if (out / INDEX).is_file():
-        seeds = 1 + max(pd.read_parquet(out / INDEX, columns=["seed"])["seed"])
-        if seeds > 1 + max(cell.seed for cell in cells):
-            raise BadInputError(f"--out {out}: has runs of {seeds} seeds; give --seeds {seeds} or more")
-    if (out / SETTINGS).is_file():
-        then = load_config(str(out / SETTINGS)).budget
-        had, has = then.candidates, budget.candidates
-        if had is not None and has is not None:
-            if has < had:
-                raise BadInputError(f"--out {out}: has runs of {had} programs; give --candidates {had} or more")
-        elif then.seconds != budget.seconds:
-            raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
+    if not (out / INDEX).is_file():
+        return
+    seeds = 1 + int(read_index(out, ["seed"])["seed"].max())
+    if seeds > 1 + max(cell.seed for cell in cells):
+        raise BadInputError(f"--out {out}: has runs of {seeds} seeds; give --seeds {seeds} or more")
+    if not (out / SETTINGS).is_file():
+        raise BadInputError(f"--out {out}: has no {SETTINGS}, the settings of its runs; give another --out")
+    then = load_config(str(out / SETTINGS)).budget
+    had, has = then.candidates, budget.candidates
+    if had is not None and has is not None:
+        if has < had:
+            raise BadInputError(f"--out {out}: has runs of {had} programs; give --candidates {had} or more")
+    elif then.seconds != budget.seconds:
+        raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
 
 
 def _budget(budget: Budget) -> str:

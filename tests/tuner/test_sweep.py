@@ -120,6 +120,9 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
     other = (*QUICK, "search.elites=3")
     with pytest.raises(BadInputError, match=r"search\.elites 4, not 3"):
         sweep(request(models[:1], out, seeds=2, overrides=other, resume=True), lines.append)
+    (out / "config.yaml").unlink()
+    with pytest.raises(BadInputError, match=r"has no config\.yaml"):
+        sweep(request(models[:1], out, seeds=2, resume=True), lines.append)
 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:

@@ -30,13 +30,18 @@ class SweepStanding:
         return sum(self.runs.values())
 
 
-def sweep_standing(path: Folder) -> SweepStanding:
-    """Raises `BadInputError` where the table is not there or cannot be read."""
+def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
+    """The table of a sweep's folder.  Raises `BadInputError` where it is not there or cannot be read."""
     where, filesystem = arrow_path(path / INDEX)
     try:
-        index = pd.read_parquet(where, filesystem=filesystem, columns=["path", "state", "wall_s"]).drop_duplicates("path")
+        return pd.read_parquet(where, filesystem=filesystem, columns=columns)
     except (OSError, ValueError) as error:
         raise BadInputError(f"{path / INDEX}: cannot be read: {' '.join(str(error).split())[:200]}") from None
+
+
+def sweep_standing(path: Folder) -> SweepStanding:
+    """Raises `BadInputError` where the table is not there or cannot be read."""
+    index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
     counts = {name: int((index["state"] == name).sum()) for name in ("done", "failed", "waiting")}
     waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
     runs = [run for run in map(open_run, waiting) if run.state in ("running", "unfinished")]
