@@ -131,13 +131,13 @@ def run_study(
 def _stopping(spec: StudySpec) -> str:
     """What becomes of trials that are behind, in one line."""
     networks, seeds = len(spec.models), len(spec.seeds)
-    runs = f"each trial has {networks} x {seeds} = {networks * seeds} runs (networks x seeds)"
+    runs = f"runs of a trial: {networks} x {seeds} = {networks * seeds} (networks x seeds)"
     where = stops(networks, seeds)
     if not spec.config.study.prune:
-        return f"{runs}; none is stopped early: study.prune is false"
+        return f"{runs}; no trial is stopped early: study.prune is false"
     if not where:
-        return f"{runs}; none is stopped early: that takes {INSTANCES} runs, and a network left"
-    return f"{runs}; one that is behind the median after {(where.start + 1) * seeds} or more is stopped"
+        return f"{runs}; no trial is stopped early: that takes {INSTANCES} runs, and a network left"
+    return f"{runs}; a trial behind the median after {(where.start + 1) * seeds} or more is stopped"
 
 
 def _path(folder: Path, b: int) -> Path:

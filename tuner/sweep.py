@@ -178,7 +178,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         # other seeds of a model later: cells beside each other then measure different tasks, and a seed finds those of the one before
         waiting = sorted((cell for cell in cells if _summary(out, cell, config.budget) is None), key=lambda cell: cell.seed)
         say(
-            f"{len(cells)} runs of {_budget(config.budget)} each, {len(cells) - len(waiting)} of them done; "
+            f"{len(cells) - len(waiting)} of {len(cells)} runs done, {_budget(config.budget)} each; "
             f"`{shlex.join(['tilefarm', 'status', str(request.out)])}` says how far they are"
         )
         ended: dict[str, list[dict[str, Any]]] = {}

@@ -30,6 +30,7 @@ from tuner.log.run_log import Origin, RunLog
 from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
+from tuner.runners.find import check_runner
 from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
 from tuner.source import Source, write_source
@@ -58,6 +59,7 @@ def tune(request: TuneRequest) -> Summary:
     """
     begun = time.monotonic()
     config = configured(request)
+    check_runner(runner_spec(config), config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:

@@ -93,7 +93,7 @@ def test_seeds_come_after_models_and_machines(models: tuple[Path, Path], tmp_pat
 def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, lines = tmp_path / "sweep", list[str]()
     sweep(request(models[:1], out, seeds=2, candidates=4), lines.append)
-    assert lines[0].startswith("2 runs of 4 programs each, 0 of them done; `tilefarm status ")
+    assert lines[0].startswith("0 of 2 runs done, 4 programs each; `tilefarm status ")
 
     run, states = CellWorker._run, list[list[str]]()
 
@@ -111,7 +111,7 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
     states.clear()
     sweep(request(models[:1], out, seeds=2, candidates=N, resume=True), lines.append)
     assert not states, "nothing is left to do"
-    assert "2 of them done" in lines[-1]
+    assert lines[-1].startswith("2 of 2 runs done")
     with pytest.raises(BadInputError, match=f"has runs of {N} programs; give --candidates {N} or more"):
         sweep(request(models[:1], out, seeds=2, candidates=4, resume=True), lines.append)
     timed = (*QUICK, "budget.candidates=null", "budget.seconds=5")
@@ -178,7 +178,7 @@ def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsy
     before = (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns
     lines: list[str] = []
     index = sweep(request(models[:1], out, seeds=2, resume=True), lines.append)
-    assert set(index["state"]) == {"done"}
+    assert set(index["state"]) == {"done"}, index["error"].dropna().tolist()
     assert heard(lines) == ["conv_chain-edge-s1"]
     assert index["shared_tasks"].max() > 0, "the second seed finds what the first one measured"
     assert (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns == before
