@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from compiler.derive.plan import Infeasible
 from compiler.ir.graph import Conv, Pool, Resample
 from compiler.ir.region import COLUMNS, EMPTY, Rows, demand, window
@@ -36,6 +38,7 @@ from compiler.tile.spec import (
 Columns = Rows  # the same interval along the other axis
 _FOUR = 4  # pixels in a block of a four-lane image
 _MAX_PAD = 255  # of IM2COL
+_NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 
 
 @lru_cache(maxsize=256)
@@ -186,7 +189,9 @@ def _narrow(unit: Unit, spec: AnySpec, main: Columns, made: Columns, own: Column
         assert isinstance(kernel, Resample)
         taps = kernel.columns.taps[made.start : made.stop]
         columns = Taps(tuple(tuple((source - main.start, weight) for source, weight in place) for place in taps))
-        runs = columns.runs if len(spec.columns) else spec.columns
+        runs = spec.columns
+        if len(runs):  # a strip that is filled as a whole has none, which would say that its columns stay
+            runs = columns.runs if len(columns.runs) else _NO_PLACE
         return replace(spec, **sizes, kernel=replace(kernel, columns=columns), columns=runs)
     if isinstance(spec, VectorSpec) and spec.pixels[0]:
         sizes["in_w"] = spec.in_w
