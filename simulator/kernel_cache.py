@@ -7,12 +7,14 @@ rule and make wrong programs.  So kernels of other sources are looked for elsewh
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 _VARIABLE = "NUMBA_CACHE_DIR"
@@ -50,15 +52,28 @@ def use_own_folder() -> None:
         sys.modules["numba"].config.CACHE_DIR = str(folder)
 
 
-def compiled() -> bool:
-    """Whether every kernel that a search needs has been compiled here (`note_compiled`)."""
-    return _note().is_file()
+@contextmanager
+def compiling() -> Iterator[bool]:
+    """Whether whoever asks is to compile every kernel that a search needs, inside; noted at the end, unless inside raises.
 
-
-def note_compiled() -> None:
-    """Whoever starts next need not compile first."""
-    with contextlib.suppress(OSError):  # a folder that cannot be written: it is done again
-        _note().touch()
+    One process of a computer at a time: the workers of a first run wait for one of them, and load what it has compiled.  Where no file
+    can be written, every process compiles for itself.
+    """
+    note = _note()
+    with ExitStack() as held:
+        try:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(note.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+        except OSError:
+            yield True
+            return
+        if note.is_file():
+            yield False
+            return
+        yield True
+        with suppress(OSError):
+            note.touch()
 
 
 def _note() -> Path:

@@ -80,7 +80,7 @@ class FarmRequest:
 class StudyRequest(FarmRequest):
     """Optuna over the hyper-parameters of the search, on every model and seed.
 
-    trials: rounded up to whole batches.  storage: a database URL; None: a journal in `out`.
+    storage: a database URL; None: a journal in `out`.
     """
 
     models: tuple[Path, ...]

@@ -1,38 +1,33 @@
 """Optuna over the hyper-parameters of the search: batches of trials that are the same on any cluster and after any kill.
 
-One driver owns the study.  Batch b: a new sampler seeded by (seed, b), B asks, the runs, B tells in the order of trial
-numbers.  A batch is *done* when its file `batches/<b>.json` is there, written before the first tell: a driver that comes
-back tells what is missing, discards trials that belong to no done batch (they count as failed, which the sampler does
-not look at), and goes on.
+One driver owns the study.  Batch b: B trials of a new sampler seeded by (seed, b) that has heard of the batches before, and their runs.  A
+batch is *done* when its file `batches/<b>.json` is there; those files are the study, and what a killed driver was at is asked again.  The
+last batch may be short: with more trials it is asked again, and keeps the results that it has.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import TPESampler
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import TrialState
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import digest
-from tuner.config import Range, TuneConfig
+from tuner.config import TuneConfig
 from tuner.farm.backend import Backend
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.folder.runs import SUMMARY
+from tuner.folder.studies import VERSION
 from tuner.shared import FOLDER as SHARED
-
-VERSION = 1
-JOURNAL = "journal.log"
+from tuner.study_storage import StudyStorage
+from tuner.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
 
 
 class RunCell(Protocol):
@@ -62,7 +57,7 @@ class CellWorker:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What to study.  `models` in the order in which they are run (and pruned); `trials` is rounded up to whole batches.
+    """What to study.  `models` in the order in which they are run (and trials are stopped).
 
     inputs: what else a cell's result follows from, as texts for people (data type, digests of files): a study is not resumed with others.
     """
@@ -98,178 +93,84 @@ class StudyIdentity(Identity):
         return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, digest(study), spec.inputs)
 
 
-@dataclass
-class Record:
-    """One trial as its batch file holds it.  `means[k]`: running mean after k + 1 networks; `value` None: failed."""
-
-    number: int
-    params: dict[str, int | float]
-    means: list[float] = field(default_factory=list)
-    value: float | None = None
-    pruned: bool = False
-    error: str | None = None
-
-
-def derive(seed: int, batch: int) -> int:
-    """The sampler's seed of one batch."""
-    return int(digest(["study", seed, batch])[:8], 16)
-
-
-def open_storage(folder: Path, url: str | None) -> BaseStorage:
-    """A journal on the local disk, or the user's database.  The folder's lock is held: what a killed owner left is cleared."""
-    if url is not None:
-        try:
-            return RDBStorage(url)
-        except Exception as error:  # noqa: BLE001  one class per database driver; all mean the same to the user
-            raise BadInputError(f"--storage {url}: {' '.join(str(error).split())[:200]}") from None
-    path = folder / JOURNAL
-    for left in folder.glob(f"{JOURNAL}.lock*"):
-        left.unlink()
-    if path.exists() and not (raw := path.read_bytes()).endswith(b"\n"):
-        atomic_write(path, [raw[: raw.rfind(b"\n") + 1]])
-    return JournalStorage(JournalFileBackend(str(path)))
-
-
-def distribution(span: Range) -> IntDistribution | FloatDistribution:
-    """What a value is drawn from: whole numbers where both ends are."""
-    if isinstance(span.low, int) and isinstance(span.high, int):
-        return IntDistribution(span.low, span.high, log=span.log)
-    return FloatDistribution(span.low, span.high, log=span.log)
-
-
-def behind(mean: float, network: int, earlier: Sequence[Record], startup: int) -> bool:
-    """Is a running mean worse than the median of earlier batches at the same network?  Needs `startup` of them."""
-    seen = [record.means[network] for record in earlier if len(record.means) > network]
-    return len(seen) >= max(1, startup) and mean > median(seen)
-
-
-def pruned_value(record: Record, earlier: Sequence[Record]) -> float:
-    """The value of a pruned trial: the median of the complete ones, plus how far it was behind their median when it stopped.
-
-    Its bare running mean is over other networks than theirs: where the first network gains most, stopping would look like winning.
-    """
-    complete = [other for other in earlier if other.value is not None and not other.pruned]
-    if not complete:
-        return record.means[-1]
-    last = len(record.means) - 1
-    return median(other.means[-1] for other in complete) + record.means[-1] - median(other.means[last] for other in complete)
-
-
 MakeBackend = Callable[[Callable[[], CellWorker]], Backend[Cell, list[float]]]
 
 
 def run_study(
     folder: Path, spec: StudySpec, run_cell: RunCell, make_backend: MakeBackend, resume: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Run or resume a study in `folder`; returns what `summary.json` holds.  Also writes `best.yaml` for `tune --config`.
+    """Run or resume a study in `folder`; returns what `summary.json` holds.
+
+    That file and `best.yaml`, for `tune --config`, are written after every batch, of the trials so far.
 
     `make_backend` turns a worker's factory into a backend: `SerialBackend`, or
     `lambda make: RayBackend(make, workers, item_timeout_s=None, in_flight=1, max_batch=1)`.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    parameters, size = spec.config.study.parameters, spec.config.study.batch
+    size = spec.config.study.batch
     with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches", SHARED)) as run:
-        done = _load_batches(folder, size)
-        study = _open_study(folder, spec, run, bool(done))
-        _settle(study, done)
-        batches = math.ceil(spec.trials / size)
-        if batches > len(done):
+        records = _load(folder, size)
+        storage = StudyStorage(folder, spec.storage, run.run)
+        storage.publish(records, spec.config)
+        summary = _write_summary(folder, spec, run.run, records)
+        say(_stopping(spec))
+        if spec.trials > len(records):
             with make_backend(partial(CellWorker, run_cell)) as backend:
-                for b in range(len(done), batches):
-                    records = _ask_batch(study, spec, b)
-                    _run_batch(records, spec, backend, [record for batch in done for record in batch])
-                    write_json(folder / "batches" / f"{b:06d}.json", {"version": VERSION, "trials": [asdict(record) for record in records]})
-                    done.append(records)
-                    _tell(study, records)
-                    best = best_of(done)
-                    say(
-                        f"batch {b + 1} of {batches}: best {'none yet' if best is None else f'{math.exp(best.value or 0):.4f} of baseline'}"
-                    )
-        summary = _summary(spec, run.run, done)
-        best = best_of(done)
-        if best is not None:
-            text = spec.config.replaced(best.params).to_yaml()
-            ratio = math.exp(best.value or 0.0)
-            head = f"# best of {summary['trials_done']} trials over {', '.join(parameters)}: {ratio:.4f} of the baseline\n"
-            atomic_write(folder / "best.yaml", [(head + text).encode()])
-        write_json(folder / "summary.json", summary)
+                for b in range(len(records) // size, math.ceil(spec.trials / size)):
+                    batch = _batch(folder, spec, b, records, backend)
+                    write_json(_path(folder, b), {"version": VERSION, "trials": [asdict(record) for record in batch]})
+                    records[b * size :] = batch
+                    storage.publish(records, spec.config)
+                    summary = _write_summary(folder, spec, run.run, records)
+                    best = summary["best"]
+                    found = "none yet" if best is None else f"{best['ratio_to_baseline']:.4f} of the untuned plan, trial {best['trial']}"
+                    say(f"{len(records)} of {spec.trials} trials, best: {found}")
         return summary
 
 
-def best_of(done: Sequence[Sequence[Record]]) -> Record | None:
-    """The best trial that ran on every network; the first of equals."""
-    complete = [record for batch in done for record in batch if record.value is not None and not record.pruned]
-    return min(complete, key=lambda record: (record.value, record.number), default=None)
+def _stopping(spec: StudySpec) -> str:
+    """What becomes of trials that are behind, in one line."""
+    networks, seeds = len(spec.models), len(spec.seeds)
+    runs = f"runs of a trial: {networks} x {seeds} = {networks * seeds} (networks x seeds)"
+    where = stops(networks, seeds)
+    if not spec.config.study.prune:
+        return f"{runs}; no trial is stopped early: study.prune is false"
+    if not where:
+        return f"{runs}; no trial is stopped early: that takes {INSTANCES} runs, and a network left"
+    return f"{runs}; a trial behind the median after {(where.start + 1) * seeds} or more is stopped"
 
 
-def _load_batches(folder: Path, size: int) -> list[list[Record]]:
-    done: list[list[Record]] = []
-    while (path := folder / "batches" / f"{len(done):06d}.json").exists():
+def _path(folder: Path, b: int) -> Path:
+    return folder / "batches" / f"{b:06d}.json"
+
+
+def _load(folder: Path, size: int) -> list[Record]:
+    """The trials of all batch files, of which the last may be short."""
+    records: list[Record] = []
+    while len(records) % size == 0 and (path := _path(folder, len(records) // size)).exists():
         raw = read_json(path)
         try:
-            records = [Record(**item) for item in raw["trials"]]
+            batch = [Record(**item) for item in raw["trials"]]
         except (KeyError, TypeError) as error:
             raise BadInputError(f"{path}: not a batch of trials: {error!r}") from None
-        if raw.get("version") != VERSION or len(records) != size:
+        if raw.get("version") != VERSION or not 0 < len(batch) <= size:
             raise BadInputError(
-                f"{path}: version {raw.get('version')!r} with {len(records)} trials; expected version {VERSION} with {size}"
+                f"{path}: version {raw.get('version')!r} with {len(batch)} trials; expected version {VERSION} with 1 to {size}"
             )
-        done.append(records)
-    return done
+        records += batch
+    return records
 
 
-def _open_study(folder: Path, spec: StudySpec, run: RunFolder, resumed: bool) -> optuna.Study:
-    study = optuna.create_study(storage=open_storage(folder, spec.storage), study_name=run.run, direction="minimize", load_if_exists=True)
-    finished = any(trial.state == TrialState.COMPLETE for trial in study.get_trials(deepcopy=False))
-    if finished and not resumed:
-        raise BadInputError(
-            f"--storage {spec.storage}: holds study {run.run}, of another folder than {folder}; give another --storage or --seed"
-        )
-    return study
-
-
-def _settle(study: optuna.Study, done: Sequence[Sequence[Record]]) -> None:
-    """Tell what a killed driver had not told; discard what belongs to no done batch."""
-    records = [record for batch in done for record in batch]
-    there = {trial.number: trial.state for trial in study.get_trials(deepcopy=False)}
-    if missing := [record.number for record in records if record.number not in there]:
-        raise BadInputError(
-            f"study {study.study_name}: its storage does not hold trial {missing[0]}, which batches/ has; give the --storage it had"
-        )
-    _tell(study, [record for record in records if not there[record.number].is_finished()])
-    known = {record.number for record in records}
-    for number, state in sorted(there.items()):
-        if number not in known and state == TrialState.RUNNING:
-            study.tell(number, state=TrialState.FAIL)
-
-
-def _tell(study: optuna.Study, records: Sequence[Record]) -> None:
-    for record in records:
-        if record.value is None:
-            study.tell(record.number, state=TrialState.FAIL)
-        else:
-            study.tell(record.number, record.value)
-
-
-def _ask_batch(study: optuna.Study, spec: StudySpec, b: int) -> list[Record]:
-    settings = spec.config.study
-    study.sampler = TPESampler(seed=derive(spec.seed, b), multivariate=True, constant_liar=True, n_startup_trials=settings.startup)
-    if b == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-        study.enqueue_trial(_defaults(spec.config))  # so that the best is never worse than what is there
-    space: dict[str, BaseDistribution] = {path: distribution(span) for path, span in settings.parameters.items()}
-    return [Record(trial.number, trial.params) for trial in (study.ask(space) for _ in range(settings.batch))]
-
-
-def _defaults(config: TuneConfig) -> dict[str, Any]:
-    """The configuration's own values, where they lie in the range."""
-    values: dict[str, Any] = {}
-    for path, span in config.study.parameters.items():
-        value: Any = config
-        for part in path.split("."):
-            value = getattr(value, part)
-        if span.low <= value <= span.high:
-            values[path] = value
-    return values
+def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], backend: Backend[Cell, list[float]]) -> list[Record]:
+    """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
+    size = spec.config.study.batch
+    earlier, kept = records[: b * size], list(records[b * size :])
+    asked = ask(spec.config, spec.seed, b, min(size, spec.trials - b * size), earlier)
+    if [record.params for record in asked[: len(kept)]] != [record.params for record in kept]:
+        raise BadInputError(f"{_path(folder, b)}: optuna {optuna.__version__} asks other trials than these; give another --out")
+    new = asked[len(kept) :]
+    _run_batch(new, spec, backend, earlier)
+    return kept + new
 
 
 def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Cell, list[float]], earlier: Sequence[Record]) -> None:
@@ -281,6 +182,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Cell
         except BadInputError as error:
             record.error = str(error)
     totals: dict[int, list[float]] = {record.number: [] for record in records}
+    where = stops(len(spec.models), len(spec.seeds)) if spec.config.study.prune else ()
     for network, model in enumerate(spec.models):
         alive = [record for record in records if record.error is None and not record.pruned]
         backend.submit(Cell(model, spec.machine, configs[record.number], seed) for record in alive for seed in spec.seeds)
@@ -294,18 +196,16 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Cell
                     totals[record.number] += outcome.value
             if record.error is None:
                 record.means.append(fmean(totals[record.number]))
-                last = network == len(spec.models) - 1
-                record.pruned = (
-                    spec.config.study.prune and not last and behind(record.means[-1], network, earlier, spec.config.study.startup)
-                )
+                record.pruned = network in where and behind(record.means[-1], network, earlier, spec.config.study.startup)
     for record in records:
         if record.error is None:
             record.value = pruned_value(record, earlier) if record.pruned else record.means[-1]
 
 
-def _summary(spec: StudySpec, run: str, done: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    best = best_of(done)
-    return {
+def _write_summary(folder: Path, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
+    """`summary.json` and `best.yaml` of the trials that there are; returns what the former holds."""
+    best = best_of(records)
+    summary = {
         "version": VERSION,
         "study": run,
         "models": list(spec.models),
@@ -313,7 +213,8 @@ def _summary(spec: StudySpec, run: str, done: Sequence[Sequence[Record]]) -> dic
         "seeds": list(spec.seeds),
         "seed": spec.seed,
         "parameters": {path: span.model_dump(mode="json") for path, span in spec.config.study.parameters.items()},
-        "trials_done": sum(len(batch) for batch in done),
+        "trials_asked": max(spec.trials, len(records)),
+        "trials_done": len(records),
         "best": None
         if best is None
         else {
@@ -323,5 +224,12 @@ def _summary(spec: StudySpec, run: str, done: Sequence[Sequence[Record]]) -> dic
             "params": best.params,
             "config_digest": spec.config.replaced(best.params).digest,
         },
-        "trials": [{"batch": b, **asdict(record)} for b, batch in enumerate(done) for record in batch],
+        "trials": [{"batch": record.number // spec.config.study.batch, **asdict(record)} for record in records],
     }
+    if best is not None:
+        text = spec.config.replaced(best.params).to_yaml()
+        ratio, over = math.exp(best.value or 0.0), ", ".join(spec.config.study.parameters)
+        head = f"# best of {len(records)} trials over {over}: {ratio:.4f} of the untuned plan\n"
+        atomic_write(folder / "best.yaml", [(head + text).encode()])
+    write_json(folder / SUMMARY, summary)
+    return summary

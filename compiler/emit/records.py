@@ -39,6 +39,26 @@ def general(kernel: Any) -> Any:
 
 
 @njit(cache=True, inline="always")
+def _begun(
+    out: Code, at: int, op: int, engine: int, dtype: int, tag: int, src: int, dst: int, d: int, s0: int, s1: int, s2: int
+) -> NDArray[np.int32]:
+    """A record with the words that all of them have; its parameters are 0."""
+    row = out[at]
+    row[:] = 0
+    row[OP] = op
+    row[ENGINE] = engine
+    row[DTYPE] = dtype
+    row[TAG] = tag
+    row[SRC] = src
+    row[DST] = dst
+    row[D] = d
+    row[S0] = s0
+    row[S1] = s1
+    row[S2] = s2
+    return row
+
+
+@njit(cache=True, inline="always")
 def copy(
     out: Code,
     at: int,
@@ -67,18 +87,7 @@ def copy(
         if sstride == length and dstride == length:
             length *= count
             count = 1
-    row = out[at]
-    row[:] = 0
-    row[OP] = _COPY
-    row[ENGINE] = engine
-    row[DTYPE] = dtype
-    row[TAG] = tag
-    row[SRC] = src
-    row[DST] = dst
-    row[D] = d
-    row[S0] = s
-    row[S1] = -1
-    row[S2] = -1
+    row = _begun(out, at, _COPY, engine, dtype, tag, src, dst, d, s, -1, -1)
     row[P] = length
     row[P + 1] = count
     row[P + 2] = sstride
@@ -194,18 +203,7 @@ def copy_rows(
 
 @njit(cache=True, inline="always")
 def fractal(out: Code, at: int, dtype: int, tag: int, base: int, d: int, plane: int, pixels: int, k: int, n1: int, transpose: int) -> int:
-    row = out[at]
-    row[:] = 0
-    row[OP] = _FRACTAL
-    row[ENGINE] = MTE1
-    row[DTYPE] = dtype
-    row[TAG] = tag
-    row[SRC] = L1
-    row[DST] = L0B
-    row[D] = d
-    row[S0] = base
-    row[S1] = -1
-    row[S2] = -1
+    row = _begun(out, at, _FRACTAL, MTE1, dtype, tag, L1, L0B, d, base, -1, -1)
     row[P] = plane
     row[P + 1] = pixels
     row[P + 2] = k
@@ -216,18 +214,7 @@ def fractal(out: Code, at: int, dtype: int, tag: int, base: int, d: int, plane: 
 
 @njit(cache=True, inline="always")
 def mmad(out: Code, at: int, dtype: int, tag: int, a: int, b: int, c: int, mpad: int, k: int, n1: int, acc: int) -> int:
-    row = out[at]
-    row[:] = 0
-    row[OP] = _MMAD
-    row[ENGINE] = CUBE
-    row[DTYPE] = dtype
-    row[TAG] = tag
-    row[SRC] = L0A
-    row[DST] = L0C
-    row[D] = c
-    row[S0] = a
-    row[S1] = b
-    row[S2] = -1
+    row = _begun(out, at, _MMAD, CUBE, dtype, tag, L0A, L0C, c, a, b, -1)
     row[P] = mpad
     row[P + 1] = k
     row[P + 2] = n1
@@ -255,18 +242,7 @@ def fixpipe(
     act: int,
     limit: int,
 ) -> int:
-    row = out[at]
-    row[:] = 0
-    row[OP] = _FIXPIPE
-    row[ENGINE] = engine
-    row[DTYPE] = dtype
-    row[TAG] = tag
-    row[SRC] = L0C
-    row[DST] = dst
-    row[D] = d
-    row[S0] = s
-    row[S1] = bias
-    row[S2] = residual
+    row = _begun(out, at, _FIXPIPE, engine, dtype, tag, L0C, dst, d, s, bias, residual)
     row[P] = m
     row[P + 1] = mpad
     row[P + 2] = n1
@@ -307,18 +283,7 @@ def im2col(
     ring: int,
     first: int,
 ) -> int:
-    row = out[at]
-    row[:] = 0
-    row[OP] = _IM2COL
-    row[ENGINE] = MTE1
-    row[DTYPE] = dtype
-    row[TAG] = tag
-    row[SRC] = L1
-    row[DST] = L0A
-    row[D] = d
-    row[S0] = base
-    row[S1] = -1
-    row[S2] = -1
+    row = _begun(out, at, _IM2COL, MTE1, dtype, tag, L1, L0A, d, base, -1, -1)
     row[P] = h
     row[P + 1] = w
     row[P + 2] = pitch
@@ -366,18 +331,7 @@ def vector(
     s2rs: int,
     imm: int,
 ) -> int:
-    row = out[at]
-    row[:] = 0
-    row[OP] = op
-    row[ENGINE] = VECTOR
-    row[DTYPE] = dtype
-    row[TAG] = tag
-    row[SRC] = UB
-    row[DST] = UB
-    row[D] = d
-    row[S0] = s0
-    row[S1] = s1
-    row[S2] = s2
+    row = _begun(out, at, op, VECTOR, dtype, tag, UB, UB, d, s0, s1, s2)
     row[P] = blocks
     row[P + 1] = repeats
     row[P + 2] = dbs

@@ -59,3 +59,37 @@ def test_old_folders_go(copy: Path, tmp_path: Path) -> None:
     folder_of(copy, NUMBA_CACHE_DIR=str(base))
     assert not old.exists()
     assert young.exists()
+
+
+WORKER = """
+import sys, time
+import simulator
+from simulator.kernel_cache import compiling
+with compiling() as here:
+    began = time.time()
+    time.sleep(0.4 * here)
+    if here and "dies" in sys.argv:
+        sys.exit(1)
+print(int(here), began, time.time())
+"""
+
+
+def test_one_process_compiles_while_others_wait(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def workers(*words: str) -> list[tuple[int, list[float]]]:
+        running = [subprocess.Popen([sys.executable, "-c", WORKER, *words], env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        return [(process.wait(), [float(word) for word in process.communicate()[0].split()]) for process in running]
+
+    assert all(code == 1 for code, _ in workers("dies")), "what is not whole is not noted"
+    told = sorted(numbers for code, numbers in workers() if code == 0)
+    assert [numbers[0] for numbers in told] == [0, 0, 1]
+    assert all(began >= told[-1][2] - 0.1 for _, began, _ in told[:2]), "the others began when it had ended"
+    assert [numbers[0] for _, numbers in workers()] == [0, 0, 0]
+
+
+def test_where_nothing_can_be_written_everybody_compiles(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "file")}
+    told = subprocess.run([sys.executable, "-c", WORKER], env=env, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("1 ")

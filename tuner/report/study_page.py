@@ -15,17 +15,19 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
-from tuner.folder.runfolder import read_json
+from tuner.folder.studies import study_summary
 from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure
-from tuner.study import distribution
+from tuner.trials import distribution
 
 _FEW = 8  # trials under which an importance is noise
 _RESULT = (
     "Cycles of a trial's champions over those of the plan that needs no search: the geometric mean over networks, seeds and levels. "
     "Trial 0 has the settings that the study started from."
 )
-_HISTORY = "Every trial that ran; a pruned one was behind the median after a network, and stands where it would have come out."
+_HISTORY = (
+    "Every trial that ran; a pruned one was behind the median after a network and 8 runs or more, and stands where it would have come out."
+)
 _IMPORTANCE = (
     "How far each setting decides whether a trial is in the better half (PED-ANOVA, Watanabe et al. 2023). Of the trials there are: few, "
     "or all alike, say little."
@@ -34,15 +36,12 @@ _SETTINGS = "Every setting on its own, later trials darker: a trend that the oth
 
 
 def study_page(folder: Path) -> str:
-    """The whole page of a study's folder.  Raises `BadInputError` where no batch has ended yet."""
-    path = folder / "summary.json"
-    if not path.is_file():
-        raise BadInputError(f"{folder}: no summary.json yet; `tilefarm study` with --resume ends the study")
-    summary = read_json(path)
+    """The whole page of a study's folder.  Raises `BadInputError` where no trial has ended yet."""
+    summary = study_summary(folder)
     ran = [trial for trial in summary["trials"] if trial["value"] is not None]
     best = summary["best"]
     if best is None:
-        raise BadInputError(f"{folder}: none of {summary['trials_done']} trials ran on every network; nothing to report")
+        raise BadInputError(f"{folder}: none of {summary['trials_done']} trials so far ran on every network; nothing to report")
     spans = {path: Range.model_validate(span) for path, span in summary["parameters"].items()}
     figures = Figures()
     found = importances(ran, spans)
@@ -61,7 +60,8 @@ def study_page(folder: Path) -> str:
     ]  # fmt: skip
     heading = f"Study of {counted(len(summary['models']), 'network')} on {summary['machine']}"
     seeds = f"{counted(len(summary['seeds']), 'seed')} per network"
-    about = f"{summary['study']} · {counted(summary['trials_done'], 'trial')} · {seeds} · {', '.join(summary['models'])}"
+    trials = f"{summary['trials_done']} of {counted(summary['trials_asked'], 'trial')}"
+    about = f"{summary['study']} · {trials} · {seeds} · {', '.join(summary['models'])}"
     return document(heading, about, sections)
 
 

@@ -20,7 +20,7 @@ from compiler.derive.starts import single_operators
 from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
 from compiler.tile.spec import Unit
-from simulator.kernel_cache import compiled, note_compiled
+from simulator.kernel_cache import compiling
 from tuner.config import TuneConfig
 from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.farm.backend import Outcome, one_line
@@ -184,9 +184,10 @@ class Workshop:
             levels = len(self.rules.levels)
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
-        if self.evaluator is not None and self.spec.config.runner.name == BUILT_IN and not compiled():
-            list(self._here([Ask("program", genome), *(Ask("program", whole) for whole in _of_every_kind(self.rules.unit, genome))]))
-            note_compiled()
+        if self.evaluator is not None and self.spec.config.runner.name == BUILT_IN:
+            with compiling() as here:
+                if here:
+                    list(self._here([Ask("program", whole) for whole in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
     def share(self, results: SharedResults) -> None:
         """From now on, after `warm`: results of others compile no kernel."""
