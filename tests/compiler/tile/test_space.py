@@ -12,7 +12,7 @@ from compiler.tile.ranking import CHUNK_BUDGETS, chunk_choices, conv_tiling
 from compiler.tile.space import Shape, estimate, legal_points, shape_of
 from compiler.tile.spec import ConvSpec
 from compiler.tile.vector_tiling import vector_tiling
-from simulator.npu.machine import SHARE_UNIT, DataType, load_machine
+from simulator.npu.machine import SHARE_UNIT, DataType, Memory, load_machine
 from simulator.npu.program import Program
 from simulator.timing import simulate
 from tests.compiled import check_program, make_case
