@@ -3,7 +3,7 @@
 load      frontend.load        ONNX file -> checked, cleaned ModelProto
 lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
 unit      tile.unit            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
-plan      derive               which segments in which order, how many blocks, what stays on chip, every tiling
+plan      derive               which segments in which order, how many strips and blocks, what stays on chip, every tiling
 blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
 memory    schedule.memory      where: L1 and UB, with lifetimes, or why it does not fit
 segment   emit.segment         sequential records of one core's share of a segment (cached by its plan)

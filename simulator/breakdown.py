@@ -29,7 +29,7 @@ Intervals = tuple[Ints, Ints]  # starts and ends, ascending, disjoint
 class SegmentTime:
     """One segment of a run.
 
-    first, last: numbers of its operators; blocks: of rows, None where the file does not say.  start, end: of its work.
+    first, last: numbers of its operators; blocks: of all strips, None where the file does not say.  start, end: of its work.
     own_cycles: see above.  alone_cycles: in which it works and no other segment does.  utilisation: resource -> busy share of the own
     cycles, empty where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.  steps: pairs of an operator and a block
     that it works on; loading_steps: those with a transfer from DDR; loader_steps: all steps of the operators that have such a step.

@@ -33,7 +33,7 @@ def searched_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | N
     return None if genome is None else realise_all(unit, genome)
 
 
-PLAN_KINDS = (lambda unit, rng: layer_by_layer(unit), searched_plan, random_plan)
+PLAN_KINDS = (lambda unit, rng: layer_by_layer(unit), searched_plan, lambda unit, rng: random_plan(unit, rng, strips=True))
 
 
 def hold(model: ModelProto, machine: Machine, dtype: DataType, seed: int) -> int:

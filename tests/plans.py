@@ -12,6 +12,7 @@ from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.space import legal_points, shape_of
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
+from compiler.tile.strips import widest
 from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import Machine
 
@@ -60,9 +61,9 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
     )
 
 
-def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) -> SegmentPlan | None:
+def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, strips: bool) -> SegmentPlan | None:
     """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
-    slots, any tilings."""
+    slots, any tilings.  strips: some, where there can be some, every third time."""
     counts = block_counts(unit, start, stop)
     blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
@@ -73,6 +74,9 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
     if isinstance(parts, tuple):
         unit = largest(parts, start, stop)
     dealt = 1 if split == "channels" else len(cores)
+    columns = int(rng.integers(2, 6)) if strips and rng.integers(3) == 0 else 1
+    strip = widest(unit, start, stop, columns)
+    unit, columns = (unit, 1) if isinstance(strip, Infeasible) else (strip, columns)
     streamed = sum(1 << k for k in range(stop - start) if can_stream(unit, start, k) and rng.integers(2))
     layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt, streamed)
     tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
@@ -81,6 +85,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
     return SegmentPlan(
         operators=tuple(spec.name for spec in unit.kernels[start:stop]),
         blocks=blocks,
+        columns=columns,
         prefetch=int(rng.integers(1, MAX_PREFETCH + 1)),
         window=int(rng.integers(1, 5)) if rng.integers(8) else "all",
         tilings=tuple(t for t in tilings if t is not None),
@@ -93,9 +98,9 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator) 
     )
 
 
-def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6) -> Plan | None:
+def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6, strips: bool = False) -> Plan | None:
     """A whole plan; it may well not fit the machine.  None where some tiling has no legal point."""
-    segments = [random_segment(unit, start, stop, rng) for start, stop in random_cuts(rng, len(unit.kernels), longest)]
+    segments = [random_segment(unit, start, stop, rng, strips) for start, stop in random_cuts(rng, len(unit.kernels), longest)]
     if any(segment is None for segment in segments):
         return None
     return plan_of(unit, [segment for segment in segments if segment is not None])

@@ -212,7 +212,7 @@ def container_of(unit: Unit, measured: Mapping[str, Measured], digests: Mapping[
             m.program.streams,
             m.plan.digest if digests is None else digests[level],
             {at: m.timings[at].cycles for at in measured},
-            tuple(Segment(len(segment.operators), segment.blocks) for segment in m.plan.segments),
+            tuple(Segment(len(segment.operators), segment.blocks_of_strips) for segment in m.plan.segments),
         )
         for level, m in measured.items()
     )

@@ -9,15 +9,19 @@ from pathlib import Path
 from compiler.frontend.made import understood
 from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
+from tuner.board import runner_spec
 from tuner.config import TuneConfig, load_config
 from tuner.farm.backend import Backend, R, SerialBackend, T, Worker
 from tuner.request import FarmRequest
+from tuner.runners.find import check_runner
 
 
 def cells_config(request: FarmRequest) -> TuneConfig:
     """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
     options = {"runner.name": request.runner, "farm.resource": request.resource}
-    return load_config(request.config, request.overrides).given(options, request.candidates)
+    config = load_config(request.config, request.overrides).given(options, request.candidates)
+    check_runner(runner_spec(config), (request.backend or config.farm.backend) == "serial", request.address)
+    return config
 
 
 def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], Worker[T, R]], run_id: str, cells: int) -> Backend[T, R]:

@@ -23,11 +23,11 @@ from tuner.candidate import digest
 from tuner.config import TuneConfig
 from tuner.farm.backend import Backend
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.folder.runs import SUMMARY
+from tuner.folder.studies import VERSION
 from tuner.shared import FOLDER as SHARED
 from tuner.study_storage import StudyStorage
 from tuner.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
-
-VERSION = 2
 
 
 class RunCell(Protocol):
@@ -131,13 +131,13 @@ def run_study(
 def _stopping(spec: StudySpec) -> str:
     """What becomes of trials that are behind, in one line."""
     networks, seeds = len(spec.models), len(spec.seeds)
-    runs = f"each trial has {networks} x {seeds} = {networks * seeds} runs (networks x seeds)"
+    runs = f"runs of a trial: {networks} x {seeds} = {networks * seeds} (networks x seeds)"
     where = stops(networks, seeds)
     if not spec.config.study.prune:
-        return f"{runs}; none is stopped early: study.prune is false"
+        return f"{runs}; no trial is stopped early: study.prune is false"
     if not where:
-        return f"{runs}; none is stopped early: that takes {INSTANCES} runs, and a network left"
-    return f"{runs}; one that is behind the median after {(where.start + 1) * seeds} or more is stopped"
+        return f"{runs}; no trial is stopped early: that takes {INSTANCES} runs, and a network left"
+    return f"{runs}; a trial behind the median after {(where.start + 1) * seeds} or more is stopped"
 
 
 def _path(folder: Path, b: int) -> Path:
@@ -231,5 +231,5 @@ def _write_summary(folder: Path, spec: StudySpec, run: str, records: Sequence[Re
         ratio, over = math.exp(best.value or 0.0), ", ".join(spec.config.study.parameters)
         head = f"# best of {len(records)} trials over {over}: {ratio:.4f} of the untuned plan\n"
         atomic_write(folder / "best.yaml", [(head + text).encode()])
-    write_json(folder / "summary.json", summary)
+    write_json(folder / SUMMARY, summary)
     return summary

@@ -5,12 +5,14 @@ workers, no actor starts actors, and each cell's result is that of `tilefarm tun
 `out` is a folder that all nodes see.
 
 `index.parquet` is written anew whenever a cell ends: a row per cell and level.  A sweep that is killed goes on with `resume`: cells that
-are done are left alone, others go on from their own checkpoints.
+are done are left alone, others go on from their own checkpoints.  With more seeds there are more cells; with more programs all of them go
+on, as a run does.  With fewer of either the table would not be of what is in the folder, so that is refused.
 """
 
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -28,16 +30,15 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.candidate import digest
 from tuner.cells import cells_backend, cells_config, model_digest, there
-from tuner.config import TuneConfig
+from tuner.config import Budget, TuneConfig, load_config
 from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
-from tuner.folder.runfolder import Identity, RunFolder, plain
-from tuner.folder.runs import SUMMARY, open_run
+from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
+from tuner.folder.runs import INDEX, SUMMARY, open_run
+from tuner.folder.sweeps import read_index
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.warm_start import sources
-
-INDEX = "index.parquet"
 
 
 class Column(NamedTuple):
@@ -76,13 +77,12 @@ _OF_RUN = [column.name for column in INDEX_COLUMNS[17:]]
 
 @dataclass(frozen=True)
 class SweepIdentity(Identity):
-    """What is compared when a sweep is resumed: not how many seeds, more of them are more cells."""
+    """What is compared when a sweep is resumed: not seeds and budget, of which there may be more."""
 
     models: tuple[str, ...]
     machines: tuple[str, ...]
     dtype: str
     config_digest: str
-    budget: str
     tag: str = ""
     warm_start: tuple[str, ...] = ()
 
@@ -164,21 +164,27 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
         request.dtype,
         config.digest,
-        f"{config.budget.candidates} candidates" if config.budget.candidates is not None else f"{config.budget.seconds} s",
         request.tag,
         sources(request.warm_start, out, request.resume),
     )
     if identity.warm_start and not request.warm_start:
         raise BadInputError("--warm-start: name the runs again that the sweep began with: cells that have not begun need them")
     with ExitStack() as stack:
-        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp", SHARED)))
+        explain = {"config_digest": lambda: config.changed_since(out / SETTINGS) if (out / SETTINGS).is_file() else []}
+        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp", SHARED), explain=explain))
+        _no_less(out, cells, config.budget)
+        atomic_write(out / SETTINGS, [config.to_yaml().encode()])
         errors: dict[str, str] = {}
         # other seeds of a model later: cells beside each other then measure different tasks, and a seed finds those of the one before
-        waiting = sorted((cell for cell in cells if not (out / cell.name / SUMMARY).is_file()), key=lambda cell: cell.seed)
+        waiting = sorted((cell for cell in cells if _summary(out, cell, config.budget) is None), key=lambda cell: cell.seed)
+        say(
+            f"{len(cells) - len(waiting)} of {len(cells)} runs done, {_budget(config.budget)} each; "
+            f"`{shlex.join(['tilefarm', 'status', str(request.out)])}` says how far they are"
+        )
         ended: dict[str, list[dict[str, Any]]] = {}
-        write_index(out, cells, errors, ended)
+        write_index(out, cells, config.budget, errors, ended)
         if request.mirror is not None:
-            stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(INDEX,)))
+            stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(SETTINGS, INDEX)))
             for cell in cells:
                 if cell not in waiting:  # done before, and perhaps not copied to the end
                     Mirror(out / cell.name, url_below(request.mirror, cell.name), say).close()
@@ -190,7 +196,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
                     error = outcome.error if outcome.status != "ok" else outcome.value
                     if error:
                         errors[cell.name] = error
-                    write_index(out, cells, errors, ended)
+                    write_index(out, cells, config.budget, errors, ended)
                     say(f"{done} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
         return pd.read_parquet(out / INDEX)
 
@@ -201,11 +207,40 @@ def _gains(folder: Path) -> str:
     return ", ".join(f"{level} {row['cycles']:,} cycles ({row['speedup']:.2f}x)" for level, row in summary["levels"].items())
 
 
-def write_index(out: Path, cells: tuple[Cell, ...], errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]) -> None:
+def _no_less(out: Path, cells: tuple[Cell, ...], budget: Budget) -> None:
+    """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
+    if not (out / INDEX).is_file():
+        return
+    seeds = 1 + int(read_index(out, ["seed"])["seed"].max())
+    if seeds > 1 + max(cell.seed for cell in cells):
+        raise BadInputError(f"--out {out}: has runs of {seeds} seeds; give --seeds {seeds} or more")
+    if not (out / SETTINGS).is_file():
+        raise BadInputError(f"--out {out}: has no {SETTINGS}, the settings of its runs; give another --out")
+    then = load_config(str(out / SETTINGS)).budget
+    had, has = then.candidates, budget.candidates
+    if had is not None and has is not None:
+        if has < had:
+            raise BadInputError(f"--out {out}: has runs of {had} programs; give --candidates {had} or more")
+    elif then.seconds != budget.seconds:
+        raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
+
+
+def _budget(budget: Budget) -> str:
+    return f"{budget.candidates} programs" if budget.candidates is not None else f"{budget.seconds:g} s"
+
+
+def _summary(out: Path, cell: Cell, budget: Budget) -> dict[str, Any] | None:
+    """Of a cell that is done with this budget."""
+    summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
+    asked = budget.candidates if budget.candidates is not None else budget.seconds
+    return summary if summary is not None and summary["budget"]["requested"] == asked else None
+
+
+def write_index(out: Path, cells: tuple[Cell, ...], budget: Budget, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]) -> None:
     """`index.parquet`, whole or not at all.  ended: rows of the cells that are done, by name; added to, so that each is read once."""
     rows = []
     for cell in cells:
-        mine = ended.get(cell.name) or list(_rows(out, cell, errors.get(cell.name)))
+        mine = ended.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
         if mine[0]["state"] == "done":
             ended[cell.name] = mine
         rows += mine
@@ -215,9 +250,8 @@ def write_index(out: Path, cells: tuple[Cell, ...], errors: dict[str, str], ende
     atomic_write(out / INDEX, [sink.getvalue()])
 
 
-def _rows(out: Path, cell: Cell, error: str | None) -> Iterator[dict[str, Any]]:
+def _rows(cell: Cell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:
     at: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
-    summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
     if summary is None:
         yield {**at, "state": "waiting" if error is None else "failed", "error": error}
         return

@@ -22,7 +22,7 @@ from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish
 from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror
-from tuner.folder.runfolder import RunFolder, RunIdentity, SearchFolder
+from tuner.folder.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
 from tuner.host import host_lines, host_nodes
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
@@ -30,13 +30,12 @@ from tuner.log.run_log import Origin, RunLog
 from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
+from tuner.runners.find import check_runner
 from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.warm_start import sources
-
-SETTINGS = "config.yaml"
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -60,6 +59,7 @@ def tune(request: TuneRequest) -> Summary:
     """
     begun = time.monotonic()
     config = configured(request)
+    check_runner(runner_spec(config), config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:

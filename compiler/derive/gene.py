@@ -28,7 +28,7 @@ UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLO
 
 
 class Gene(NamedTuple):
-    """Operators [start, stop) in `blocks` blocks.
+    """Operators [start, stop) in `blocks` blocks, `columns` strips of them.
 
     prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
     weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
@@ -54,6 +54,7 @@ class Gene(NamedTuple):
     ahead_kib: int = 0
     split: Split = "rows"
     siblings: int = 0
+    columns: int = 1
 
 
 Genome = tuple[Gene, ...]
@@ -71,18 +72,19 @@ def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
     return gene.cores if gene.split == "channels" else gene.cores[: gene.blocks * unit.storages[0].n]
 
 
-def _reads_again(unit: Unit, gene: Gene) -> bool:
-    return gene.blocks * unit.storages[0].n > 1
+def iterations(unit: Unit, gene: Gene) -> int:
+    """Every block of every image, in every strip."""
+    return gene.blocks * unit.storages[0].n * gene.columns
 
 
 def keeps_weights(unit: Unit, gene: Gene) -> bool:
     """Whether weights stay while L1 holds them."""
-    return gene.weights == "resident" or (gene.weights == "reused" and _reads_again(unit, gene))
+    return gene.weights == "resident" or (gene.weights == "reused" and iterations(unit, gene) > 1)
 
 
 def with_weights(unit: Unit, gene: Gene, kept: bool) -> Gene:
     """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
-    return gene._replace(weights="reused" if kept == _reads_again(unit, gene) else "resident" if kept else "streamed")
+    return gene._replace(weights="reused" if kept == (iterations(unit, gene) > 1) else "resident" if kept else "streamed")
 
 
 def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:

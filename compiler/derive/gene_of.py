@@ -49,6 +49,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
         spread=plan.spread,
         ahead_kib=plan.ahead_kib,
         split=plan.split,
+        columns=plan.columns,
     )
     bare = bare._replace(cached=whole_or(bare, plan.caching))
     for chunk, places in _places(unit, plan, bare):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from compiler.derive.columns import fewest_strips, nearest_strips
 from compiler.derive.gene import (
     AHEAD_KIB,
     MAX_SEGMENT,
@@ -45,8 +46,11 @@ def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
 
 
 def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
-    """The gene over other operators: choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block
-    count is lowered where there are fewer rows, rows are split where channels cannot be."""
+    """The gene over other operators.
+
+    Choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block count is lowered where there are
+    fewer rows, rows are split where channels cannot be, and there are strips where rows alone do not fit L1.
+    """
     choices = gene.choices
     if choices:
         known = dict(zip(range(gene.start, gene.stop), choices, strict=True))
@@ -57,9 +61,9 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     siblings = as_bits(unit, start, stop, chosen(unit, gene.start, gene.stop, gene.siblings))
-    resized = gene._replace(
-        start=start, stop=stop, choices=choices, siblings=siblings, blocks=max(c for c in counts if c <= max(gene.blocks, 1))
-    )
+    blocks = max(c for c in counts if c <= max(gene.blocks, 1))
+    columns = nearest_strips(unit, start, stop, gene.columns)
+    resized = gene._replace(start=start, stop=stop, choices=choices, siblings=siblings, blocks=blocks, columns=columns)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = resized._replace(split="rows")
     return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -104,9 +108,12 @@ def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
 
 
 def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Another block count: a neighbour mostly, any sometimes."""
+    """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these."""
     i = _pick(genome, rng)
     gene = genome[i]
+    if gene.columns > 1 and rng.random() < 0.3:
+        columns = nearest_strips(unit, gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
+        return None if columns == gene.columns else _swap(genome, i, gene._replace(columns=columns))
     counts = block_counts(unit, gene.start, gene.stop)
     if len(counts) < 2:
         return None
@@ -288,7 +295,8 @@ def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0
     while start < len(unit.kernels):
         stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
         counts = block_counts(unit, start, stop)
-        genes.append(on_random_cores(unit, Gene(start, stop, counts[int(rng.integers(len(counts)))]), rng))
+        blocks, columns = counts[int(rng.integers(len(counts)))], fewest_strips(unit, start, stop)
+        genes.append(on_random_cores(unit, Gene(start, stop, blocks, columns=columns), rng))
         start = stop
     return tuple(genes)
 

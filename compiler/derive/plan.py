@@ -20,6 +20,7 @@ from simulator.npu.machine import validation_line
 PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
+MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution computes more halo than result
 MAX_CORES = 64  # of any machine
 
 MAX_AHEAD_KIB = 1 << 16
@@ -46,6 +47,10 @@ class _Gene(BaseModel):
 
 def _is_zero(value: int) -> bool:
     return not value
+
+
+def _is_one(value: int) -> bool:
+    return value == 1
 
 
 def _is_resident(value: str) -> bool:
@@ -111,6 +116,8 @@ PlanTiling = Annotated[ConvTiling | VectorTiling | SiblingTiling, Field(discrimi
 class SegmentPlan(_Gene):
     """operators: names, in the order in which they run.
 
+    blocks: of output rows.  columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
+    columns of its own (`tile.strips`).
     prefetch: slots per loaded tensor.  spread: buffers of neighbouring operators lie apart where they fit, so that the next one's loads
     need not wait for the last reads of this one.  ahead_kib: so much of its weights the segment loads before its first tensor
     (`emit.ahead`).
@@ -124,6 +131,7 @@ class SegmentPlan(_Gene):
 
     operators: tuple[str, ...]
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
+    columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
     window: Window = 1
     tilings: tuple[PlanTiling, ...]
@@ -162,6 +170,11 @@ class SegmentPlan(_Gene):
     def channels(self) -> int:
         """Into how many runs of output channels it is cut."""
         return len(self.cores) if self.split == "channels" else 1
+
+    @property
+    def blocks_of_strips(self) -> int:
+        """Blocks of an image, over all strips."""
+        return self.blocks * self.columns
 
     @property
     def dealt(self) -> int:

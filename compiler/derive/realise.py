@@ -17,6 +17,7 @@ from compiler.tile.channels import channel_parts, largest
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.tile.siblings import Joined, chosen, joined, with_siblings
 from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
+from compiler.tile.strips import widest
 from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import Memory
 
@@ -72,7 +73,8 @@ def of_joined(gene: Gene, made: Joined) -> Gene:
 
 
 def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
-    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels cannot be split so."""
+    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels or columns cannot be
+    split so."""
     cores = working_cores(unit, gene)
     if len(cores) == 1:
         gene = gene._replace(split="rows")
@@ -81,7 +83,8 @@ def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
         if isinstance(parts, Infeasible):
             return None
         unit = largest(parts, gene.start, gene.stop)
-    return unit, gene, _layout(unit, gene)
+    strip = widest(unit, gene.start, gene.stop, gene.columns)
+    return None if isinstance(strip, Infeasible) else (strip, gene, _layout(strip, gene))
 
 
 def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
@@ -177,6 +180,7 @@ class _Fitting:
         return SegmentPlan.model_construct(
             operators=names,
             blocks=gene.blocks,
+            columns=gene.columns,
             prefetch=gene.prefetch,
             window=self.window,
             tilings=tilings,
@@ -226,7 +230,8 @@ def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
         if plan is None:
             names = f"{unit.kernels[gene.start].name}..{unit.kernels[gene.stop - 1].name}"
             sizes = unit.machine.buffers_bytes
-            what = f"no tiling in {gene.blocks} blocks fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
+            strips = f" of {gene.columns} strips" if gene.columns > 1 else ""
+            what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
             return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
     return plan_of(unit, segments)

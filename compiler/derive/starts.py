@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.derive.columns import fewest_strips
 from compiler.derive.gene import Gene, Genome, block_counts, splits, widths
 from compiler.derive.plan import Infeasible, Plan, Split
 from compiler.derive.realise import realise, realise_all
@@ -15,7 +16,7 @@ _PREFETCH = (2, 1)
 def single_operators(unit: Unit) -> Genome | Infeasible:
     """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts.
 
-    On one core; one of which not even a row fits there, on all cores by channels.
+    On one core; one of which not even a row fits there, on all cores by channels, or else in strips.
     """
     genes = []
     for k, spec in enumerate(unit.kernels):
@@ -23,7 +24,10 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
         narrow = Gene(k, k + 1)
         wide = narrow._replace(cores=tuple(range(unit.machine.cores)), split="channels")
         candidates = (
-            gene._replace(blocks=blocks, prefetch=prefetch) for gene in (narrow, wide) for prefetch in _PREFETCH for blocks in counts
+            gene._replace(blocks=blocks, prefetch=prefetch)
+            for gene in (narrow, wide, narrow._replace(columns=fewest_strips(unit, k, k + 1)))
+            for prefetch in _PREFETCH
+            for blocks in counts
         )
         found = next((g for g in candidates if realise(unit, g) is not None), None)
         if found is None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import lru_cache
 
-from compiler.derive.gene import Gene, Key, has_halos, keeps_weights, with_weights, working_cores
+from compiler.derive.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.schedule.blocks import needed
 from compiler.tile.siblings import families_in
 from compiler.tile.spec import ConvSpec, Unit, signature
@@ -34,7 +34,7 @@ class Structures:
             gene = gene._replace(split="rows")
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
-        if gene.blocks == 1 and self.unit.storages[0].n == 1:
+        if iterations(self.unit, gene) == 1:
             gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
             gene = gene._replace(cached=0)

@@ -13,7 +13,6 @@ from numba import njit
 
 from compiler.emit.records import (
     DDR,
-    FAR,
     L0B,
     L1,
     MTE1,
@@ -23,14 +22,15 @@ from compiler.emit.records import (
     Code,
     Ints,
     Place,
-    before_wrap,
     block_at,
     copy,
+    dense,
     fixpipe,
     fractal,
     im2col,
     mmad,
     move,
+    side_by_side,
 )
 from compiler.schedule.memory import TO_L1
 
@@ -136,7 +136,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
                 bias = here - first
             for k_start in range(0, j.k1, j.chunk_k1):
                 k_size = min(j.chunk_k1, j.k1 - k_start)
-                right = Place(L1, j.right_base + group * j.right_planes * j.right_plane, j.right_plane)
+                right = dense(L1, j.right_base + group * j.right_planes * j.right_plane, j.right_plane)
                 right_pixels = j.right_pixels
                 if j.resident:
                     w_base = j.weights_0 + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
@@ -158,7 +158,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
                             pixel, right_pixels = k_start * (16 // j.planes_per_n1), k_size * (16 // j.planes_per_n1)
                         right_pixels = min(right_pixels, j.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
-                        right = Place(L1, w_base, right_pixels)
+                        right = dense(L1, w_base, right_pixels)
                         at = copy(
                             out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
                             1, 0, 0,
@@ -246,11 +246,11 @@ def _way_out(
         added = j.res_1 if parity[RES_SLOT] else j.res_0
         parity[RES_SLOT] ^= 1
         engine = MTE2 if residual.memory == DDR else MTE1
-        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, Place(UB, added, m, FAR, 0), 0, plane, planes, m)
+        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, plane, planes, m)
     if j.to == TO_L1:
         done = 0
         while done < m:
-            run = before_wrap(target, m_start + done, m - done)
+            run = side_by_side(target, m_start + done, m - done)
             to = block_at(target, plane, m_start + done)
             other = added + done if added >= 0 else -1
             s = c + 2 * done
@@ -262,4 +262,4 @@ def _way_out(
     slot = j.out_1 if parity[OUT_SLOT] else j.out_0
     parity[OUT_SLOT] ^= 1
     at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit)
-    return move(out, at, j.dtype, j.tag, MTE3, Place(UB, slot, m, FAR, 0), 0, target, m_start, plane, planes, m)
+    return move(out, at, j.dtype, j.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)

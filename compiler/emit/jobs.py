@@ -4,8 +4,9 @@
 |-----------|--------------------------|-------------------------------------------------------------------------------------------|
 | kind      | int64 [operators, 2]     | which kernel, and the job's row in its table                                              |
 | tags      | int64 [operators]        | index of the kernel in the unit                                                           |
-| reads     | int64 [reads, 4]         | operands (see `places`), and 1 where it is one pixel per channel; from read_start on        |
-| writes    | int64 [operators, 4]     | where results go, and their planes                                                        |
+| reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
+|           |                          | one pixel per channel; from read_start on                                                 |
+| writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
 | constants | int64 [fetches, 6]       | operator, memory, block of DDR, block there, blocks, blocks of a piece: once per segment    |
 | lists     | int64 [operators, 3, 2]  | where a job's tables lie in `numbers`, and how many numbers they have                      |
 """
@@ -41,6 +42,7 @@ from compiler.tile.spec import (
     VectorSpec,
 )
 from compiler.tile.stages import WEIGHT_PIECE_BLOCKS
+from compiler.tile.strips import row_blocks_made, row_blocks_read, row_blocks_stored
 from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
@@ -84,10 +86,10 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
         sources = [operand(blocks, piece) for piece in spec.reads]
         if blocks.streamed >> k & 1:
             sources[1] = (spec.reads[1].storage, spec.reads[1].plane, -1)  # chunks come from DDR, whatever else is in L1
-        reads += [(*at, one) for at, one in zip(sources, one_pixel, strict=True)]
+        reads += [(*at, *row_blocks_read(unit, spec, i), one) for i, (at, one) in enumerate(zip(sources, one_pixel, strict=True))]
         read_start.append(len(reads))
         goes = operand(blocks, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
-        writes.append((*goes, spec.y.planes))
+        writes.append((*goes, *row_blocks_made(unit, spec), *row_blocks_stored(unit, spec), spec.y.planes))
         if isinstance(spec, ConvSpec):
             assert isinstance(tiling, ConvTiling)
             job: Job = _conv(unit, spec, blocks, k, tiling, places)
@@ -234,7 +236,7 @@ def _on_vector(unit: Unit, spec: AnySpec, k: int, tiling: VectorTiling, ub: dict
             **head, **tile, out_w=spec.out_w, in_w=spec.in_w, widest=widest, fill=fill, filled=filled, tile_planes=planes
         )  # fmt: skip
     assert isinstance(spec, VectorSpec)
-    width = unit.storages[spec.y.storage].row_blocks
+    _, width = row_blocks_made(unit, spec)
     tile["tile_columns"] = min(columns, width)
     return VectorJob(
         **head, **tile, width=width, tile_planes=planes, consts=consts, fetches=int(streamed), keeps_input=int(spec.keeps_input)
@@ -261,6 +263,7 @@ def _pool(unit: Unit, spec: PoolSpec, common: dict[str, int], planes: int, count
         fill=float_bits(_LOWEST[unit.dtype.lanes] if is_max else 0.0),
         scale=float_bits(scale) if scale else 0,
         counts_at=spec.counts_at,
+        counts_pitch=spec.counts_pitch,
         counts=counts,
         tile_planes=planes,
     )

@@ -11,7 +11,7 @@ from compiler.emit.conv import PARITIES, WEIGHTS, emit_conv
 from compiler.emit.jobs import CONV, LAYER_NORM, POOL, REFLOW, SOFTMAX, VECTOR, Jobs
 from compiler.emit.pixelwise import emit_layer_norm, emit_softmax
 from compiler.emit.places import Homes, place_of
-from compiler.emit.records import DDR, FAR, MTE2, MTE3, Code, Ints, Place, before_wrap, block_at, copy, general
+from compiler.emit.records import DDR, MTE2, MTE3, Code, Ints, Place, block_at, copy, copy_rows, dense, general, together
 from compiler.emit.resample import emit_resample
 from compiler.emit.vector import emit_pool, emit_reflow, emit_vector
 from compiler.ir.region import demanded
@@ -22,11 +22,13 @@ from simulator.npu.isa import BLOCK
 class Work(NamedTuple):
     """What the nodes of a segment have in common.
 
-    readers: bool [loads, operators].  loads: int64 [loads, 5] of (storage, plane, home, planes, tag); fresh: int64 [loads, blocks, 2],
-    their rows.  computed, own: see `schedule.blocks.Blocks`.  reach, bounds: see `schedule.run.Run`.
+    readers: bool [loads, operators].  loads: int64 [loads, 7] of (storage, plane, home, first block of a row, blocks of a row, planes,
+    tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `schedule.blocks.Blocks`.  reach, bounds: see
+    `schedule.run.Run`.
     """
 
     dtype: int
+    images: int
     homes: Homes
     jobs: Jobs
     readers: Any
@@ -44,15 +46,14 @@ def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
     done = 0
     while done < length:
-        run = before_wrap(target, done, before_wrap(source, done, length - done))
-        step = max(1, LOAD_PIECE_BLOCKS // run)
+        run, rows = together(source, done, target, done, length - done)
+        step = max(1, LOAD_PIECE_BLOCKS // (run * rows))
         for p in range(0, planes, step):
             if at >= out.shape[0]:
                 return -1
             s, d = block_at(source, p, done), block_at(target, p, done)
-            some = min(step, planes - p)
-            at = copy(out, at, dtype, tag, engine, source.memory, target.memory, s, d, run, some, source.plane, target.plane, 1, 0, 0)
-        done += run
+            at = copy_rows(out, at, dtype, tag, engine, source, target, s, d, run, rows, min(step, planes - p))
+        done += run * rows
     return at
 
 
@@ -70,32 +71,40 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
 @general
 @njit(cache=True)
 def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int) -> int:
-    storage, plane, home, planes, tag = w.loads[i]
+    storage, plane, home, column, width, planes, tag = w.loads[i]
     first, last = w.fresh[i, t]
     if last <= first:
         return at
-    source = place_of(w.homes, storage, plane, -1, first, t, image, iteration)
-    target = place_of(w.homes, storage, plane, home, first, t, image, iteration)
-    return _copies(out, at, w.dtype, tag, MTE2, source, target, (last - first) * w.homes.ddr[storage, 3], planes)
+    source = place_of(w.homes, storage, plane, -1, column, width, first, t, image, iteration)
+    target = place_of(w.homes, storage, plane, home, column, width, first, t, image, iteration)
+    return _copies(out, at, w.dtype, tag, MTE2, source, target, (last - first) * width, planes)
 
 
 @general
 @njit(cache=True)
 def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int) -> int:
     """What stays in L1 for the segment and leaves it as well."""
-    storage, plane, home, planes = w.jobs.writes[k]
+    storage, plane, home, _, _, column, width, planes = w.jobs.writes[k]
     first, last = w.own[k, t]
-    source = place_of(w.homes, storage, plane, home, first, t, image, iteration)
-    target = place_of(w.homes, storage, plane, -1, first, t, image, iteration)
-    return _copies(out, at, w.dtype, w.jobs.tags[k], MTE3, source, target, (last - first) * w.homes.ddr[storage, 3], planes)
+    source = place_of(w.homes, storage, plane, home, column, width, first, t, image, iteration)
+    target = place_of(w.homes, storage, plane, -1, column, width, first, t, image, iteration)
+    return _copies(out, at, w.dtype, w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
 
 
 @general
 @njit(cache=True)
 def _read(w: Work, k: int, i: int, row: int, t: int, image: int, iteration: int) -> Place:
     """Where operand i of an operator lies from a row on."""
-    storage, plane, home, one_pixel = w.jobs.reads[w.jobs.read_start[k] + i]
-    return place_of(w.homes, storage, plane, home, 0 if one_pixel else row, t, image, iteration)
+    storage, plane, home, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[k] + i]
+    return place_of(w.homes, storage, plane, home, column, width, 0 if one_pixel else row, t, image, iteration)
+
+
+@general
+@njit(cache=True)
+def _result(w: Work, k: int, row: int, t: int, image: int, iteration: int) -> Place:
+    """Where an operator's result goes first, from a row on."""
+    storage, plane, home, column, width, _, _, _ = w.jobs.writes[k]
+    return place_of(w.homes, storage, plane, home, column, width, row, t, image, iteration)
 
 
 @general
@@ -116,21 +125,20 @@ def _conv(out: Code, at: int, w: Work, k: int, j: Any, t: int, image: int, itera
     if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
         top = -((stop - start - 1) * j.sh + (j.kh - 1) * j.dh + 1)
     source = _read(w, k, 0, first_row, t, image, iteration)
-    j.in_first = (source.back - source.wrap) // j.in_pitch if source.back else 0
+    j.in_ring = source.back // j.in_pitch
+    j.in_first = j.in_ring - source.wrap // source.width if source.back else 0
     j.in_base = source.base - j.in_first * j.in_pitch
     j.in_rows = w.homes.rows[home, t, 1] - first_row
     j.in_plane = source.plane
-    j.in_ring = source.back // j.in_pitch
     j.pad_top = max(0, -top)
     j.out_rows = stop - start
-    residual = Place(DDR, -1, 0, FAR, 0)
+    residual = dense(DDR, -1, 0)
     if j.right != WEIGHTS:
         right = _read(w, k, 1, 0, t, image, iteration)
         j.right_base, j.right_plane = right.base, right.plane
     elif w.jobs.read_start[k + 1] - w.jobs.read_start[k] > 1:
         residual = _read(w, k, 1, start, t, image, iteration)
-    to, plane, home, _ = w.jobs.writes[k]
-    return emit_conv(out, at, j, place_of(w.homes, to, plane, home, start, t, image, iteration), residual, parity)
+    return emit_conv(out, at, j, _result(w, k, start, t, image, iteration), residual, parity)
 
 
 @general
@@ -141,17 +149,16 @@ def _compute(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration:
     if kind == CONV:
         return _conv(out, at, w, k, w.jobs.conv[i], t, image, iteration, conv_parity)
     start, stop = w.computed[k, t]
-    to, plane, home, _ = w.jobs.writes[k]
-    target = place_of(w.homes, to, plane, home, start, t, image, iteration)
+    target = _result(w, k, start, t, image, iteration)
     if kind == VECTOR:
         chain = w.jobs.vector[i]
         chain.rows = stop - start
         begin = w.jobs.read_start[k]
-        sources = np.empty((w.jobs.read_start[k + 1] - begin, 6), np.int64)
+        sources = np.empty((w.jobs.read_start[k + 1] - begin, 8), np.int64)
         for n in range(sources.shape[0]):
             p = _read(w, k, n, start, t, image, iteration)
             sources[n, 0], sources[n, 1], sources[n, 2], sources[n, 3], sources[n, 4] = p.memory, p.base, p.plane, p.wrap, p.back
-            sources[n, 5] = w.jobs.reads[begin + n, 3]
+            sources[n, 5], sources[n, 6], sources[n, 7] = p.width, p.gap, w.jobs.reads[begin + n, 5]
         return emit_vector(out, at, chain, sources, target, _table(w, k, 0, 6), parity)
     if kind == SOFTMAX:
         softmax = w.jobs.softmax[i]
@@ -178,19 +185,19 @@ def _compute(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration:
 
 
 @njit(cache=True)
-def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints) -> int:
+def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
     """Records of nodes, int64 [n, 2] of (operator, iteration), from row 0 on; returns how many, or -1 where there is no room.
 
-    rows: int64 [n, 2], filled with the rows behind a node's loads and behind its last record.
+    rows: int64 [n, 2], filled with the rows behind a node's loads and behind its last record.  begun: bool [operators], whose constants are
+    there already; kept up to date.
     """
     blocks = w.computed.shape[1]
     conv_parity, parity = np.zeros(PARITIES, np.int64), np.zeros(1, np.int64)
     loaded = np.full(w.loads.shape[0], -1, np.int64)
-    begun = np.zeros(w.computed.shape[0], np.bool_)
     at = 0
     for n in range(nodes.shape[0]):
         k, iteration = nodes[n, 0], nodes[n, 1]
-        image, t = iteration // blocks, iteration % blocks
+        image, t = iteration // blocks % w.images, iteration % blocks
         begin = at
         for i in range(w.loads.shape[0]):
             if w.readers[i, k] and loaded[i] < iteration:
@@ -216,6 +223,6 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints) -> int:
             if at < 0:
                 return -1
         for row in range(begin, at):
-            out[row, BLOCK] = iteration  # image * blocks + block of the image
+            out[row, BLOCK] = iteration  # (strip * images + image) * blocks + block of the image
         rows[n, 1] = at
     return at

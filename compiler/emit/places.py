@@ -3,7 +3,8 @@
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
 | ddr   | int64 [storages, 4]       | block of image 0; blocks from image to image, from plane to plane, from row to row                 |
-| stays | int64 [homes, 6]          | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows |
+| stays | int64 [homes, 7]          | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows, |
+|       |                           | first block of a row                                                                              |
 | slots | int64 [homes, most slots] | block of L1                                                                                       |
 | rows  | int64 [homes, blocks, 2]  | what lies there in a block                                                                        |
 
@@ -36,13 +37,14 @@ def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, in
     """slots: how many every storage that stays has; l1: blocks by name (see `schedule.memory`)."""
     staged = [blocks.staged[storage] for storage in blocks.staged]
     images = unit.images
-    stays = np.zeros((len(staged), 6), np.int64)
+    stays = np.zeros((len(staged), 7), np.int64)
     at = np.zeros((len(staged), max(slots.values(), default=1)), np.int64)
     rows = np.zeros((len(staged), blocks.count, 2), np.int64)
     for home, stay in enumerate(staged):
-        count, row_blocks = slots[stay.storage], unit.storages[stay.storage].row_blocks
+        count, storage = slots[stay.storage], unit.storages[stay.storage]
         first, last = span(stay.rows) if stay.cached else (0, 0)
-        stays[home] = stay.plane, row_blocks, count, stay.high(count, images) if stay.cached else 0, first, last - first
+        ring = stay.high(count, images) if stay.cached else 0
+        stays[home] = stay.plane, storage.row_blocks, count, ring, first, last - first, storage.first
         single = l1[f"t{stay.storage}.0"]
         at[home, :count] = [l1.get(f"t{stay.storage}.{slot}", single) for slot in range(count)]
         rows[home] = stay.rows
@@ -51,7 +53,7 @@ def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, in
 
 @lru_cache(maxsize=1024)
 def _in_ddr(unit: Unit) -> Ints:
-    return np.array([(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.row_blocks) for s in unit.storages], np.int64)
+    return np.array([(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks) for s in unit.storages], np.int64)
 
 
 def operand(blocks: Blocks, piece: Piece) -> tuple[int, int, int]:
@@ -66,17 +68,22 @@ def operand(blocks: Blocks, piece: Piece) -> tuple[int, int, int]:
 
 @general
 @njit(cache=True)
-def place_of(h: Homes, storage: int, plane: int, home: int, row: int, block: int, image: int, iteration: int) -> Place:
-    """Of a row of a plane, and those behind it."""
+def place_of(
+    h: Homes, storage: int, plane: int, home: int, column: int, width: int, row: int, block: int, image: int, iteration: int
+) -> Place:  # fmt: skip
+    """Blocks [column, column + width) of a row of a plane, and of those behind it."""
     if home < 0:
         at = h.ddr[storage]
-        return Place(DDR, at[0] + image * at[1] + plane * at[2] + row * at[3], at[2], FAR, 0)
-    first_plane, row_blocks, slots, ring, first, height = h.stays[home]
+        base = at[0] + image * at[1] + plane * at[2] + row * at[3] + column
+        return Place(DDR, base, at[2], FAR, 0, width, at[3] - width)
+    first_plane, row_blocks, slots, ring, first, height, first_column = h.stays[home]
+    column -= first_column
+    gap = row_blocks - width
     if ring:
         size, at_row = ring * row_blocks, (image * height + row - first) % ring  # images follow each other
-        begin = h.slots[home, 0] + (plane - first_plane) * size
-        return Place(L1, begin + at_row * row_blocks, size, (ring - at_row) * row_blocks, size)
+        begin = h.slots[home, 0] + (plane - first_plane) * size + column
+        return Place(L1, begin + at_row * row_blocks, size, (ring - at_row) * width, size, width, gap)
     start, stop = h.rows[home, block]
     size = max(0, stop - start) * row_blocks
-    begin = h.slots[home, iteration % slots] + (plane - first_plane) * size
-    return Place(L1, begin + (row - start) * row_blocks, size, FAR, 0)
+    begin = h.slots[home, iteration % slots] + (plane - first_plane) * size + column
+    return Place(L1, begin + (row - start) * row_blocks, size, FAR, 0, width, gap)

@@ -101,28 +101,46 @@ def copy(
 class Place(NamedTuple):
     """Where rows of a tensor lie: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
 
-    In a ring of rows, blocks from the `wrap`-th on lie `back` blocks further in front; else back is 0.
+    Blocks are counted over rows of `width`, between which `gap` others lie: 0 where rows are whole.  In a ring of rows, blocks from the
+    `wrap`-th on lie `back` blocks further in front; else back is 0.
     """
 
     memory: int
     base: int
     plane: int
-    wrap: int = FAR
-    back: int = 0
+    wrap: int
+    back: int
+    width: int
+    gap: int
+
+
+@general
+@njit(cache=True)
+def dense(memory: int, base: int, plane: int) -> Place:
+    """Where all blocks of a plane lie side by side."""
+    return Place(memory, base, plane, FAR, 0, FAR, 0)
 
 
 @general
 @njit(cache=True)
 def before_wrap(place: Place, offset: int, length: int) -> int:
-    """How many of `length` blocks from `offset` on lie side by side."""
+    """How many of `length` blocks from `offset` on come before a ring's end."""
     return min(length, place.wrap - offset) if offset < place.wrap else length
+
+
+@general
+@njit(cache=True)
+def side_by_side(place: Place, offset: int, length: int) -> int:
+    """How many of `length` blocks from `offset` on lie side by side."""
+    run = before_wrap(place, offset, length)
+    return min(run, place.width - offset % place.width) if place.gap else run
 
 
 @general
 @njit(cache=True)
 def block_at(place: Place, plane: int, offset: int) -> int:
     """The block `offset` blocks behind the first row's first one, in a plane."""
-    at = place.base + plane * place.plane + offset
+    at = place.base + plane * place.plane + offset + (offset // place.width * place.gap if place.gap else 0)
     return at - place.back if offset >= place.wrap else at
 
 
@@ -148,12 +166,39 @@ def move(
     """
     done = 0
     while done < length:
-        run = before_wrap(target, d + done, before_wrap(source, s + done, length - done))
+        run, rows = together(source, s + done, target, d + done, length - done)
         from_ = block_at(source, 0 if source.memory == UB else plane, s + done)
         to = block_at(target, 0 if target.memory == UB else plane, d + done)
-        at = copy(out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0)
-        done += run
+        at = copy_rows(out, at, dtype, tag, engine, source, target, from_, to, run, rows, planes)
+        done += run * rows
     return at
+
+
+@general
+@njit(cache=True)
+def together(source: Place, s: int, target: Place, d: int, length: int) -> tuple[int, int]:
+    """(run, rows): so many rows of so many blocks, of `length` from s and d on, are one COPY; if there are gaps, those of one width."""
+    run = side_by_side(source, s, side_by_side(target, d, length))
+    if not source.gap and not target.gap:
+        return run, 1
+    whole = before_wrap(source, s, before_wrap(target, d, length))
+    width = source.width if source.gap else target.width
+    return run, whole // width if run == width else 1
+
+
+@general
+@njit(cache=True)
+def copy_rows(
+    out: Code, at: int, dtype: int, tag: int, engine: int, source: Place, target: Place, from_: int, to: int, run: int, rows: int,
+    planes: int,
+) -> int:  # fmt: skip
+    """What `together` found, of `planes` planes."""
+    if rows == 1:
+        return copy(out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0)
+    return copy(
+        out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, rows, run + source.gap, run + target.gap, planes,
+        source.plane, target.plane,
+    )  # fmt: skip
 
 
 @njit(cache=True, inline="always")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.emit.ahead import order_ahead
@@ -23,6 +24,7 @@ from compiler.schedule.window import edges, interleaved, lanes, load_cycles, loa
 from compiler.tile.channels import channel_parts
 from compiler.tile.siblings import as_made
 from compiler.tile.spec import Piece, Unit
+from compiler.tile.strips import strips
 from simulator.npu.isa import ENGINE, WORDS
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
@@ -54,41 +56,61 @@ def lower_segment(
         if isinstance(parts, Infeasible):
             return Infeasible(named(plan), f"{parts.where}: {parts.what}")
         unit, share = parts[share[0]], (0, 1)
+    units = strips(unit, start, start + len(plan.operators), plan.columns)
+    if isinstance(units, Infeasible):
+        return Infeasible(named(plan), f"{units.where}: {units.what}")
     streamed = streamed_rights(unit, start, plan.made_tilings)
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed)
-    places = place(unit, plan, blocks, flip)
+    layouts = [cut(strip, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed) for strip in units]
+    places = place(list(zip(units, layouts, strict=True)), plan, flip)
     if isinstance(places, Infeasible):
         return places
-    slots = slot_counts(unit, blocks, plan.prefetch, plan.window)
-    work = _work(unit, plan, blocks, places, slots)
     out = scratch if scratch is not None else new_scratch()
-    iterations = dealt(unit.storages[unit.kernels[start].y.storage].n * plan.blocks, share)
-    nodes = sequence(blocks.stop - start, iterations)
-    rows = np.zeros((len(nodes), 2), np.int64)
-    used = emit_nodes(out, nodes, work, rows)
-    if used < 0:
-        return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
-    code = out[:used]
-    if plan.sliding and iterations:
-        code = _slid(unit, plan, blocks, work, slots, iterations, out, rows)
+    every = unit.storages[unit.kernels[start].y.storage].n * plan.blocks
+    mine = dealt(every, share)
+    begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
+    for strip, blocks, first in zip(units, layouts, range(0, len(units) * every, every), strict=True):
+        iterations = range(first + mine.start, first + mine.stop)
+        code = _written(strip, plan, blocks, places, iterations, out[sum(map(len, codes)) :], begun)
+        if code is None:
+            return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
+        codes.append(code)
+    code = codes[0] if len(codes) == 1 else np.concatenate(codes)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
     return Lowered(code.copy(), places.peak_bytes)
 
 
+def _written(
+    unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_]
+) -> Code | None:  # fmt: skip
+    """A strip's records, or None where `out` has no room for them.  begun: see `emit_nodes`."""
+    slots = slot_counts(unit, blocks, plan.prefetch, plan.window)
+    work = _work(unit, plan, blocks, places, slots)
+    nodes = sequence(blocks.stop - blocks.start, iterations)
+    rows = np.zeros((len(nodes), 2), np.int64)
+    before = begun.copy()
+    used = emit_nodes(out, nodes, work, rows, begun)
+    if used < 0:
+        return None
+    if plan.sliding and iterations:
+        return _slid(unit, plan, blocks, work, slots, iterations, out, rows, before)
+    return out[:used]
+
+
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
     run = run_of(unit, blocks.start, blocks.stop, blocks.streamed)
-    loads = [
-        (*operand(blocks, Piece(load.storage, load.plane, load.planes)), load.planes, unit.kernels[blocks.start + load.step].tag)
-        for load in blocks.loads
-    ]
+    loads = []
+    for load in blocks.loads:
+        storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))
+        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.kernels[blocks.start + load.step].tag))
     fresh = [blocks.staged[load.storage].fresh for load in blocks.loads]
     return Work(
         int(unit.dtype),
+        unit.images,
         homes_of(unit, blocks, slots, places.l1),
         jobs_of(unit, plan, blocks, places),
         load_readers(unit, blocks),
-        np.array(loads, np.int64).reshape(-1, 5),
+        np.array(loads, np.int64).reshape(-1, 7),
         np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
         blocks.computed,
         blocks.own,
@@ -98,16 +120,27 @@ def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: 
 
 
 def _slid(
-    unit: Unit, plan: SegmentPlan, blocks: Blocks, work: Work, slots: dict[int, int], iterations: range, out: Code, rows: Ints
+    unit: Unit,
+    plan: SegmentPlan,
+    blocks: Blocks,
+    work: Work,
+    slots: dict[int, int],
+    iterations: range,
+    out: Code,
+    rows: Ints,
+    begun: NDArray[np.bool_],
 ) -> Code:
-    """What was written in sequence, in the order of the sliding window: written again, so that double buffers take turns in that order."""
+    """What was written in sequence, in the order of the sliding window: written again, so that double buffers take turns in that order.
+
+    begun: see `emit_nodes`, as it was before.
+    """
     code = out[: rows[-1, 1]]
     cycles = node_cycles(rows, record_cycles(code, unit.machine), code[:, ENGINE])
     cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
     loads = load_cycles(unit, blocks, iterations), load_readers(unit, blocks)
     window = None if plan.window == "all" else plan.window
     table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks), window, *loads)
-    used = emit_nodes(out, table.nodes + (0, iterations.start), work, rows)
+    used = emit_nodes(out, table.nodes + (0, iterations.start), work, rows, begun)
     assert used == len(code), "the same records in another order"
     return code[interleaved(rows, record_cycles(code, unit.machine), table)]
 

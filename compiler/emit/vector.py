@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, flat, move, multiply_add, strided
+from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, dense, flat, move, multiply_add, strided
 from compiler.tile.whole_rows import pixelwise
 from simulator.npu.isa import Op
 
@@ -45,7 +45,7 @@ class VectorJob(NamedTuple):
 def load_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, first: int, size: int, planes: int, target: int) -> int:
     """`size` pixels from the block's `first` on of every plane into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
-    return move(out, at, dtype, tag, engine, place, first, Place(UB, target, size, FAR, 0), 0, plane, planes, size)
+    return move(out, at, dtype, tag, engine, place, first, dense(UB, target, size), 0, plane, planes, size)
 
 
 @njit(cache=True)
@@ -58,7 +58,7 @@ def load_box(
         return load_tile(out, at, dtype, tag, place, plane, row * width, rows * width, planes, target)
     engine, size = MTE2 if place.memory == DDR else MTE1, rows * columns
     for i in range(rows):
-        into = Place(UB, target + i * columns, size, FAR, 0)
+        into = dense(UB, target + i * columns, size)
         at = move(out, at, dtype, tag, engine, place, (row + i) * width + first, into, 0, plane, planes, columns)
     return at
 
@@ -66,7 +66,7 @@ def load_box(
 @njit(cache=True)
 def store_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, first: int, size: int, planes: int, source: int) -> int:
     """One tile out of UB, to DDR or to L1."""
-    return move(out, at, dtype, tag, MTE3, Place(UB, source, size, FAR, 0), 0, place, first, plane, planes, size)
+    return move(out, at, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
 
 
 @njit(cache=True)
@@ -79,7 +79,7 @@ def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 6] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
+    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
 
     Returns the next row or -1.
     """
@@ -105,8 +105,9 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
             parity[UB_SLOT] ^= 1
             size = rows * columns
             for i in range(inputs):
-                place = Place(sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4])
-                first, pixels = (0, 1) if sources[i, 5] else (r * j.width + c, size)
+                of = sources[i]
+                place = Place(of[0], of[1], of[2], of[3], of[4], of[5], of[6])
+                first, pixels = (0, 1) if of[7] else (r * j.width + c, size)
                 at = load_tile(out, at, j.dtype, j.tag, place, p, first, pixels, planes, slot + i * tile_blocks)
             v = slot
             if j.keeps_input:
@@ -114,7 +115,7 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                 at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
             for s in range(steps.shape[0]):
                 op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
-                if operand >= 0 and operand < inputs and sources[operand, 5]:
+                if operand >= 0 and operand < inputs and sources[operand, 7]:
                     for plane in range(planes):
                         begin, pixel = v + plane * size, slot + operand * tile_blocks + plane
                         at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
@@ -159,6 +160,7 @@ class PoolJob(NamedTuple):
     fill: int  # float32 bits that the accumulator starts from
     scale: int  # float32 bits of the factor before the sum, or 0 where counts are used
     counts_at: int  # DDR blocks [out_h][out_w], or -1
+    counts_pitch: int  # from row to row of them
     counts: int  # UB address for a tile's rows of them
     tile_planes: int
     tile_rows: int
@@ -263,8 +265,9 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
                             d, s = dst + row * columns, src + row * j.sh * wide
                             at = strided(out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, planes, 1, size_out, 1, size_out, j.sw, size_in, 0)
             if j.counts_at >= 0:
-                first = j.counts_at + oy * j.out_w + c
-                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, first, j.counts, size_out, 1, 0, 0, 1, 0, 0)
+                first = j.counts_at + oy * j.counts_pitch + c
+                here, there = Place(DDR, first, 0, FAR, 0, columns, j.counts_pitch - columns), dense(UB, j.counts, 0)
+                at = move(out, at, j.dtype, j.tag, MTE2, here, 0, there, 0, 0, 1, size_out)
                 for plane in range(planes):
                     d = acc + plane * size_out
                     at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.counts, -1, 1, 0, size_out, 0)
@@ -319,7 +322,7 @@ def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, 
                     if left > 0:
                         at = flat(out, at, _VFILL, j.dtype, j.tag, d + size - left, -1, -1, -1, 0, 0, left, 0)
                 engine = MTE2 if source.memory == DDR else MTE1
-                inside = Place(UB, slot + begin, size, FAR, 0)
+                inside = dense(UB, slot + begin, size)
                 at = move(out, at, j.dtype, j.tag, engine, source, start - j.in_first, inside, 0, p, planes, stop - start)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, slot)
     return at

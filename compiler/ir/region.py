@@ -1,7 +1,7 @@
-"""Regions: which rows of its inputs an operator needs for given rows of its output.
+"""Regions: which rows, or columns, of its inputs an operator needs for given ones of its output.
 
-One axis for now, rows: blocks are cut along them and keep the whole width, so that a block of a plane is contiguous.
-Halo, block splits, residual branches and recomputation all follow from `demand`, taken backwards with the hull over consumers.
+Either axis by itself: blocks are cut along rows, and strips of blocks along columns.
+Halo, splits, residual branches and recomputation all follow from `demand`, taken backwards with the hull over consumers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 class Rows(NamedTuple):
-    """A half-open interval of rows; empty where start >= stop."""
+    """A half-open interval of rows, or of columns; empty where start >= stop."""
 
     start: int
     stop: int
@@ -37,14 +37,15 @@ class Rows(NamedTuple):
 
 
 EMPTY = Rows(0, 0)
+ROWS, COLUMNS = 0, 1  # axes of an image
 
 
-def _window(kernel: Kernel) -> tuple[int, int, int, int]:
-    """Rows of a window, its stride, dilation and padding at the top."""
+def window(kernel: Kernel, axis: int = ROWS) -> tuple[int, int, int, int]:
+    """Places of a window along an axis, its stride, dilation and padding in front."""
     if isinstance(kernel, Conv):
-        return kernel.weights.shape[2], kernel.stride[0], kernel.dilation[0], kernel.pads[0]
+        return kernel.weights.shape[2 + axis], kernel.stride[axis], kernel.dilation[axis], kernel.pads[axis]
     if isinstance(kernel, Pool):
-        return kernel.kernel[0], kernel.stride[0], 1, kernel.pads[0]
+        return kernel.kernel[axis], kernel.stride[axis], 1, kernel.pads[axis]
     return 1, 1, 1, 0
 
 
@@ -53,27 +54,30 @@ def has_halo(kernel: Kernel) -> bool:
     if isinstance(kernel, Resample):
         bounds = kernel.rows.bounds
         return bool((bounds[1:, 0] < bounds[:-1, 1]).any())
-    size, stride, dilation, _ = _window(kernel)
+    size, stride, dilation, _ = window(kernel)
     return (size - 1) * dilation + 1 > stride
 
 
-def demand(kernel: Kernel, out: Rows, in_height: int) -> Rows:
-    """Rows of the main input that output rows `out` need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1)."""
-    bounds = kernel.rows.bounds if isinstance(kernel, Resample) else _NO_BOUNDS
-    return Rows(*demanded(np.array(reach(kernel, in_height), np.int64), bounds, out.start, out.stop))
+def demand(kernel: Kernel, out: Rows, in_size: int, axis: int = ROWS) -> Rows:
+    """Rows (or columns) of the main input that those of the output need, clipped to the tensor: [a*s - p, (b-1)*s - p + (k-1)*d + 1).
+
+    A `Reflow` has no such columns: its rows wrap.
+    """
+    bounds = (kernel.rows, kernel.columns)[axis].bounds if isinstance(kernel, Resample) else _NO_BOUNDS
+    return Rows(*demanded(np.array(reach(kernel, in_size, axis=axis), np.int64), bounds, out.start, out.stop))
 
 
 _WINDOW, _REFLOW, _RESAMPLE = range(3)
 _NO_BOUNDS = np.zeros((0, 2), np.int64)
 
 
-def reach(kernel: Kernel, in_height: int, first: int = 0) -> tuple[int, ...]:
+def reach(kernel: Kernel, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
     """What `demanded` needs of a kernel: six numbers.  first: where a Resample's bounds begin in a table of several kernels'."""
     if isinstance(kernel, Reflow):
         return (_REFLOW, kernel.of[0], kernel.of[1], kernel.size[1], kernel.before, 0)
     if isinstance(kernel, Resample):
-        return (_RESAMPLE, in_height, first, 0, 0, 0)
-    return (_WINDOW, in_height, *_window(kernel))
+        return (_RESAMPLE, in_size, first, 0, 0, 0)
+    return (_WINDOW, in_size, *window(kernel, axis))
 
 
 @njit(cache=True)

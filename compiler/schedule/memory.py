@@ -48,16 +48,21 @@ def named(plan: SegmentPlan) -> str:
     return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
 
 
-def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> Places | Infeasible:
-    """Addresses for a segment.  flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads."""
+def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False) -> Places | Infeasible:
+    """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
+
+    flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads.
+    """
     where = named(plan)
-    refusal = _refuse(unit, plan, blocks, blocks.start)
-    if refusal:
-        return Infeasible(where, refusal)
+    for unit, blocks in strips:
+        refusal = _refuse(unit, plan, blocks, blocks.start)
+        if refusal:
+            return Infeasible(where, refusal)
+    unit, blocks = strips[0]
     found, peaks = {}, {}
     for memory, wishes, align in (
-        (Memory.L1, _l1_wishes(unit, plan, blocks), _L1_ALIGN),
-        (Memory.UB, ub_wishes(unit, blocks, plan.made_tilings), _UB_ALIGN),
+        (Memory.L1, _largest([_l1_wishes(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
+        (Memory.UB, _largest([ub_wishes(strip, layout, plan.made_tilings) for strip, layout in strips]), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
         at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
@@ -67,6 +72,11 @@ def place(unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> 
             at = {wish.name: (have - at[wish.name] - wish.size) // align * align for wish in wishes}
         found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
     return Places(found[Memory.L1], found[Memory.UB], {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
+
+
+def _largest(wishes: Sequence[list[Wish]]) -> list[Wish]:
+    """Of strips that ask for the same buffers, each as large as where it is largest."""
+    return wishes[0] if len(wishes) == 1 else [max(alike, key=lambda wish: wish.size) for alike in zip(*wishes, strict=True)]
 
 
 def _round(blocks: int, to: int) -> int:
@@ -113,7 +123,8 @@ def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict
 
 
 def _iterations(unit: Unit, blocks: Blocks) -> int:
-    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
+    """Every block of every image, in every strip."""
+    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n * unit.strips
 
 
 def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
@@ -124,14 +135,15 @@ def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apa
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
     """Staged storage -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations.
 
-    A window without limit keeps a slot per iteration, also of what several operators load and read: the last of them may be far behind.
+    A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
+    far behind.
     """
     iterations = _iterations(unit, blocks)
     found = {}
     for staged in blocks.staged.values():
         if window == "all":
             several = staged.produced or staged.birth < staged.death
-            found[staged.storage] = iterations if several else min(prefetch, iterations)
+            found[staged.storage] = iterations // unit.strips if several else min(prefetch, iterations)
         else:
             found[staged.storage] = min(window if staged.produced else prefetch, iterations)
     return found

@@ -37,6 +37,7 @@ from compiler.tile.spec import (
     VectorSpec,
 )
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
+from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
@@ -72,9 +73,9 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     if isinstance(parts, Infeasible):
         raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
     if len(parts) == 1:
-        out = _sums(unit, plan, start)
+        out = _of_strips(unit, plan, start)
     else:
-        sums = np.array([_sums(part, plan, start) for part in parts])
+        sums = np.array([_of_strips(part, plan, start) for part in parts])
         several = sums.sum(0)
         first = parts.index(largest(parts, start, stop))
         several[_OF_ONE] = sums[first, _OF_ONE]
@@ -92,8 +93,22 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     return found
 
 
+def _of_strips(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+    """What adds up over a segment's strips, and what the one in their middle has."""
+    cut = strips(unit, start, start + len(plan.operators), plan.columns)
+    if isinstance(cut, Infeasible):
+        raise ValueError(f"{cut}: {plan.columns} strips")
+    if len(cut) == 1:
+        return _sums(unit, plan, start)
+    sums = np.array([_sums(strip, plan, start) for strip in cut])
+    several = sums.sum(0)
+    several[_OF_ONE] = sums[len(cut) // 2, _OF_ONE]
+    out: list[float] = several.tolist()
+    return out
+
+
 def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
-    """What adds up over the cores that share a segment's channels, and what each of them has.
+    """What adds up over the cores that share a segment's channels, and over its strips, and what each of them has.
 
     A list: single numbers of an array cost several times as much.
     """
@@ -105,7 +120,7 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
     for k, (standing, tiling) in enumerate(zip(_standings(unit, blocks), plan.made_tilings, strict=True)):
         total += _of_operator(standing, tiling, images, cores)
         y = unit.kernels[start + k].y
-        stored += blocks.stored[k] * unit.storages[y.storage].row_blocks * y.planes
+        stored += blocks.stored[k] * row_blocks_stored(unit, unit.kernels[start + k])[1] * y.planes
     out: list[float] = total.tolist()
     out[_AT["store_bytes"]] = float(stored * BLOCK_BYTES * images)
     for load in blocks.loads:
@@ -142,7 +157,7 @@ class _Standing:
     """What an operator's features depend on of the model and of its segment; the last three fields are where that was found.
 
     what: the operator, as `_what` says.  heights: (rows, blocks that compute so many).  reads: which operands the segment has in L1, and
-    which of those it makes.
+    which of those it makes.  strips: see `Unit`.
     """
 
     machine: Machine
@@ -151,6 +166,7 @@ class _Standing:
     heights: tuple[tuple[int, int], ...]
     inside: bool
     reads: tuple[tuple[bool, bool], ...]
+    strips: int
     unit: Unit = field(compare=False)
     blocks: Blocks = field(compare=False)
     k: int = field(compare=False)
@@ -163,7 +179,7 @@ def _standings(unit: Unit, blocks: Blocks) -> tuple[_Standing, ...]:
     for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
         reads = tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
         heights = tuple(blocks.heights[k].items())
-        found.append(_Standing(unit.machine, unit.dtype, _what(unit, spec), heights, blocks.inside[k], reads, unit, blocks, k))
+        found.append(_Standing(unit.machine, unit.dtype, _what(unit, spec), heights, blocks.inside[k], reads, unit.strips, unit, blocks, k))
     return tuple(found)
 
 
@@ -299,7 +315,8 @@ def _conv(
     fix = float(pixels) * s.n1 * s.groups * 64 / t.l0c_ub * images
     out[_AT["fixpipe_cycles"]] += fix + stores * t.start_out
     every_block, once = blocks_of_image * images, tiling.constants == "resident"
-    weights = s.weight_blocks * (cores if resident else every_block) + s.bias_blocks * (cores if once else every_block)
+    loads = cores / unit.strips  # what stays is loaded in the first strip: a share of it in each, so that they add up
+    weights = s.weight_blocks * (loads if resident else every_block) + s.bias_blocks * (loads if once else every_block)
     out[_AT["weight_bytes"]] += weights * BLOCK_BYTES
     if isinstance(s, MatMulSpec) and not resident:
         out[_AT["load_bytes"]] += float(s.pixels) * s.reads[1].planes * BLOCK_BYTES * every_block

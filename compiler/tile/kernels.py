@@ -61,7 +61,7 @@ def kernel_spec(
         counts = -1
         if op.mode == "average" and any(op.pads) and not op.count_include_pad:
             counts = constants.add(f"{op.name}/counts", weights.pack_pixels(_inverse_counts(op, in_h, in_w, out_h, out_w), dtype))
-        return PoolSpec(*base, counts_at=counts)
+        return PoolSpec(*base, counts_at=counts, counts_pitch=out_w)
     if isinstance(op, MatMul):
         return _matmul_spec(base, op, layout, dtype)
     if isinstance(op, Reflow):

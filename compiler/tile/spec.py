@@ -47,7 +47,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class StorageSpec:
-    """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`."""
+    """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
+
+    In a unit of strips (`tile.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
+    `pitch` blocks in DDR, 0 where they have no others.
+    """
 
     name: str
     n: int
@@ -56,14 +60,31 @@ class StorageSpec:
     w: int
     row_blocks: int
     address: int
+    first: int = 0
+    pitch: int = 0
+
+    @property
+    def ddr_row_blocks(self) -> int:
+        """Blocks from row to row in DDR."""
+        return self.pitch or self.row_blocks
 
     @property
     def plane_blocks(self) -> int:
-        return self.h * self.row_blocks
+        return self.h * self.ddr_row_blocks
 
     @property
     def image_blocks(self) -> int:
         return self.planes * self.plane_blocks
+
+
+class Strip(NamedTuple):
+    """Where an operator of a strip stands in the whole tensors, in blocks of a row: the first one of its main input that it reads, the
+    first one of its result that it makes, and [own, own + owned) of those that go to DDR."""
+
+    read: int
+    made: int
+    own: int
+    owned: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +92,7 @@ class KernelSpec:
     """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on.
 
     index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`tile.siblings`), or -1.
+    strip: None where it has whole rows; else in_w and out_w are what the strip has of them.
     """
 
     index: int
@@ -83,6 +105,7 @@ class KernelSpec:
     out_h: int
     out_w: int
     named: int = field(default=-1, kw_only=True)
+    strip: Strip | None = field(default=None, kw_only=True)
 
     @property
     def tag(self) -> int:
@@ -193,9 +216,13 @@ class MatMulSpec(ConvSpec):
 
 @dataclass(frozen=True, eq=False)
 class PoolSpec(KernelSpec):
-    """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel."""
+    """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel.
+
+    counts_pitch: blocks from row to row of them, which a strip has only a part of.
+    """
 
     counts_at: int
+    counts_pitch: int
 
     def slot_blocks(self, rows: int, columns: int) -> int:
         """Blocks of UB for a tile of one plane: what its windows cover, and the results."""
@@ -299,7 +326,7 @@ AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | Reflo
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A model on a machine in a data type."""
+    """A model on a machine in a data type.  strips: of how many strips (`tile.strips`) this is one."""
 
     graph: Graph
     layout: Layout
@@ -313,6 +340,7 @@ class Unit:
     consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
     escapes: frozenset[int]  # kernels whose output the host reads
     families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `tile.siblings`
+    strips: int = 1
 
     @property
     def images(self) -> int:

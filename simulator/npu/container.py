@@ -69,7 +69,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Segment:
-    """What the upper half of a record's TAG counts: so many operators, following those of the segment before, in so many blocks of rows."""
+    """What the upper half of a record's TAG counts: so many operators, following those of the segment before, in so many blocks."""
 
     operators: int
     blocks: int

@@ -167,12 +167,12 @@ def test_operators_in_no_topological_order(case: Case) -> None:
 
 
 def test_a_machine_that_is_too_small() -> None:
-    """8 KiB of L1 hold neither three rows of an image of 16 channels twice nor its weights: a value that says so."""
-    machine = resized(EDGE, L1=2048)
+    """1 KiB of L1 holds three rows of three columns, but not the smallest chunks of weights beside them: a value that says so."""
+    machine = resized(EDGE, L1=1024)
     case = make_case(small_model("residual_block"), machine, DataType.float16)
     found = layer_by_layer(case.unit)
     assert isinstance(found, Infeasible)
-    assert "2,048 B of L1" in found.what
+    assert "1,024 B of L1" in found.what
     assert found.where in {spec.name for spec in case.unit.kernels}
 
 

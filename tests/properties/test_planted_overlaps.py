@@ -6,7 +6,7 @@ values finds is counted (`found`, `wrong` in the test report; docs/deviations.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,8 +43,8 @@ class Overlap:
         self.seen = 0
         self.planted = False
 
-    def __call__(self, unit: Unit, plan: SegmentPlan, blocks: Blocks, flip: bool = False) -> Places | Infeasible:
-        places = PLACE(unit, plan, blocks, flip)
+    def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False) -> Places | Infeasible:
+        places, ((unit, blocks),) = PLACE(strips, plan, flip), strips
         assert isinstance(places, Places)
         if self.seen == self.at:
             wishes = {"l1": memory._l1_wishes(unit, plan, blocks), "ub": memory.ub_wishes(unit, blocks, plan.tilings)}

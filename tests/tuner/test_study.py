@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial
 from ray import cloudpickle
 
 from simulator.npu.errors import BadInputError
+from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
 from tuner.farm.actors import RayBackend, SerialBackend
 from tuner.study import StudySpec, run_study
@@ -154,6 +155,18 @@ def test_a_failing_cell_fails_its_trial_only(tmp_path: Path) -> None:
     assert summary["best"]["params"]["search.mutation_rate"] >= 0.6
 
 
+def test_a_study_of_which_nothing_ran_says_why_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object, **__: object) -> Sequence[float]:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("tuner.study_run.run_cell", failing)
+    out = tmp_path / "s"
+    assert main(["study", "made:vit_b16-small", "--machine", "edge", "--out", str(out), "--trials", "2", "--backend", "serial"]) == 1
+    assert "2 trials, none ran on every network; trial 0: made:vit_b16-small: RuntimeError: no luck" in capsys.readouterr().out
+
+
 def test_pruning_follows_the_median_and_does_not_flatter() -> None:
     earlier = [Record(i, {}, [-1.0 + i / 10, -0.5 + i / 10], -0.5 + i / 10) for i in range(3)]
     assert behind(-0.85, 0, earlier, 3)
@@ -183,10 +196,10 @@ def test_no_trial_is_judged_by_fewer_than_eight_runs(networks: int, seeds: int, 
 @pytest.mark.parametrize(
     ("networks", "seeds", "settings", "line"),
     [
-        (3, 2, [], "each trial has 3 x 2 = 6 runs (networks x seeds); none is stopped early: that takes 8 runs, and a network left"),
-        (3, 3, [], "each trial has 3 x 3 = 9 runs (networks x seeds); none is stopped early: that takes 8 runs, and a network left"),
-        (3, 4, [], "each trial has 3 x 4 = 12 runs (networks x seeds); one that is behind the median after 8 or more is stopped"),
-        (3, 4, ["study.prune=false"], "each trial has 3 x 4 = 12 runs (networks x seeds); none is stopped early: study.prune is false"),
+        (3, 2, [], "runs of a trial: 3 x 2 = 6 (networks x seeds); no trial is stopped early: that takes 8 runs, and a network left"),
+        (3, 3, [], "runs of a trial: 3 x 3 = 9 (networks x seeds); no trial is stopped early: that takes 8 runs, and a network left"),
+        (3, 4, [], "runs of a trial: 3 x 4 = 12 (networks x seeds); a trial behind the median after 8 or more is stopped"),
+        (3, 4, ["study.prune=false"], "runs of a trial: 3 x 4 = 12 (networks x seeds); no trial is stopped early: study.prune is false"),
     ],
 )
 def test_what_is_stopped_early_is_said_first(tmp_path: Path, networks: int, seeds: int, settings: list[str], line: str) -> None:
@@ -202,7 +215,7 @@ def test_what_is_stopped_early_is_said_first(tmp_path: Path, networks: int, seed
     spec = StudySpec(tuple("abc"[:networks]), "tiny", tuple(range(seeds)), config, trials=6)
     summary = run_study(tmp_path / "s", spec, worse_and_worse, SerialBackend, say=lines.append)
     assert lines[0] == line
-    assert any(trial["pruned"] for trial in summary["trials"]) == ("none is stopped" not in line)
+    assert any(trial["pruned"] for trial in summary["trials"]) == ("no trial is stopped" not in line)
 
 
 def test_storage_that_is_wrong_is_said(tmp_path: Path) -> None:

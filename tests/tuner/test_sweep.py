@@ -23,7 +23,7 @@ from tuner.cli import main
 from tuner.folder.runs import find_runs
 from tuner.log.read import read_log
 from tuner.request import SweepRequest
-from tuner.sweep import INDEX_COLUMNS, CellWorker, cells_of, sweep
+from tuner.sweep import INDEX_COLUMNS, Cell, CellWorker, cells_of, sweep
 
 N = 12
 
@@ -40,7 +40,8 @@ def request(models: tuple[Path, ...], out: Path, **values: object) -> SweepReque
 
 
 def heard(lines: list[str]) -> list[str]:
-    return [line.split(":")[1].split()[0] for line in lines]
+    """Cells that ended, without the line that a sweep begins with."""
+    return [line.split(":")[1].split()[0] for line in lines if "says how far they are" not in line]
 
 
 def test_cells_are_the_runs_that_tune_makes(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -83,6 +84,45 @@ def test_seeds_come_after_models_and_machines(models: tuple[Path, Path], tmp_pat
     assert index["path"].tolist() == [f"{name}-{machine}-s{seed}" for name, machine in pairs for seed in (0, 1)]
     index = sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=3, resume=True), lines.append)
     assert index["path"].tolist() == [f"{name}-{machine}-s{seed}" for name, machine in pairs for seed in (0, 1, 2)], "seeds can be added"
+    before = (tmp_path / "sweep" / "index.parquet").read_bytes()
+    with pytest.raises(BadInputError, match="has runs of 3 seeds; give --seeds 3 or more"):
+        sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=2, resume=True), lines.append)
+    assert (tmp_path / "sweep" / "index.parquet").read_bytes() == before
+
+
+def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, lines = tmp_path / "sweep", list[str]()
+    sweep(request(models[:1], out, seeds=2, candidates=4), lines.append)
+    assert lines[0].startswith("0 of 2 runs done, 4 programs each; `tilefarm status ")
+
+    run, states = CellWorker._run, list[list[str]]()
+
+    def looked_at(worker: CellWorker, cell: Cell) -> str:
+        states.append(pd.read_parquet(out / "index.parquet").drop_duplicates("path")["state"].tolist())
+        return run(worker, cell)
+
+    monkeypatch.setattr(CellWorker, "_run", looked_at)
+    index = sweep(request(models[:1], out, seeds=2, candidates=N, resume=True), lines.append)
+    assert states == [["waiting", "waiting"], ["done", "waiting"]], "a run of 4 programs is none of 12"
+    assert set(index["state"]) == {"done"}
+    assert set(index["candidates"]) == {N}
+    quick(models[0], tmp_path / "alone", N, seed=1)
+    assert_equal_runs(out / "conv_chain-edge-s1", tmp_path / "alone")
+    states.clear()
+    sweep(request(models[:1], out, seeds=2, candidates=N, resume=True), lines.append)
+    assert not states, "nothing is left to do"
+    assert lines[-1].startswith("2 of 2 runs done")
+    with pytest.raises(BadInputError, match=f"has runs of {N} programs; give --candidates {N} or more"):
+        sweep(request(models[:1], out, seeds=2, candidates=4, resume=True), lines.append)
+    timed = (*QUICK, "budget.candidates=null", "budget.seconds=5")
+    with pytest.raises(BadInputError, match=f"has runs of {N} programs, not of 5 s; give that budget"):
+        sweep(request(models[:1], out, seeds=2, candidates=None, overrides=timed, resume=True), lines.append)
+    other = (*QUICK, "search.elites=3")
+    with pytest.raises(BadInputError, match=r"search\.elites 4, not 3"):
+        sweep(request(models[:1], out, seeds=2, overrides=other, resume=True), lines.append)
+    (out / "config.yaml").unlink()
+    with pytest.raises(BadInputError, match=r"has no config\.yaml"):
+        sweep(request(models[:1], out, seeds=2, resume=True), lines.append)
 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -111,7 +151,7 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
     assert index.loc[index["state"] == "failed", "cycles"].isna().all()
 
 
-def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep"
     words = ["--machine", "edge", "--seeds", "2", "--out", str(out), "--backend", "serial"]
     command = [sys.executable, "-m", "tuner.cli", "sweep", str(models[0]), *words]
@@ -126,13 +166,19 @@ def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path) -> No
     end = time.monotonic() + 90
     while time.monotonic() < end and process.poll() is None and not (out / "conv_chain-edge-s0" / "summary.json").exists():
         time.sleep(0.01)
+    assert main(["status", str(out), "--json"]) == 0
     process.send_signal(signal.SIGKILL)
     process.wait()
+    assert json.loads(capsys.readouterr().out)["state"] == "running"
+    assert main(["status", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "of 2" in shown
+    assert "tilefarm sweep with --resume" in shown
     assert set(pd.read_parquet(out / "index.parquet")["state"]) <= {"waiting", "done"}
     before = (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns
     lines: list[str] = []
     index = sweep(request(models[:1], out, seeds=2, resume=True), lines.append)
-    assert set(index["state"]) == {"done"}
+    assert set(index["state"]) == {"done"}, index["error"].dropna().tolist()
     assert heard(lines) == ["conv_chain-edge-s1"]
     assert index["shared_tasks"].max() > 0, "the second seed finds what the first one measured"
     assert (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns == before

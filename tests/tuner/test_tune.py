@@ -315,18 +315,18 @@ def test_a_deadline_that_has_passed_still_leaves_a_result(model: Path, tmp_path:
 # what is refused
 
 
-def wide_model(folder: Path) -> Path:
-    """One row of its input is larger than the L1 of `tiny`."""
+def deep_model(folder: Path) -> Path:
+    """One pixel of its input is larger than the L1 of `tiny`."""
     import onnx
 
-    b = Builder(np.random.default_rng(0), (1, 64, 4, 1200))
-    path = folder / "wide.onnx"
-    onnx.save(b.model(b.conv("x", 16)), path)
+    b = Builder(np.random.default_rng(0), (1, 40_000, 2, 2))
+    path = folder / "deep.onnx"
+    onnx.save(b.model(b.conv("x", 16, (1, 1), pads=(0, 0, 0, 0))), path)
     return path
 
 
 def test_a_model_that_does_not_fit_is_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = wide_model(tmp_path)
+    path = deep_model(tmp_path)
     with pytest.raises(InfeasibleError, match=r"tiny: .*65,536 B of L1"):
         quick(path, tmp_path / "run", 4, machine="tiny")
     arguments = ["tune", str(path), "--machine", "tiny", "--out", str(tmp_path / "other"), "--backend", "serial", "--quiet"]

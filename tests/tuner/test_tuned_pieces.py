@@ -116,18 +116,18 @@ def test_a_plan_of_one_piece_is_written_as_before() -> None:
 
 
 def test_a_piece_that_does_not_fit_stays_with_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """1024 channels of three rows are 86 KB."""
+    """1024 channels of three rows and three columns are 18 KB."""
     b = Builder(np.random.default_rng(0), (1, WIDTH, 14, 14))
     wide = b.conv(b.node("Sin", [b.conv("x", WIDTH)]), 1024, (1, 1), pads=(0,) * 4)
     model = tmp_path / "wide.onnx"
     onnx.save(b.model(b.conv(wide, WIDTH)), model)
-    assert main(["compile", str(model), "--machine", "edge:buffers_bytes.L1=49152", "--out", str(tmp_path / "out.onnx"), "--json"]) == 0
+    assert main(["compile", str(model), "--machine", "edge:buffers_bytes.L1=16384", "--out", str(tmp_path / "out.onnx"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [piece["first_operator"] for piece in report["pieces"]] == [b.nodes[0].output[0]]
     left = [node for node in report["host"] if not node["refused"]]
     assert [node["op"] for node in left] == ["Conv", "Conv"]
-    assert all("does not fit edge-buffers_bytes.l1-49152: t" in node["why"] for node in left)
-    assert main(["compile", str(model), "--machine", "edge:buffers_bytes.L1=49152", "--out", str(tmp_path / "out.onnx")]) == 0
+    assert all("does not fit edge-buffers_bytes.l1-16384: t" in node["why"] for node in left)
+    assert main(["compile", str(model), "--machine", "edge:buffers_bytes.L1=16384", "--out", str(tmp_path / "out.onnx")]) == 0
     assert any(line.startswith("host, 94.7% of MACs: 2 supported, but does not fit") for line in capsys.readouterr().out.splitlines())
     assert main(["run", str(tmp_path / "out.onnx"), "--input", "random", "--check"]) == 0
     with pytest.raises(InfeasibleError, match="none of 2 pieces fits"):

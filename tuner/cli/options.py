@@ -102,15 +102,18 @@ WarmStart = Annotated[
 NoShare = Annotated[
     bool, typer.Option("--no-share", help="Measure a task again where another run in --out has measured it; the results are the same.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
 
 def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     """The file of a model that may be `light:NAME` or `made:NAME`, and the seed of its weights; says so where it picks the seed."""
-    from compiler.frontend.zoo import resolve
+    from compiler.frontend.made import understood
+    from compiler.frontend.zoo import MADE, is_made, resolve
 
     path, seed = resolve(model, random_weights)
+    if is_made(path):
+        understood(str(path).removeprefix(MADE))  # before anything is said of it
     if seed != random_weights:
         sys.stderr.write(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
     return path, seed

@@ -35,11 +35,14 @@ def _best(run: RunPlace, as_json: Json = False) -> None:
 
 
 @app.command("status")
-def _status(run: RunPlace, as_json: Json = False) -> None:
-    """How far a run is, also while it goes on: programs, failures, best so far."""
+def _status(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of a run, a sweep or a study, or its URL.")],
+    as_json: Json = False,
+) -> None:
+    """How far a run is, also while it goes on: programs, failures, best so far; of a sweep its runs, of a study its trials."""
     from tuner.commands.runs import status
 
-    status(place(run), as_json)
+    status(place(folder), as_json)
 
 
 @app.command("compare")

@@ -44,7 +44,9 @@ def _tune(
     model: Model,
     machine: MachineName,
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder: new, empty, or with --resume an earlier one.")],
-    candidates: Annotated[int | None, typer.Option(metavar="N", min=1, help="Budget: measured programs.")] = None,
+    candidates: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Budget: measured programs. (default: budget.candidates)")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Budget: seconds of wall time.")] = None,
     seed: Seed = 0,
     config: Config = None,
@@ -87,10 +89,10 @@ def _tune(
 
 @app.command("study")
 def _study(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Networks, in the order in which they are run.")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx", help="Networks, as in tune, in the order in which they are run.")],
     machine: MachineName,
     out: Annotated[Path, typer.Option(metavar="STUDY", help="Study folder: new, empty, or with --resume an earlier one.")],
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials.")] = 50,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials in all.")] = 50,
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per network and trial, with seeds 0..K-1.")] = 1,
     seed: Seed = 0,
     storage: Annotated[str | None, typer.Option(metavar="URL", help="Database of the study; a journal file in STUDY unless given.")] = None,
@@ -111,11 +113,10 @@ def _study(
     random_weights: RandomWeights = None,
     quiet: Quiet = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`.
 
-    A trial that is behind the median of earlier ones is stopped after a network, once it has 8 runs (networks x seeds); so a study of 8
-    runs or fewer stops none.
+    A trial behind the median of earlier ones is stopped after a network, once it has 8 runs (networks x seeds); fewer in all stop none.
     """
     from tuner.commands.search import study
     from tuner.request import StudyRequest
@@ -130,12 +131,12 @@ def _study(
         wait_s=wait, resume=resume, dtype=dtype.value, random_weights=random_weights, quiet=quiet,
         runner=runner, resource=resource, share=not no_share,
     )  # fmt: skip
-    study(request, as_json)
+    return study(request, as_json)
 
 
 @app.command("sweep")
 def _sweep(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx...", help="Models, as in tune.")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx", help="Models: ONNX files, light:NAME or made:NAME.")],
     machine: Annotated[
         list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.", autocompletion=machine_names)
     ],

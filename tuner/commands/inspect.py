@@ -98,11 +98,13 @@ def show_plan(path: Path, as_json: bool) -> None:
     print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
     print()
     names = [[piece.name] for piece in plan.pieces for _ in range(piece.segments)] or [list[str]() for _ in plan.segments]
-    columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", "blocks", "prefetch", "<window", "<tilings")
-    print_table(columns, [(i, *piece, *_segment(s)) for i, (piece, s) in enumerate(zip(names, plan.segments, strict=True))])
+    strips = any(segment.columns > 1 for segment in plan.segments)
+    columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", *(["strips"] if strips else []), "blocks", "prefetch")
+    rows = [(i, *piece, *_segment(s, strips)) for i, (piece, s) in enumerate(zip(names, plan.segments, strict=True))]
+    print_table((*columns, "<window", "<tilings"), rows)
 
 
-def _segment(segment: SegmentPlan) -> tuple[str, int, int, str, str]:
+def _segment(segment: SegmentPlan, strips: bool) -> tuple[str | int, ...]:
     tilings = []
     for tiling in segment.tilings:
         if isinstance(tiling, ConvTiling):
@@ -113,4 +115,5 @@ def _segment(segment: SegmentPlan) -> tuple[str, int, int, str, str]:
         else:
             tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
     window = f"{segment.window}{' sliding' if segment.sliding else ''}"
-    return "; ".join(segment.operators), segment.blocks, segment.prefetch, window, "; ".join(tilings)
+    columns = (segment.columns,) if strips else ()
+    return "; ".join(segment.operators), *columns, segment.blocks, segment.prefetch, window, "; ".join(tilings)

@@ -15,6 +15,7 @@ from compiler.tile.primitives import to_text
 from compiler.tile.siblings import as_made
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
+from compiler.tile.strips import widest
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import check_plan, open_source, plans_of_pieces, read_plan
@@ -38,7 +39,7 @@ def show_primitives(
         print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])
         return
     for index, name, text in texts:
-        blocks = plan.segments[index].blocks
+        blocks = plan.segments[index].blocks_of_strips
         print(f"# segment {index}, {name}" + (f", the largest of {blocks} blocks" if blocks > 1 else ""))
         print(text)
 
@@ -75,6 +76,10 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     stop = start + len(segment.operators)
     parts = channel_parts(unit, start, stop, segment.channels)
     unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
+    strip = widest(unit, start, stop, segment.columns)
+    if isinstance(strip, Infeasible):
+        raise InfeasibleError(str(strip))
+    unit = strip
     streamed = streamed_rights(unit, start, segment.made_tilings)
     blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt, streamed)
     out = []
@@ -143,6 +148,7 @@ def _change(change: Change, a: Plan, b: Plan) -> list[str]:
         for index in range(first, last + 1):
             segment = plan.segments[index]
             blocks = "1 block" if segment.blocks == 1 else f"{segment.blocks} blocks"
+            blocks += f" of {segment.columns} strips" if segment.columns > 1 else ""
             out.append(
                 f"  {sign} segment {index}, {_run(segment.operators)}: {blocks}, prefetch {segment.prefetch}, window {segment.window}"
             )

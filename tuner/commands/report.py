@@ -9,7 +9,7 @@ from simulator.npu.files import atomic_write
 from tuner.build import check_out
 from tuner.commands.text import print_json
 from tuner.folder.place import Folder, Place
-from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.folder.runs import kind_of
 
 
 def report(folder: Folder, out: Path | None, as_json: bool) -> None:
@@ -29,17 +29,14 @@ def report(folder: Folder, out: Path | None, as_json: bool) -> None:
 
 
 def _page(folder: Folder) -> str:
-    path = folder / IDENTITY
-    if not path.is_file():
-        raise BadInputError(f"{folder}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
-    identity = read_json(path)
-    if "study_digest" in identity:
+    kind = kind_of(folder)
+    if kind == "study":
         from tuner.report.study_page import study_page
 
         if isinstance(folder, Place):
             raise BadInputError(f"{folder}: a study; its page is made where its folder is")
         return study_page(folder)
-    if "machines" in identity:
+    if kind == "sweep":
         from tuner.report.sweep_page import sweep_page
 
         return sweep_page(folder)

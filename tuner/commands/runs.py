@@ -10,7 +10,10 @@ from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.folder.place import Folder
-from tuner.folder.runs import Run, compare, find_runs, open_run, standing
+from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.folder.runs import Run, Standing, compare, find_runs, kind_of, open_run, standing, state_of
+from tuner.folder.studies import study_summary
+from tuner.folder.sweeps import sweep_standing
 
 
 def list_runs(folder: Folder, as_json: bool) -> None:
@@ -60,34 +63,92 @@ def best(path: Folder, as_json: bool) -> None:
 
 def status(path: Folder, as_json: bool) -> None:
     """`tilefarm status`."""
-    run = open_run(path)
+    kind = kind_of(path)
+    if kind == "run":
+        _run_status(open_run(path), as_json)
+    elif kind == "sweep":
+        _sweep_status(path, as_json)
+    else:
+        _study_status(path, as_json)
+
+
+def _run_status(run: Run, as_json: bool) -> None:
     now = standing(run)
     age_s = None if now.last_row is None else max(0.0, (pd.Timestamp.now(tz="UTC") - now.last_row).total_seconds())
+    left_s = now.left_s if run.state == "running" else None
     if as_json:
         print_json(
             {
-                "run": run.identity["run"], "state": run.state, "programs": now.programs, "tasks": now.tasks, "failures": now.failures,
-                "best_cycles": now.best, "first_cycles": now.first, "last_row_age_s": age_s,
+                "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
+                "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "last_row_age_s": age_s, "left_s": left_s,
             }
         )  # fmt: skip
         return
-    pairs: dict[str, object] = {
-        "run": run.identity["run"],
-        "state": run.state,
-        "programs measured": now.programs,
-        "tasks measured": now.tasks,
-    }
+    pairs: dict[str, object] = {"run": run.identity["run"], "state": run.state, "programs measured": _of(now), "tasks measured": now.tasks}
     pairs |= {f"tasks {name}": count for name, count in now.failures.items()}
+    if left_s is not None:
+        pairs["time left"] = f"about {_time(left_s)}"
     if age_s is not None:
-        pairs["newest row"] = f"{age_s:,.0f} s ago" if age_s < 3600 else f"{age_s / 3600:,.1f} h ago"
+        pairs["newest row"] = f"{_time(age_s)} ago"
     if run.state == "stopped":
         pairs["to go on"] = "tilefarm tune with --resume and the same model, machine and settings"
     print_pairs(pairs)
-    print()
-    print_table(
-        ("<level", "best cycles", "first program", "of it"),
-        [(level, cycles, now.first[level], f"{cycles / now.first[level]:.3f}") for level, cycles in now.best.items()],
-    )
+    if now.best:
+        print()
+        print_table(
+            ("<level", "best cycles", "first program", "of it"),
+            [(level, cycles, now.first[level], f"{cycles / now.first[level]:.3f}") for level, cycles in now.best.items()],
+        )
+
+
+def _sweep_status(path: Folder, as_json: bool) -> None:
+    now = sweep_standing(path)
+    if as_json:
+        begun = [
+            {"path": str(run.path), "state": run.state, "programs": s.programs, "of": s.of, "left_s": s.left_s} for run, s in now.begun
+        ]
+        print_json({"sweep": read_json(path / IDENTITY)["run"], "state": now.state, "runs": now.runs, "begun": begun, "left_s": now.left_s})
+        return
+    pairs: dict[str, object] = {
+        "sweep": read_json(path / IDENTITY)["run"],
+        "state": now.state,
+        "runs done": f"{now.runs['done']:,} of {now.total:,}",
+    }
+    if now.runs["failed"]:
+        pairs["runs failed"] = now.runs["failed"]
+    if now.left_s is not None:
+        pairs["time left"] = f"about {_time(now.left_s)}"
+    if now.state == "stopped":
+        pairs["to go on"] = "tilefarm sweep with --resume and the same models, machines and settings"
+    print_pairs(pairs)
+    if now.begun:
+        print()
+        print_table(("<run", "<state", "<programs"), [(_place(path, run), run.state, _of(standing)) for run, standing in now.begun])
+
+
+def _study_status(path: Folder, as_json: bool) -> None:
+    summary = study_summary(path)
+    done, asked, best = summary["trials_done"], summary["trials_asked"], summary["best"]
+    state = state_of(path, done == asked)
+    if as_json:
+        print_json({"study": summary["study"], "state": state, "trials": done, "of": asked, "best": best})
+        return
+    pairs: dict[str, object] = {"study": summary["study"], "state": state, "trials done": f"{done:,} of {asked:,}"}
+    if best is not None:
+        pairs["best so far"] = f"trial {best['trial']}, {best['ratio_to_baseline']:.4f} of the untuned plan"
+    if state == "stopped":
+        pairs["to go on"] = "tilefarm study with --resume and the same networks, machine and settings"
+    print_pairs(pairs)
+
+
+def _of(now: Standing) -> str:
+    return f"{now.programs:,}" if now.of is None else f"{now.programs:,} of {now.of:,}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> None:

@@ -50,28 +50,30 @@ def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     return name, f"{row['ddr_share']:g}", plan, row["cycles"], f"{row['latency_us']:,.1f}", baseline, ratio, row["roofline_cycles"]
 
 
-def study(request: StudyRequest, as_json: bool) -> None:
-    """`tilefarm study`."""
+def study(request: StudyRequest, as_json: bool) -> int:
+    """`tilefarm study`.  Returns 1 where no trial ran on every network."""
     from tuner.study_run import study as drive
 
     with _resumable(request.out):
         summary = drive(request, _quiet if request.quiet else _say)
     if as_json:
         print_json(summary)
-        return
+        return int(summary["best"] is None)
     best = summary["best"]
     if best is None:
-        print(f"{request.out}: {summary['trials_done']} trials, none ran on every network")
-        return
+        why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
+        print(f"{request.out}: {summary['trials_done']} trials, none ran on every network{why}")
+        return 1
     ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
     print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
     print_next(("report", request.out), ("tune", "MODEL.onnx", "--machine", "M", "--config", request.out / "best.yaml", "--out", "RUN"))
+    return 0
 
 
 def sweep(request: SweepRequest, as_json: bool) -> int:
     """`tilefarm sweep`.  Returns 1 where a cell failed."""
-    from tuner.sweep import INDEX
+    from tuner.folder.runs import INDEX
     from tuner.sweep import sweep as drive
 
     with _resumable(request.out):
@@ -96,7 +98,7 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
     for _, row in failed.iterrows():
         print(f"{row['path']}: failed: {row['error']}")
-    print(f"{request.out}: {index['path'].nunique() - len(failed)} runs; pd.read_parquet({str(request.out / INDEX)!r})")
+    print(f"{request.out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(request.out / INDEX)!r})")
     if shared:
         print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):

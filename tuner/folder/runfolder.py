@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,14 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Self
 
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from tuner.candidate import digest
 from tuner.folder.place import Folder
 
 IDENTITY = "run.json"
 LOCK = ".lock"
+SETTINGS = "config.yaml"
 FOLDERS = ("plans", "checkpoint", "models", ".tmp")
+# of a run, a sweep, a study; a dataset's part 0 is written when it begins, without rows
+_RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,9 @@ class RunFolder:
     """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it.
 
     explain: words for what a field of the identity differs in, where its values say little.
+
+    A context manager: left by an error of the user's before there are results, it leaves the folder as it was found, so that the same
+    command with the mistake corrected is not refused for what the mistaken one claimed.
     """
 
     def __init__(
@@ -101,7 +108,8 @@ class RunFolder:
         self.resumed = False
         if path.exists() and not path.is_dir():
             raise BadInputError(f"--out {path}: a file is there; give a folder that is new or empty")
-        if not path.exists():
+        self._before: list[str] | None = os.listdir(path) if path.exists() else None
+        if self._before is None:
             try:
                 path.mkdir(parents=True)
             except OSError as error:
@@ -120,8 +128,23 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, TilefarmError) and not self.resumed:
+            self._abandon()
         self.close()
+
+    def _abandon(self) -> None:
+        """Take away what this session brought, unless there are results."""
+        if any(found for pattern in _RESULTS for found in self.path.glob(pattern)):
+            return
+        for name in set(os.listdir(self.path)) - set(self._before or ()):
+            entry = self.path / name
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if self._before is None:
+            self.path.rmdir()
 
     def close(self) -> None:
         """Let the next driver in.  The lock also ends with the process, however that ends."""

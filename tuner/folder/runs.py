@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
+import yaml
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, Place
-from tuner.folder.runfolder import IDENTITY, LOCK, read_json
+from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.folder.served import best_so_far, copies
+from tuner.log.dataset import part_numbers
 from tuner.log.read import read_log
 
 SUMMARY = "summary.json"
+INDEX = "index.parquet"  # of a sweep
+Kind = Literal["run", "sweep", "study"]
 State = Literal["done", "running", "stopped", "unfinished"]
+_PACE = 24  # programs that tell how fast it goes: the first ones wait for kernels and segments
 _COLUMNS = ["run", "seq", "kind", "level", "status", "cycles", "time"]
 _SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
 
@@ -43,6 +48,8 @@ class Standing:
     """How far a run is, by its published rows.  programs, tasks: measured; failures: tasks by status other than ok.
 
     best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
+    of: programs of the budget, None where it is one of time.  left_s: until then, at the pace of the last programs; None while nobody can
+    tell.
     """
 
     programs: int
@@ -51,21 +58,37 @@ class Standing:
     best: dict[str, int]
     first: dict[str, int]
     last_row: pd.Timestamp | None
+    of: int | None
+    left_s: float | None
+
+    @property
+    def share(self) -> float:
+        """Of the programs of the budget; 0 where it is one of time."""
+        return self.programs / self.of if self.of else 0.0
+
+
+def kind_of(path: Folder) -> Kind:
+    """What a folder's identity is of.  Raises `BadInputError` where there is none."""
+    if not (path / IDENTITY).is_file():
+        raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
+    identity = read_json(path / IDENTITY)
+    if isinstance(identity, dict) and "machines" in identity:
+        return "sweep"
+    return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
 
 
 def open_run(path: Folder) -> Run:
     """Raises `BadInputError` where there is no run."""
-    if not (path / IDENTITY).is_file():
-        raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune --out` wrote")
-    identity = read_json(path / IDENTITY)
-    if isinstance(identity, dict) and "machines" in identity:
+    kind = kind_of(path)
+    if kind == "sweep":
         raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
-    if isinstance(identity, dict) and "study_digest" in identity:
+    if kind == "study":
         raise BadInputError(f"{path}: a study, which keeps no runs; `tilefarm report {path}` shows it")
+    identity = read_json(path / IDENTITY)
     if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
         raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
     summary = read_json(path / SUMMARY) if (path / SUMMARY).is_file() else None
-    return Run(path, identity, summary, _state(path, summary is not None))
+    return Run(path, identity, summary, state_of(path, summary is not None))
 
 
 def find_runs(folder: Folder) -> Iterator[Run]:
@@ -80,7 +103,7 @@ def find_runs(folder: Folder) -> Iterator[Run]:
             continue  # a study's identity, or somebody else's file of that name
 
 
-def _state(path: Folder, ended: bool) -> State:
+def state_of(path: Folder, ended: bool) -> State:
     """Whether a driver holds the lock; it is tried shared, so that two who look do not see each other."""
     if isinstance(path, Place):
         return "done" if ended else "unfinished"
@@ -95,19 +118,41 @@ def _state(path: Folder, ended: bool) -> State:
 
 
 def standing(run: Run) -> Standing:
-    """Read the log.  Raises `BadInputError` where there is none."""
+    """Read the log.  Raises `BadInputError` where it cannot be read."""
+    of = budget_of(run.path)
+    if not part_numbers(run.path / "log"):
+        return Standing(0, 0, {}, {}, {}, None, of, None)
     log = read_log(run.path)[_COLUMNS]
     programs = _programs(log)
     failed = log[log["status"] != "ok"].drop_duplicates(["run", "seq"])["status"].astype("str").value_counts()
     by_level = [(level, best_so_far(programs[programs["level"] == level], copies(run.path))["cycles"]) for level in run.levels]
+    count = len(programs[["run", "seq"]].drop_duplicates())
     return Standing(
-        len(programs[["run", "seq"]].drop_duplicates()),
+        count,
         len(log[["run", "seq"]].drop_duplicates()),
         {str(name): int(count) for name, count in sorted(failed.items())},
         {level: int(cycles.iloc[-1]) for level, cycles in by_level if len(cycles)},
         {level: int(cycles.iloc[0]) for level, cycles in by_level if len(cycles)},
         log["time"].max() if len(log) else None,
+        of,
+        _left_s(programs, of - count) if of is not None and of > count else None,
     )
+
+
+def budget_of(path: Folder) -> int | None:
+    """Programs that were asked for last, as the folder's settings say."""
+    if not (path / SETTINGS).is_file():
+        return None
+    try:
+        settings = yaml.safe_load((path / SETTINGS).read_text(encoding="utf-8"))
+        return settings["budget"]["candidates"]
+    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        raise BadInputError(f"{path / SETTINGS}: not the settings of a run") from None
+
+
+def _left_s(programs: pd.DataFrame, left: int) -> float | None:
+    times = programs["time"].drop_duplicates().sort_values()[-_PACE:]
+    return left * (times.iloc[-1] - times.iloc[0]).total_seconds() / (len(times) - 1) if len(times) > 1 else None
 
 
 def _programs(log: pd.DataFrame) -> pd.DataFrame:

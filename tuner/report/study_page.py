@@ -15,7 +15,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
-from tuner.folder.runfolder import read_json
+from tuner.folder.studies import study_summary
 from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure
 from tuner.trials import distribution
@@ -37,10 +37,7 @@ _SETTINGS = "Every setting on its own, later trials darker: a trend that the oth
 
 def study_page(folder: Path) -> str:
     """The whole page of a study's folder.  Raises `BadInputError` where no trial has ended yet."""
-    path = folder / "summary.json"
-    if not path.is_file():
-        raise BadInputError(f"{folder}: no summary.json, which a study writes when it begins")
-    summary = read_json(path)
+    summary = study_summary(folder)
     ran = [trial for trial in summary["trials"] if trial["value"] is not None]
     best = summary["best"]
     if best is None:

@@ -6,10 +6,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder, arrow_path
+from tuner.folder.place import Folder
+from tuner.folder.sweeps import read_index
 from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.style import color, figure
-from tuner.sweep import INDEX
 
 _GAIN = (
     "Cycles layer by layer, every operator tuned, over the champion's: the median over the seeds, and in brackets the least and the most."
@@ -19,8 +19,7 @@ _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be
 
 def sweep_page(folder: Folder) -> str:
     """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
-    path, filesystem = arrow_path(folder / INDEX)
-    index = pd.read_parquet(path, filesystem=filesystem)
+    index = read_index(folder)
     done = index[index["state"] == "done"]
     if not len(done):
         raise BadInputError(f"{folder}: none of {index['path'].nunique()} runs has ended; nothing to report")

@@ -14,7 +14,7 @@ from tuner.runners.reading import Encoded, Kind
 
 def encoded(unit: Unit, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
     """One program of the unit, as the variant of every level.  unit: with its weights.  cycles: that the simulator expects, by level."""
-    parts = tuple(Segment(len(segment.operators), segment.blocks) for segment in segments) if kind == "program" else ()
+    parts = tuple(Segment(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
     variants = tuple(Variant(level, unit.machine.share_units(level), program.streams, "", cycles, parts) for level in cycles)
     container = Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants, operators(unit))
     return Encoded(encode(container), unit.machine, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -53,6 +54,13 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Measure | None:
     if not callable(found):
         raise BadInputError(f"--runner {name}: {module} has no function {function}")
     return found
+
+
+def check_runner(spec: RunnerSpec | None, serial: bool, address: str | None) -> None:
+    """Raises `BadInputError` at once where the workers are on this computer and the runner is not; elsewhere they say so themselves."""
+    here = serial or (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+    if spec is not None and here:
+        find_runner(spec.name, spec.timeout_s)
 
 
 def _command(name: str, timeout_s: float) -> Measure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from compiler.derive.columns import fewest_strips
 from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.derive.starts import on_all_cores, on_cores
@@ -29,10 +30,11 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool, siblings: bool =
     for length in (1, 2, 3):
         for start in range(len(unit.kernels) - length + 1):
             counts = block_counts(unit, start, start + length)
+            whole = Gene(start, start + length, columns=fewest_strips(unit, start, start + length))
             for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
-                genes += _with_halos(Gene(start, start + length, blocks), caching)
+                genes += _with_halos(whole._replace(blocks=blocks), caching)
             for width in widths(unit)[1:]:
-                wide = Gene(start, start + length, cores=tuple(range(width)))
+                wide = whole._replace(cores=tuple(range(width)))
                 enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
                 closely = width == unit.machine.cores
                 singles, runs = (enough[:12], [*enough[:1], *enough[2:4], *enough[6:8]]) if closely else (enough[:4], enough[:3:2])
@@ -46,9 +48,9 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool, siblings: bool =
             start = min(family)
             if stop - start <= MAX_SEGMENT:
                 bit = as_bits(unit, start, stop, (family,))
-                counts = block_counts(unit, start, stop)
+                counts, columns = block_counts(unit, start, stop), fewest_strips(unit, start, stop)
                 for blocks in sorted({1, *counts[3:8:4]}):
-                    genes += _with_halos(Gene(start, stop, blocks, siblings=bit), caching)
+                    genes += _with_halos(Gene(start, stop, blocks, siblings=bit, columns=columns), caching)
     return unknown(table, genes)
 
 
@@ -103,7 +105,7 @@ def _random(unit: Unit, rng: np.random.Generator, caching: bool, siblings: bool)
     start = int(rng.integers(len(unit.kernels)))
     stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
     counts = block_counts(unit, start, stop)
-    gene = Gene(start, stop, counts[int(rng.integers(len(counts)))])
+    gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(unit, start, stop))
     if stop - start == 1:  # what the moves reach only step by step
         gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))))
         gene = with_weights(unit, gene, bool(rng.integers(2)))

@@ -59,7 +59,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
         if gene.window != FORMULA:
             assert plan.window == (gene.window if gene.window != ALL else "all")
         assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
-        placed = place(u, plan, cut(u, gene.start, gene.stop, gene.blocks, plan.caching))
+        placed = place([(u, cut(u, gene.start, gene.stop, gene.blocks, plan.caching))], plan)
         if isinstance(placed, Infeasible):
             assert " of UB" in placed.what, "L1 was what realising looked at"
         else:

@@ -38,7 +38,7 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
             start, stop, int(rng.choice(block_counts(u, start, stop))), int(rng.integers(1, 4)), int(rng.choice(WINDOWS)),
             int(rng.integers(len(CHUNK_BUDGETS))), WEIGHTS[int(rng.integers(3))], choices,
             tuple(range(int(rng.integers(1, u.machine.cores + 1)))), int(rng.integers(-1, 1 << stop - start)),
-            bool(rng.integers(2)), bool(rng.integers(2)), int(rng.choice([0, 64])),
+            bool(rng.integers(2)), bool(rng.integers(2)), int(rng.choice([0, 64])), columns=int(rng.choice([1, 1, 3])),
         )  # fmt: skip
         plan = realise(u, gene)
         if plan is not None:

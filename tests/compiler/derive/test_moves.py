@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiler.derive.columns import fewest_strips
 from compiler.derive.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.derive.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.derive.plan import MAX_PREFETCH
@@ -18,8 +19,11 @@ from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import families_in
 from compiler.tile.spec import Unit
+from compiler.tile.strips import strips
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
+from tests.graphs import conv, max_pool
+from tests.graphs import unit as by_hand
 from tests.models import SMALL_MODELS, small_graph
 
 names = st.sampled_from(sorted(SMALL_MODELS))
@@ -51,6 +55,11 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert list(gene.cores) == sorted(set(gene.cores))
         assert gene.split in splits(u, gene, len(gene.cores)), "and rows on one core"
         assert 0 <= gene.siblings < 1 << len(families_in(u, gene.start, gene.stop))
+        fewest = fewest_strips(u, gene.start, gene.stop)
+        assert gene.columns >= fewest
+        assert gene.columns == 1 or (fewest > 1 and isinstance(strips(u, gene.start, gene.stop, gene.columns), tuple)), (
+            "where rows do not fit"
+        )
 
 
 def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
@@ -75,6 +84,31 @@ def test_every_move_keeps_a_genome_legal(name: str, seed: int, before: int) -> N
             continue
         assert changed != genome, f"{title} changes something, or says that it does not apply"
         assert_legal(u, changed)
+
+
+def wide() -> Unit:
+    """L1 holds three rows of some of its tensors only in strips."""
+    narrow, halved, more = conv("a", "x", (16, 32)), max_pool("p", "a", 2, 2), conv("b", "p", (32, 48))
+    return by_hand(
+        load_machine("tiny:buffers_bytes.L1=24576"), (1, 16, 8, 160), narrow, halved, more, conv("c", "b", (48, 48), residual="b")
+    )
+
+
+def test_strips_come_and_go_with_the_operators_that_need_them() -> None:
+    """Every move keeps to the rule; another number of them comes from `change_blocks` alone, and only where there are some."""
+    u, seen = wide(), set[str]()
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        genome = mutated(u, rng, 4)
+        for title, move in MOVES.items():
+            changed = move(u, genome, rng)
+            if changed is None:
+                continue
+            assert_legal(u, changed)
+            before, after = ({gene[:2]: gene.columns for gene in g} for g in (genome, changed))
+            seen |= {title for place in before.keys() & after.keys() if before[place] != after[place]}
+            seen |= {f"{title} takes" for place in after.keys() - before.keys() if after[place] > 1}
+    assert seen == {"change_blocks", "split_segment takes", "merge_segments takes", "shift_border takes"}
 
 
 def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:

@@ -79,7 +79,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("segments.0.prefetch", 5), "segments.0.prefetch"),
         (_set("segments.0.window", 0), "segments.0.window"),
         (_set("segments.0.window", "none"), "segments.0.window"),
-        (_set("segments.0.tilings", []), "segments.0: Value error"),
+        (_set("segments.0.tilings", []), "segments.0: 6 operators need"),
         (_set("segments.0.tilings.0.kind", "scalar"), "segments.0.tilings.0"),
         (_set("segments.0.tilings.0.tile_m", 17), "segments.0.tilings.0.conv.tile_m"),
         (_set("segments.0.tilings.0.weights", "lost"), "segments.0.tilings.0.conv.weights"),

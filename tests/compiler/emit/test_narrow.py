@@ -143,7 +143,7 @@ def test_what_is_realised_fits(name: str) -> None:
             plan = realise(unit, gene)
             if plan is not None:
                 layout = cut(unit, start, stop, blocks, plan.caching, 1, streamed_rights(unit, start, plan.tilings))
-                places = place(unit, plan, layout)
+                places = place([(unit, layout)], plan)
                 assert not isinstance(places, Infeasible), places
                 found += 1
     assert found > 20

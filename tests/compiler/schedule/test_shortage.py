@@ -112,7 +112,7 @@ def test_what_does_not_fit(net: Unit, plan: Raw, edit: str) -> None:
     [
         (lambda raw: raw["segments"][0].update(blocks=0), "segments.0.blocks: Input should be greater than or equal to 1"),
         (lambda raw: tiling(raw, 0, tile_m=100), "segments.0.tilings.0.conv.tile_m: Input should be a multiple of 16"),
-        (lambda raw: raw["segments"][0].update(tilings=[]), "segments.0: Value error, 1 operators need as many tilings, found 0"),
+        (lambda raw: raw["segments"][0].update(tilings=[]), "segments.0: 1 operators need as many tilings, found 0"),
         (lambda raw: raw["segments"][0].update(blocs=2), "segments.0.blocs: no such key"),
         (lambda raw: raw["segments"].reverse(), "operator 0: 'c' reads what 'b' makes; expected it behind that"),
         (lambda raw: raw["segments"].pop(), "operator 2: is missing; expected 'c' somewhere"),

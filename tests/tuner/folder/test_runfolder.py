@@ -40,6 +40,42 @@ def test_resume_of_nothing_starts(tmp_path: Path) -> None:
         assert not folder.resumed
 
 
+def mistaken(out: Path, error: type[BaseException], makes: str = "checkpoint/state.json", **options: bool) -> None:
+    """A session that makes one file and ends by an error."""
+
+    def session() -> None:
+        with RunFolder(out, replace(IDENTITY, seed=1), **options) as folder:
+            (folder.path / makes).parent.mkdir(parents=True, exist_ok=True)
+            (folder.path / makes).touch()
+            raise error
+
+    with pytest.raises(error):
+        session()
+
+
+def test_a_mistake_before_there_are_results_claims_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    mistaken(out, BadInputError, "log/00000000.parquet")
+    assert not out.exists()
+    (out / "models").mkdir(parents=True)
+    (out / "models" / "mine.onnx").touch()
+    mistaken(out, BadInputError)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine.onnx", "models", "run"], "what was there stays"
+    with RunFolder(out, replace(IDENTITY, seed=1)):
+        pass
+    mistaken(out, BadInputError, resume=True)
+    assert (out / "run.json").exists(), "another session's"
+
+
+@pytest.mark.parametrize("result", ["log/00000001.parquet", "net-s0/log/00000001.parquet", "batches/000000.json"])
+def test_what_has_results_or_was_interrupted_stays(tmp_path: Path, result: str) -> None:
+    mistaken(tmp_path / "a", BadInputError, result)
+    assert (tmp_path / "a" / result).exists()
+    assert (tmp_path / "a" / "run.json").exists()
+    mistaken(tmp_path / "b", KeyboardInterrupt)
+    assert (tmp_path / "b" / "run.json").exists()
+
+
 def test_other_files_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(BadInputError, match=r"holds other files \(thesis\.tex\)"):
@@ -95,7 +131,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
             (good.replace('"seq":1', '"seq":2'), "damaged"),
             (good[:-20], "not JSON"),
             ("[]", "not a checkpoint"),
-            (good.replace('"version":3', '"version":9'), "version 9"),
+            (good.replace('"version":4', '"version":9'), "version 9"),
         ]:
             file.write_text(bad)
             with pytest.raises(BadInputError, match=text):

@@ -77,6 +77,14 @@ def test_runs_of_different_machines_are_compared_by_force_only(runs: Path, tmp_p
     assert main(["compare", str(runs / "a"), str(other), "--force"]) == 0
 
 
+def test_a_run_without_rows_has_a_status(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "a", tmp_path / "RUN", ignore=shutil.ignore_patterns("log", "tasks", "summary.json"))
+    assert main(["status", str(tmp_path / "RUN")]) == 0
+    assert "0 of 32" in capsys.readouterr().out
+    assert main(["status", str(runs / "a")]) == 0
+    assert "32 of 32" in capsys.readouterr().out
+
+
 def test_a_run_that_goes_on_and_one_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "RUN"
     driver = Driver(save_small("conv_chain", tmp_path), out, 10_000)

@@ -110,6 +110,9 @@ def test_a_sweep_shows_gains_and_what_is_left(tmp_path: Path) -> None:
 def test_report_knows_which_folder_it_is_given(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(folder), "--out", str(tmp_path / "a.html")]) == 0
     assert "Which settings mattered" in (tmp_path / "a.html").read_text()
+    capsys.readouterr()
+    assert main(["status", str(folder)]) == 0
+    assert "trials done  24 of 24" in capsys.readouterr().out
     index(tmp_path / "sweep", ("done",))
     assert main(["report", str(tmp_path / "sweep")]) == 0
     assert "Gain by seed" in (tmp_path / "sweep" / "report.html").read_text()
@@ -122,5 +125,8 @@ def test_what_has_not_begun_has_no_page(tmp_path: Path) -> None:
     index(tmp_path / "sweep", ("waiting",))
     with pytest.raises(BadInputError, match="none of 1 runs has ended"):
         sweep_page(tmp_path / "sweep")
-    with pytest.raises(BadInputError, match="no summary"):
+    with pytest.raises(BadInputError, match="not there; a study writes it"):
+        study_page(tmp_path)
+    (tmp_path / "summary.json").write_text('{"version": 1}')
+    with pytest.raises(BadInputError, match="a study of version 1, expected 2"):
         study_page(tmp_path)

@@ -1,0 +1,60 @@
+"""How far a sweep is, by its table and the folders of its runs.  Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from simulator.npu.errors import BadInputError
+from tuner.folder.place import Folder, arrow_path
+from tuner.folder.runfolder import IDENTITY
+from tuner.folder.runs import INDEX, Run, Standing, State, open_run, standing, state_of
+
+
+@dataclass(frozen=True)
+class SweepStanding:
+    """runs: of all cells, by state of the table (done, failed, waiting).  begun: those that go on, or, where nobody can tell, have begun.
+
+    left_s: until all runs are done with as many at once as now; None while nothing tells, or the sweep does not go on.
+    """
+
+    state: State
+    runs: dict[str, int]
+    begun: tuple[tuple[Run, Standing], ...]
+    left_s: float | None
+
+    @property
+    def total(self) -> int:
+        return sum(self.runs.values())
+
+
+def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
+    """The table of a sweep's folder.  Raises `BadInputError` where it is not there or cannot be read."""
+    where, filesystem = arrow_path(path / INDEX)
+    try:
+        return pd.read_parquet(where, filesystem=filesystem, columns=columns)
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path / INDEX}: cannot be read: {' '.join(str(error).split())[:200]}") from None
+
+
+def sweep_standing(path: Folder) -> SweepStanding:
+    """Raises `BadInputError` where the table is not there or cannot be read."""
+    index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
+    counts = {name: int((index["state"] == name).sum()) for name in ("done", "failed", "waiting")}
+    waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
+    runs = [run for run in map(open_run, waiting) if run.state in ("running", "unfinished")]
+    begun = tuple((run, standing(run)) for run in runs)
+    state = state_of(path, counts["done"] == len(index))
+    left_s = _left_s(counts["waiting"], index.loc[index["state"] == "done", "wall_s"].tolist(), [now for _, now in begun])
+    return SweepStanding(state, counts, begun, left_s if state == "running" else None)
+
+
+def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Standing]) -> float | None:
+    """What a run takes is the mean of those that are done, else of what the running ones are on the way to."""
+    each_s = took_s or [now.left_s / (1 - now.share) for now in begun if now.left_s is not None]
+    if not each_s or not begun:
+        return None
+    mean_s = sum(each_s) / len(each_s)
+    return mean_s * (waiting - sum(now.share for now in begun)) / len(begun)
