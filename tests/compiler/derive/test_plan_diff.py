@@ -22,9 +22,11 @@ def test_equal_plans() -> None:
 
 
 def test_keys_of_a_segment_and_of_its_tilings() -> None:
-    changed = segment("bc", 4).model_copy(update={"window": 2, "tilings": (TILINGS["b"], CONV.model_copy(update={"tile_m": 64}))})
+    tilings = (TILINGS["b"], CONV.model_copy(update={"tile_m": 64}))
+    changed = segment("bc", 4).model_copy(update={"window": 2, "columns": 3, "tilings": tilings})
     found = diff(plan(segment("a"), segment("bc"), segment("d")), plan(segment("a"), changed, segment("d")))
-    assert found.changes == (Change(("b", "c"), (1, 1), (1, 1), {"blocks": (1, 4), "window": (1, 2), "c.tile_m": (128, 64)}),)
+    keys = {"columns": (1, 3), "blocks": (1, 4), "window": (1, 2), "c.tile_m": (128, 64)}
+    assert found.changes == (Change(("b", "c"), (1, 1), (1, 1), keys),)
     assert not found.equal
 
 

@@ -1,0 +1,35 @@
+"""The study of strips on a small network: every way is there, and the figures are those of segments measured alone."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from compiler.derive.gene import Gene
+from compiler.derive.realise import realise
+from scripts.studies import network
+from tuner.evaluate import Evaluator
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_strips.py"
+
+
+def test_a_run_in_strips_and_cut(tmp_path: Path) -> None:
+    out = tmp_path / "strips.csv"
+    words = ["--out", str(out), "--network", "made:mobilenet_v2-small", "--first", "1", "--operators", "2"]
+    command = [sys.executable, str(SCRIPT), *words, "--strips", "1", "--strips", "2", "--strips", "400"]
+    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    with out.open(newline="") as file:
+        rows = {row["segment"]: [row[level] for level in ("none", "slight", "severe")] for row in csv.DictReader(file)}
+    assert list(rows) == ["whole rows", "2 strips", "400 strips", "cut in two"]
+    assert rows["400 strips"] == ["-", "-", "-"]
+    unit = network("made:mobilenet_v2-small", "edge")
+    plan = realise(unit, Gene(1, 3, 2, cached=-1, columns=2))
+    assert plan is not None
+    alone = Evaluator(unit, ("none", "slight", "severe")).cycles_alone(plan, 1)
+    assert alone is not None
+    assert all(0.5 * cycles < int(best) <= cycles for best, cycles in zip(rows["2 strips"], alone.tolist(), strict=True))
