@@ -19,6 +19,7 @@ from tuner.search.schedule import BEGAN, Schedule
 from tuner.shared import SharedResults
 
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
+LEARNABLE = 8  # segments with an answer, of which a model learns anything: a board that has gone leaves none
 POLL_S = 1.0
 
 Stopped = Literal["budget", "plateau", "exhausted"]
@@ -233,7 +234,7 @@ class Conductor:
             self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
         self._idle = self._idle + 1 if self.ledger.seq == self._seq else 0
         self._seq = self.ledger.seq
-        if self.trainer is not None and self.trainer.due():
+        if self.trainer is not None and self.trainer.measured - self.ledger.failures.total() >= LEARNABLE and self.trainer.due():
             self.schedule.train()
 
     def _gather(self) -> None:

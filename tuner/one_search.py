@@ -8,17 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from simulator.npu.errors import BadInputError
 from tuner.conduct import Conductor, Jobs
 from tuner.config import TuneConfig
 from tuner.folder.checkpoint import Checkpoint
 from tuner.folder.runfolder import SearchFolder
 from tuner.ledger import Budget, Ledger
+from tuner.log.read import read_log
 from tuner.log.recorder import Facts
 from tuner.log.run_log import RunLog
 from tuner.model.training import Trainer
 from tuner.plateau import Plateau
 from tuner.progress import Progress, Snapshot
 from tuner.request import TuneRequest
+from tuner.runners.find import BUILT_IN
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.schedule import Schedule
@@ -115,8 +118,19 @@ class OneSearch:
         self.conductor.run()
         self.ledger.log.flush()
 
+    def _first_answer(self) -> None:
+        """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
+        runner = self.facts.origin.runner
+        if runner == BUILT_IN or not self.ledger.seq or sum(self.ledger.failures.values()) < self.ledger.seq:
+            return
+        self.ledger.log.flush()
+        row = read_log(self.place.path)[["status", "error"]].astype("str").iloc[-1]
+        why = f"{row['status']}: {row['error']}"
+        raise BadInputError(f"--runner {runner}: the first program could not be measured: {why}; when it can be, give another --out")
+
     def _committed(self, findings: bytes) -> None:
         """After a result, not more often than the configuration says; after the first one at once."""
+        self._first_answer()
         self._unsaved.append(findings)
         now = time.monotonic()
         if self.schedule.complete > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:

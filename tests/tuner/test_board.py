@@ -13,6 +13,7 @@ import onnx
 import pandas as pd
 import pytest
 
+from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.docs.fences import ROOT, blocks
 from tests.piece_models import piece_model
@@ -89,6 +90,31 @@ def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> N
         assert row.cycles == pytest.approx(2 * finalist.simulated_cycles[level], rel=0.06)
     quick(model, run, 16, *settings, runner=f"{__name__}:noisy", resume=True)
     assert verify(run) == []
+
+
+def goes_away(program: Encoded, level: str) -> Reading:
+    """Answers for programs alone."""
+    return simulated(program, level) if program.kind == "program" else Reading(None, "crash", "the board is gone")
+
+
+def test_a_board_that_goes_away_leaves_nothing_to_learn(model: Path, tmp_path: Path) -> None:
+    settings = ("segments.measured=16", "segments.candidates=32", "model.min_rows=10", "runner.rounds=1", "runner.finalists=1")
+    quick(model, tmp_path / "run", 3, *settings, runner=f"{__name__}:goes_away")
+    log = read_log(tmp_path / "run").drop_duplicates("seq")
+    assert (log["status"] == "crash").sum() > 10
+    assert not list((tmp_path / "run" / "models").iterdir())
+
+
+def silent(program: Encoded, level: str) -> Reading:
+    """A board that is not there."""
+    return Reading(None, "timeout", "no end within 10 s")
+
+
+def test_a_board_that_never_answers_ends_the_run_at_once(model: Path, tmp_path: Path) -> None:
+    said = re.escape(f"--runner {__name__}:silent: the first program could not be measured: timeout: no end within 10 s")
+    with pytest.raises(BadInputError, match=said):
+        quick(model, tmp_path / "run", 3, runner=f"{__name__}:silent")
+    assert len(read_log(tmp_path / "run").drop_duplicates("seq")) == 1
 
 
 def test_the_command_of_the_documentation(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
