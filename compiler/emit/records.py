@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
+from compiler.tile.whole_rows import START
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Memory
@@ -19,7 +20,6 @@ DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
 FAR = 1 << 30  # where no ring ends
-_START = 6  # repeats that starting a VECTOR instruction is worth, about, on any machine
 OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
 D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
 
@@ -374,7 +374,7 @@ def flat(
 @njit(cache=True)
 def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, scale: int, shift: int, planes: int, size: int) -> int:
     """d [planes][size] = d * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
-    if planes * (_START + (size + 7) // 8) <= (planes + 7) // 8 * (_START + size):
+    if planes * (START + (size + 7) // 8) <= (planes + 7) // 8 * (START + size):
         for plane in range(planes):
             begin = d + plane * size
             at = flat(out, at, op, dtype, tag, begin, begin, scale + plane, shift + plane, 0, 0, size, 0)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from numba import njit
 
 from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, dense, flat, move, multiply_add, strided
+from compiler.tile.whole_rows import pixelwise
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
@@ -172,8 +173,28 @@ class PoolJob(NamedTuple):
 
 
 @njit(cache=True)
+def _over_pixels(
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, dplane: int, x: int, plane: int, planes: int, pixels: int, apart: bool
+) -> int:
+    """d op= all pixels of x, in every plane; apart: the first eight pixels of x may be overwritten."""
+    first, rest = pixels, 0
+    if apart and pixelwise(planes, pixels):
+        for i in range(planes):
+            begin = x + i * plane
+            at = strided(out, at, op, dtype, tag, begin, begin, begin + 8, 8, pixels // 8 - 1, 1, 0, 1, 0, 1, 8, 0)
+        first, rest = 8, pixels % 8
+    at = strided(out, at, op, dtype, tag, d, d, x, planes, first, dplane, 0, dplane, 0, plane, 1, 0)
+    if rest > 0:
+        at = strided(out, at, op, dtype, tag, d, d, x + pixels - rest, planes, rest, dplane, 0, dplane, 0, plane, 1, 0)
+    return at
+
+
+@njit(cache=True)
 def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
-    """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing."""
+    """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing.
+
+    Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.tile.whole_rows`).
+    """
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
     in_rows_max = (tile_rows - 1) * j.sh + j.kh
     in_columns_max = j.in_w if across == 1 else min(j.in_w, (j.tile_columns - 1) * j.sw + j.kw)
@@ -197,7 +218,10 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
             by_planes = rows * ((planes + 254) // 255)
             column = wide == 1 and columns == 1  # of a signal: its rows lie side by side as columns do
             strips = (rows + 7) // 8 * ((planes + 254) // 255) if column else (columns + 7) // 8 * min(by_rows, by_planes)
-            worst = j.kh * j.kw * strips + 64 + planes * 2 + 2 * in_rows
+            left = c * j.sw - j.pad_left
+            whole = columns == 1 and left <= x0 and left + j.kw >= x1 and (rows == 1 or not column)
+            pooling = rows * (planes + 7) * (3 + j.kh * wide // 255) if whole else j.kh * j.kw * strips
+            worst = pooling + 64 + planes * 2 + 2 * in_rows
             if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
@@ -207,7 +231,12 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
             if j.scale != 0:
                 at = flat(out, at, _VMULS, j.dtype, j.tag, slot, slot, -1, -1, 0, 0, planes * size_in, j.scale)
             at = flat(out, at, _VFILL, j.dtype, j.tag, acc, -1, -1, -1, 0, 0, planes * size_out, j.fill)
-            for ky in range(j.kh):
+            for row in range(rows if whole else 0):
+                top = (oy + row) * j.sh - j.pad_top
+                above, below = max(y0, top), min(y1, top + j.kh)
+                x, pixels = slot + (above - y0) * wide, (below - above) * wide
+                at = _over_pixels(out, at, op, j.dtype, j.tag, acc + row, size_out, x, size_in, planes, pixels, rows == 1 or j.sh >= j.kh)
+            for ky in range(0 if whole else j.kh):
                 # output rows whose tap ky lies inside [y0, y1)
                 top = j.pad_top - ky + y0 - oy * j.sh
                 r0 = max(0, (top + j.sh - 1) // j.sh)

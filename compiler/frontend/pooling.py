@@ -1,8 +1,8 @@
-"""Handlers of pooling.  Windows of many pixels are pooled in stages: columns first, then rows.
+"""Handlers of pooling.  Windows of many pixels are pooled in stages: columns first, then rows; whole images in strips of whole rows.
 
-VECTOR starts an instruction for every position of a window, h * w of them in one stage and h + w in two; and UB has to hold what one output
-sees, a whole window.  Maxima of maxima are exact; so are means of means, since every column of a window has as many pixels, or, at a border
-of the image, every one that counts.
+VECTOR starts an instruction for every position of a window that slides, h * w of them in one stage and h + w in two; and UB has to hold
+what one output sees, a whole window.  Maxima of maxima are exact; so are means of means, since every column of a window has as many
+pixels, or, at a border of the image, every one that counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mode = Literal["max", "average"]
 
 # Pixels of a window above which it is pooled in stages: below, that saves less than one more operator costs, some 1,500 cycles on `edge`
 WIDE_WINDOW = 256
-MOST_POOLED = 2048  # pixels of which the columns are pooled at once: 64 KiB for each block of channels, twice in UB
+MOST_POOLED = 2048  # pixels of an image that are pooled at once: 64 KiB for each block of channels, twice in UB
 
 
 def pool(state: Translator, node: NodeProto, values: Values) -> None:
@@ -49,7 +49,7 @@ def pool(state: Translator, node: NodeProto, values: Values) -> None:
     top, left, bottom, right = pads
     if max(top, bottom) >= kernel[0] or max(left, right) >= kernel[1]:
         raise state.refuse(node, f"pads {pads} not smaller than the kernel {list(kernel)}: a window would see padding only")
-    if kernel == (h, w) and not any(pads) and h * w > WIDE_WINDOW:
+    if kernel == (h, w) and not any(pads):
         _finish_pixel(state, node, x, mode)
         return
     if kernel[0] * kernel[1] > WIDE_WINDOW and min(kernel) > 1:
@@ -73,12 +73,12 @@ def whole_image(state: Translator, node: NodeProto, x: str, mode: Mode, name: st
     """All pixels of an image: emits all operators but the last, and returns that, with the name and the tensor that are given."""
     _, _, h, w = state.shapes[x]
     scale = 1.0
-    while h * w > WIDE_WINDOW and (rows := _rows_at_once(h, w)) > 1:
+    while h * w > MOST_POOLED and (rows := _rows_at_once(h, w)) > 1:
         parts = -(-h // rows)
-        missing, stage = parts * rows - h, state.name(node, ".columns")
-        x = state.emit(Pool(stage, x, stage, mode, (rows, 1), (rows, 1), (0, 0, missing, 0), count_include_pad=missing > 0))
+        missing, stage = parts * rows - h, state.name(node, ".rows")
+        x = state.emit(Pool(stage, x, stage, mode, (rows, w), (rows, w), (0, 0, missing, 0), count_include_pad=missing > 0))
         scale *= parts * rows / h  # zeros were counted
-        h = parts
+        h, w = parts, 1
     if mode == "max" or scale == 1:
         return Pool(name, x, y, mode, (h, w))
     mean = state.name(node, ".mean")

@@ -38,6 +38,7 @@ from compiler.tile.spec import (
 )
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
 from compiler.tile.strips import row_blocks_stored, strips
+from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
 FEATURE_SET = "schedule-4"
@@ -358,9 +359,13 @@ def _vector(
         assert isinstance(pool, Pool)
         taps = pool.kernel[0] * pool.kernel[1]
         groups = -(-s.out_w // 8)
-        per_tile = min(tiling.tile_planes * groups, tiling.tile_rows * groups)
-        calls = tiles * taps * per_tile
-        repeats = size / s.out_w * groups * taps
+        if s.out_w == 1 and pool.kernel[1] >= s.in_w and (s.out_h == 1 or s.in_w > 1):
+            outputs = float(_over(rows, 1)) * -(-s.y.planes // tiling.tile_planes) * images
+            repeats, calls = work(min(tiling.tile_planes, s.y.planes), min(pool.kernel[0], s.in_h) * s.in_w)
+            repeats, calls = outputs * repeats, outputs * calls
+        else:
+            calls = tiles * taps * min(tiling.tile_planes * groups, tiling.tile_rows * groups)
+            repeats = size / s.out_w * groups * taps
         read = size * pool.stride[0] * pool.stride[1]
     elif isinstance(s, VectorSpec):
         read = size * (len(s.reads) - sum(s.pixels))

@@ -29,6 +29,7 @@ from compiler.tile.space import (
     legal_points,
     m_side,
     n_side,
+    orders,
     to_l0a,
     to_l0b,
     writes_l1,
@@ -39,14 +40,14 @@ from simulator.npu.machine import Machine, Memory
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 LAST_BUDGETS = (128, 64, 32, 16)  # where nothing else fits; the last one is 16 channels by one block of C0
 KEPT = 64  # points of a space that are kept, best estimates first
+FEW = 4  # of every chunk, whatever others have
 
 
 @njit(cache=True)
-def _keep(s: Shape, c: Cost, table: NDArray[np.int64], order: NDArray[np.int64], used: int) -> int:
-    """Rank a shape's points among those in `table` (int64 [KEPT, 7], `used` rows); order: int64 [KEPT, 2] of (cycles, row), the best first.
+def _best(s: Shape, c: Cost) -> NDArray[np.int64]:
+    """A shape's best points, int64 [<= KEPT, 7] as `_ranked` has them; of equal estimates the earlier point.
 
-    Equal estimates: the larger chunk, whose bursts are longer, then the earlier point.  The last points come first: large tiles are mostly
-    better, so those that follow are mostly not kept.  Returns how many rows are used then.
+    The last points come first: large tiles are mostly better, so those that follow are mostly not kept.
     """
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
@@ -55,8 +56,8 @@ def _keep(s: Shape, c: Cost, table: NDArray[np.int64], order: NDArray[np.int64],
         for j, k in enumerate(ks):
             fill_b[i, j] = to_l0b(c, n, k)
     fill_a = np.empty(ks.shape[0], np.int64)
-    area, weights = s.n1 * s.k1, to_l0b(c, s.n1, s.k1)
-    most = table.shape[0]
+    weights = to_l0b(c, s.n1, s.k1)
+    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0  # order: (cycles, row), the best first
     for m in ms[::-1]:
         along_m = m_side(s, c, m)
         for j, k in enumerate(ks):
@@ -70,25 +71,16 @@ def _keep(s: Shape, c: Cost, table: NDArray[np.int64], order: NDArray[np.int64],
                 k = ks[j]
                 if not is_legal(s, c, m, n, k):
                     continue
-                for n_outer in range(1, -1, -1):
+                for n_outer in range(orders(along_m[0], all_n[i][0]) - 1, -1, -1):
                     cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, fill_a[j] + fill_b[i, j], fix, drain, n_outer)
-                    if used == most and cycles > order[most - 1, 0]:
+                    if used == KEPT and cycles > order[KEPT - 1, 0]:
                         continue
                     at = used
-                    while at > 0:
-                        before = order[at - 1, 0]
-                        if cycles > before:
-                            break
-                        if cycles == before:
-                            row = order[at - 1, 1]
-                            if area < table[row, 1] * table[row, 2]:
-                                break
+                    while at > 0 and cycles <= order[at - 1, 0]:
                         at -= 1
-                    if at == most:
-                        continue
                     row = used
-                    if used == most:
-                        row = order[most - 1, 1]
+                    if used == KEPT:
+                        row = order[KEPT - 1, 1]
                     else:
                         used += 1
                     for p in range(used - 1, at, -1):
@@ -96,17 +88,34 @@ def _keep(s: Shape, c: Cost, table: NDArray[np.int64], order: NDArray[np.int64],
                     order[at, 0], order[at, 1] = cycles, row
                     table[row, 0], table[row, 1], table[row, 2] = cycles, s.n1, s.k1
                     table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
-    return used
+    return table[order[:used, 1]]
 
 
 @njit(cache=True)
 def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The best points in any of these chunks of weights, int64 [p, 2], as `_ranked` has them.  s: where all weights are one chunk."""
-    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0
-    for n1, k1 in chunks[::-1]:
+    """The best points in any of these chunks of weights, int64 [<= KEPT, 7], as `_ranked` has them.  s: where all weights are one chunk.
+
+    The best few of every chunk are among them: the estimate knows engines, and under contention it is the chunks that count.  Of equal
+    estimates the larger chunk, whose bursts are longer.
+    """
+    found, place, count = np.empty((KEPT * chunks.shape[0], 7), np.int64), np.empty(KEPT * chunks.shape[0], np.int64), 0
+    for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
+        n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        used = _keep(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c, table, order, used)
-    return table[order[:used, 1]]
+        best = _best(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c)
+        found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
+        count += len(best)
+    order = np.argsort(found[:count, 0], kind="mergesort")
+    left = KEPT - (place[:count] < FEW).sum()
+    kept, used = np.empty(KEPT, np.int64), 0
+    for at in order:
+        if place[at] >= FEW:
+            if left <= 0:
+                continue
+            left -= 1
+        kept[used] = at
+        used += 1
+    return found[kept[:used]]
 
 
 @njit(cache=True)

@@ -173,6 +173,12 @@ def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int]:
 
 
 @njit(cache=True)
+def orders(tiles_m: int, tiles_n: int) -> int:
+    """Orders of the loops over tiles that differ: one of two where one of the loops has a single tile."""
+    return 2 if tiles_m > 1 and tiles_n > 1 else 1
+
+
+@njit(cache=True)
 def to_l0a(c: Cost, rows: int, k: int) -> int:
     """Cycles of so much of the left operand on its way to L0A."""
     return _per(rows * k * 32, c.a_rate)
@@ -236,7 +242,7 @@ def _points(s: Shape, c: Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks:
         for n in ns:
             for k in ks:
                 if is_legal(s, c, m, n, k):
-                    for n_outer in range(2):
+                    for n_outer in range(orders((s.pixels + m - 1) // m, (s.n1 + n - 1) // n)):
                         out[at, 0], out[at, 1], out[at, 2], out[at, 3] = m, n, k, n_outer
                         at += 1
     return out[:at].copy()
@@ -285,7 +291,7 @@ def axes(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:
-    """int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer): every legal combination."""
+    """int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer): every legal combination; n_outer 0 where the order makes no difference."""
     c = cost_of(machine, s.dtype, s.to_l1)
     points: NDArray[np.int64] = _points(s, c, *axes(s, c))
     return points

@@ -192,33 +192,48 @@ def test_samples_stay_pixels(build: Callable[[Builder], str]) -> None:
     assert lower(prepare(model)).shapes["x"] == (1, 1, 24, 1)
 
 
-WIDE_WINDOWS: dict[str, tuple[tuple[int, ...], Callable[[Builder], str]]] = {
-    "global average, a prime of rows": ((1, 2, 67, 31), lambda b: b.node("GlobalAveragePool", ["x"])),
-    "global max, a prime of rows": ((1, 2, 67, 31), lambda b: b.node("GlobalMaxPool", [b.node("Neg", [b.node("Abs", ["x"])])])),
-    "sum, a prime of samples": ((1, 2, 331), lambda b: b.node("ReduceSum", ["x", b.constant(np.array([2]))])),
-    "global max of samples": ((1, 2, 600), lambda b: b.node("GlobalMaxPool", ["x"])),
-    "average of the whole image": ((1, 2, 18, 16), lambda b: b.node("AveragePool", ["x"], kernel_shape=[18, 16])),
-    "average": ((1, 2, 37, 41), lambda b: b.node("AveragePool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5])),
-    "average with pads": (
-        (1, 2, 37, 41),
-        lambda b: b.node("AveragePool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5], count_include_pad=1),
+WHOLE_IMAGES: dict[str, tuple[tuple[int, ...], Callable[[Builder], str], int]] = {
+    "average": ((1, 2, 18, 16), lambda b: b.node("GlobalAveragePool", ["x"]), 1),
+    "average, asked for by its size": ((1, 2, 18, 16), lambda b: b.node("AveragePool", ["x"], kernel_shape=[18, 16]), 1),
+    "average of many channels": ((2, 150, 7, 7), lambda b: b.node("GlobalAveragePool", ["x"]), 1),
+    "max": ((1, 2, 43, 17), lambda b: b.node("GlobalMaxPool", [b.node("Neg", [b.node("Abs", ["x"])])]), 1),
+    "average in strips": ((1, 2, 66, 40), lambda b: b.node("GlobalAveragePool", ["x"]), 2),
+    "max in strips": ((1, 40, 66, 40), lambda b: b.node("GlobalMaxPool", ["x"]), 2),
+    "average, a prime of rows": ((1, 2, 67, 41), lambda b: b.node("GlobalAveragePool", ["x"]), 2),
+    "max, a prime of rows": ((1, 2, 67, 41), lambda b: b.node("GlobalMaxPool", [b.node("Neg", [b.node("Abs", ["x"])])]), 2),
+    "sum of samples": ((1, 2, 331), lambda b: b.node("ReduceSum", ["x", b.constant(np.array([2]))]), 1),
+    "sum, a prime of samples": ((1, 2, 2801), lambda b: b.node("ReduceSum", ["x", b.constant(np.array([2]))]), 2),
+    "max of samples": ((1, 2, 2400), lambda b: b.node("GlobalMaxPool", ["x"]), 2),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_IMAGES)
+def test_whole_images_are_pooled_in_strips_that_fit(name: str) -> None:
+    shape, build, stages = WHOLE_IMAGES[name]
+    b = Builder(np.random.default_rng(3), shape)
+    model = b.model(build(b))
+    check(model)
+    pools = [op for op in lower(prepare(model)).operators if isinstance(op, Pool)]
+    assert len(pools) == stages
+    assert all(op.kernel[0] * op.kernel[1] <= 2048 for op in pools)
+
+
+WIDE_WINDOWS: dict[str, Callable[[Builder], str]] = {
+    "average": lambda b: b.node("AveragePool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5]),
+    "average with pads": lambda b: b.node(
+        "AveragePool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5], count_include_pad=1
     ),
-    "max, ceil": (
-        (1, 2, 37, 41),
-        lambda b: b.node("MaxPool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5], ceil_mode=1),
-    ),
+    "max, ceil": lambda b: b.node("MaxPool", ["x"], kernel_shape=[20, 14], pads=[9, 3, 2, 11], strides=[7, 5], ceil_mode=1),
 }
 
 
 @pytest.mark.parametrize("name", WIDE_WINDOWS)
 def test_wide_windows_are_pooled_in_stages(name: str) -> None:
-    shape, build = WIDE_WINDOWS[name]
-    b = Builder(np.random.default_rng(3), shape)
-    model = b.model(build(b))
+    b = Builder(np.random.default_rng(3), (1, 2, 37, 41))
+    model = b.model(WIDE_WINDOWS[name](b))
     check(model)
     pools = [op for op in lower(prepare(model)).operators if isinstance(op, Pool)]
-    assert len(pools) > 1
-    assert all(op.kernel[0] * op.kernel[1] < 100 for op in pools)
+    assert [op.kernel for op in pools] == [(20, 1), (1, 14)]
 
 
 @pytest.mark.parametrize("name", ["conv grouped", "gemm of an image", "shuffle", "lrn odd", "softmax", "average pool ceil"])
