@@ -62,6 +62,14 @@ class Staged:
         return found
 
     @cached_property
+    def made_again(self) -> bool:
+        """Whether a block makes or loads rows of a ring that are there: the first one of a core's run does, for all images."""
+        if not self.cached:
+            return False
+        before = np.maximum.accumulate(self.rows[:-1, 1])
+        return bool(((self.fresh[1:, 0] < before) & (self.fresh[1:, 1] > self.fresh[1:, 0])).any())
+
+    @cached_property
     def loaded(self) -> int:
         """Rows that are loaded for all blocks of an image."""
         return int(np.maximum(self.fresh[:, 1] - self.fresh[:, 0], 0).sum())

@@ -8,7 +8,8 @@ A node is (operator k, iteration t): one block of one image at one operator.  No
 | first  | 1     | an operator takes its blocks in their order                                                             |
 | second | 0     | a block's data goes from operator to operator                                                           |
 | second | 1     | so does the halo that the block before it left in a ring                                                |
-| slot   | slots | what fills a slot of a buffer comes after the last who reads what was there `slots` iterations before   |
+| slot   | slots | what fills a slot of a buffer comes after the last who reads what was there `slots` iterations before;  |
+|        |       | 1 where it makes rows of a ring again, since its block is the first one of another core                 |
 
 Edges of the first and second kind carry weights, the cycles of the node they leave; a node's weight is the heaviest path from it to the
 sink, so of two blocks at one operator the earlier is heavier.  The window holds the iterations from the oldest that is not finished.
@@ -73,6 +74,7 @@ def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
         staged = blocks.staged[storage]
+        distance = 1 if unit.images > 1 and staged.made_again else distance
         loaded = any(load.storage == storage for load in blocks.loads)
         fillers = _operators(staged.makers | (staged.readers if loaded else 0))
         rows += [(reader, filler, distance, SLOT) for reader in _operators(staged.readers) for filler in fillers]

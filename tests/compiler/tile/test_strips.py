@@ -28,7 +28,7 @@ from tests.compiled import Case, check_program, make_case
 from tests.compiler.emit.test_transformer import encoder
 from tests.graphs import concat, conv, max_pool, unit
 from tests.models import Builder, small_model
-from tests.plans import resized
+from tests.plans import resized, with_cores
 
 EDGE = load_machine("edge")
 LITTLE = resized(EDGE, L1=16384)
@@ -143,7 +143,7 @@ def everything(seed: int = 0) -> ModelProto:
     return b.model(b.conv(y, 24, (3, 7), (1, 3), (1, 0, 1, 2)))
 
 
-def in_strips(case: Case, count: int, longest: int, **wanted: int | bool) -> tuple[Program, list[SegmentPlan]]:
+def in_strips(case: Case, count: int, longest: int, **wanted: int | bool | tuple[int, ...]) -> tuple[Program, list[SegmentPlan]]:
     """As long segments as fit in `count` strips, one by one where they do not."""
     u, segments = case.unit, list[SegmentPlan]()
     singles = single_operators(u)
@@ -168,6 +168,21 @@ def test_values_are_right(dtype: DataType, count: int, longest: int, wanted: dic
     case = make_case(everything(), EDGE, dtype)
     program, segments = in_strips(case, count, longest, **wanted)
     assert sum(len(segment.operators) for segment in segments if segment.columns == count) > len(case.unit.kernels) // 2
+    check_program(case, program)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("wanted", [{"window": 2, "sliding": True}, {"window": 0, "sliding": True}, {"prefetch": 3}])
+def test_images_whose_blocks_cores_share(count: int, wanted: dict[str, int | bool]) -> None:
+    """Of 9 blocks core 0 has the first of image 1, and makes rows of its ring again in the block with which core 1 begins."""
+    b = Builder(np.random.default_rng(0), (3, 3, 12, 32))
+    x = b.relu(b.conv("x", 20, (5, 5), (2, 1), (2, 2, 1, 3)))
+    y = b.concat(b.conv(x, 12), b.max_pool(x, 3, 1, (1, 1, 1, 1)))
+    y = b.add(b.conv(y, 32), y)
+    model = b.model(b.average_pool(b.conv(y, 24, (3, 7), (1, 3), (1, 0, 1, 2)), 3, 2, (1, 1, 1, 1)))
+    case = make_case(model, with_cores(EDGE, 2), DataType.float16)
+    program, segments = in_strips(case, count, len(case.unit.kernels), cached=-1, cores=(0, 1), **wanted)
+    assert [(segment.columns, segment.blocks, segment.cores) for segment in segments] == [(count, 3, (0, 1))]
     check_program(case, program)
 
 
