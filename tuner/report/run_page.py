@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
-from tuner.report.html import Figures, document, section, table, tabs
+from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.view import RunView
 
 
@@ -16,7 +16,7 @@ def run_page(run: RunView) -> str:
     """The whole page."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", "Result", _RESULT, _result(summary["levels"])),
+        section("result", "Result", "Result", _RESULT, _result(summary["levels"]), _pieces(summary)),
         section(
             "latency", "Latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)
         ),
@@ -71,6 +71,7 @@ _SEGMENTS = (
     "<p>Busy: of the engine that bounds the segment. Ops/load: operators and blocks for each that loads from DDR, 1 where all do. Halo: "
     "work because rows are made twice; padding: multiply-adds because channels and pixels are rounded up; 1 is none.</p>"
 )
+_MOST = 40  # rows of a table that a model can make as long as it is
 _FARM = "Share of the time in which a worker was measuring; the rest is choosing what to measure, training, and the start."
 
 
@@ -88,6 +89,23 @@ def _result(levels: dict[str, Any]) -> str:
     each = [(name, *(at["variant_cycles"].get(other) for other in levels)) for name, at in levels.items()]
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     return table(columns, rows) + "<h3>Every variant at every level, cycles</h3>" + matrix
+
+
+def _pieces(summary: dict[str, Any]) -> str:
+    """Where not all of the model is one program: its pieces, and what stays with the host."""
+    pieces, host, text = summary["pieces"], summary["host"], ""
+    if pieces:
+        levels = list(pieces[0]["cycles"])
+        rows = [(p["piece"], p["operators"], p["first_operator"], p["last_operator"], *p["cycles"].values()) for p in pieces]
+        columns = ("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels))
+        text += "<h3>Pieces</h3><p>One after the other; their cycles add up.</p>" + table(columns, rows)
+    if host:
+        heaviest = sorted(host, key=lambda node: -node["macs"])[:_MOST]
+        text += (
+            f"<h3>With the host</h3><p>{counted(len(host), 'node')} of the model, {1 - summary['npu_mac_share']:.1%} of its multiply-adds; "
+            f"no figure here has their time.{f' The {_MOST} with the most work:' if len(host) > _MOST else ''}</p>"
+        ) + table(("<node", "<operator", "MACs", "<why"), [(node["node"], node["op"], node["macs"], node["why"]) for node in heaviest])
+    return text
 
 
 def _crossings(run: RunView, figures: Figures) -> str:

@@ -35,6 +35,19 @@ def view(run_folder: Path) -> RunView:
     return open_view(run_folder)
 
 
+def test_pieces_and_what_stays_with_the_host_are_named(view: RunView) -> None:
+    assert "With the host" not in run_page(view)
+    node = {"node": HOSTILE, "op": "Atan", "refused": True, "why": "Atan: not supported", "macs": 7, "mac_share": 0.25}
+    piece = {"piece": "Partition0", "operators": 3, "first_operator": "a", "last_operator": HOSTILE, "cycles": {"none": 1234}}
+    summary = {**view.summary, "host": [node] * 41, "pieces": [piece], "npu_mac_share": 0.75}
+    text = run_page(dataclasses.replace(view, summary=summary))
+    assert_offline(Page(text))
+    assert HOSTILE not in text
+    assert "41 nodes of the model, 25.0% of its multiply-adds" in text
+    assert text.count("Atan: not supported") == 40
+    assert "1,234" in text
+
+
 def test_every_section_and_every_figure_is_there(view: RunView) -> None:
     text = run_page(view)
     read = Page(text)
