@@ -14,6 +14,7 @@ from rich.table import Table
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
+SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
 _ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds of segments for each program, and would tell of hours
 
 
@@ -82,7 +83,9 @@ class Progress:
                 self._last_s = now
                 self._live.update(self.table(snapshot))
             return
-        patience_s = LINE_EVERY_S if self._shown is not None and snapshot.best == self._shown.best else BEST_EVERY_S
+        patience_s = BEST_EVERY_S
+        if self._shown is not None and snapshot.best == self._shown.best:
+            patience_s = LINE_EVERY_S if snapshot != self._shown else SAME_EVERY_S
         if now - self._last_s >= patience_s:
             self._last_s, self._shown = now, snapshot
             self.say(self.line(snapshot))

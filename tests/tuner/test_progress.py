@@ -42,6 +42,16 @@ def test_plain_lines_say_everything_and_not_too_often() -> None:
     assert len(lines) == 5
 
 
+def test_a_line_is_repeated_once_a_minute() -> None:
+    out, now = io.StringIO(), [0.0]
+    with Progress(candidates=100, stream=out, clock=lambda: now[0]) as progress:
+        for now[0] in range(0, 130, 5):
+            progress.update(Snapshot(0, note="epoch 0"))
+        now[0] += 10.0
+        progress.update(Snapshot(0, note="epoch 1"))
+    assert [line.rpartition(" ")[2] for line in out.getvalue().splitlines()] == ["0", "0", "0", "1"]
+
+
 def test_quiet_shows_nothing() -> None:
     for out in (io.StringIO(), Terminal()):
         with Progress(seconds=5, quiet=True, stream=out) as progress:
