@@ -60,6 +60,9 @@ def compiling() -> Iterator[bool]:
     can be written, every process compiles for itself.
     """
     note = _note()
+    if note.is_file():
+        yield False
+        return
     with ExitStack() as held:
         try:
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -68,12 +71,12 @@ def compiling() -> Iterator[bool]:
         except OSError:
             yield True
             return
-        if note.is_file():
-            yield False
+        if not note.is_file():
+            yield True
+            with suppress(OSError):
+                note.touch()
             return
-        yield True
-        with suppress(OSError):
-            note.touch()
+    yield False
 
 
 def _note() -> Path:

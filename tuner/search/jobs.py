@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -153,8 +154,9 @@ class WorkshopSpec:
     rules: type[Rules] = Rules
 
     def __call__(self) -> Workshop:
-        workshop = Workshop(self, self.evaluator())
-        workshop.warm()
+        with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
+            workshop = Workshop(self, self.evaluator())
+            workshop.warm(here)
         return workshop
 
     def without_worker(self) -> Workshop:
@@ -175,8 +177,11 @@ class Workshop:
         self.done = 0
         self.worker = "driver"
 
-    def warm(self) -> None:
-        """Kernels are compiled here where nobody has yet: in a job, half a minute for one would look like a job that hangs."""
+    def warm(self, whole: bool) -> None:
+        """Kernels are compiled here where nobody has yet: in a job, half a minute for one would look like a job that hangs.
+
+        whole: those that programs need too.
+        """
         genome = single_operators(self.rules.unit)
         if isinstance(genome, Infeasible):
             return
@@ -184,10 +189,8 @@ class Workshop:
             levels = len(self.rules.levels)
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
-        if self.evaluator is not None and self.spec.config.runner.name == BUILT_IN:
-            with compiling() as here:
-                if here:
-                    list(self._here([Ask("program", whole) for whole in (genome, *_of_every_kind(self.rules.unit, genome))]))
+        if whole and self.evaluator is not None:
+            list(self._here([Ask("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
     def share(self, results: SharedResults) -> None:
         """From now on, after `warm`: results of others compile no kernel."""
