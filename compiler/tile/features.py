@@ -41,7 +41,7 @@ from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
-FEATURE_SET = "schedule-4"
+FEATURE_SET = "schedule-5"
 # one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
 _SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 4}
 _EXTENSIVE = (
