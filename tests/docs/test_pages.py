@@ -27,7 +27,8 @@ from tuner.summary import LevelSummary, Summary
 
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for setting in (
-    "model.min_rows=20", "model.rounds=60", "segments.measured=128", "segments.candidates=256", "search.generation=4", "search.islands=1",
+    "model.min_rows=20", "model.rounds=20", "segments.measured=32", "segments.candidates=64", "search.generation=4", "search.islands=1",
+    "search.climb=2",
 ) for word in ("--set", setting))  # fmt: skip
 FIRST, MORE = 16, 24  # programs of the run, and after --resume
 
