@@ -7,6 +7,7 @@ become: explicit, readable, complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from compiler.derive.plan import Split
@@ -113,10 +114,11 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 
-def block_counts(unit: Unit, start: int, stop: int) -> list[int]:
+@lru_cache(maxsize=1 << 14)
+def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output."""
     height = min(rows.size for rows in needed(unit)[start:stop])
-    return [count for count in BLOCK_COUNTS if count <= max(1, height)]
+    return tuple(count for count in BLOCK_COUNTS if count <= max(1, height))
 
 
 def has_halos(unit: Unit, start: int, stop: int) -> bool:

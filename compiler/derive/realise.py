@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import lru_cache
 from itertools import chain
 
 from compiler.derive.fit_ub import fitted
@@ -11,7 +11,7 @@ from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, kee
 from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import Wish, fits
-from compiler.schedule.memory import apart_rule, staged_wishes, ub_blocks, ub_wishes, weight_slots, weight_wishes
+from compiler.schedule.memory import apart_rule, staged_wishes, ub_blocks, ub_wishes, weight_wishes
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
@@ -22,6 +22,7 @@ from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import Memory
 
 
+@lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
 def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     """The plan of a gene; None where L1 or UB cannot hold it.
 
@@ -99,14 +100,13 @@ class _Fitting:
         self.unit, self.gene, self.layout = unit, gene, layout
         self.rows = [layout.rows(k) for k in range(gene.stop - gene.start)]
         self.tilings: dict[int, Tiling] = {}
-        self.weights: dict[int, int] = {}  # blocks of L1
+        self.weights: dict[int, tuple[Wish, ...]] = {}  # their buffers in L1
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
         self.staged = staged_wishes(unit, layout, gene.prefetch, window)
-        self.staged_blocks = sum([wish.size for wish in self.staged])
         self.apart = apart_rule(unit, layout, gene.sliding, window)
 
     def fill(self) -> bool:
@@ -159,18 +159,12 @@ class _Fitting:
             if tiling is None:
                 return False
             tilings[k] = tiling
-            slots, size = weight_slots(self.unit.kernels[self.gene.start + k], tiling)
-            weights[k] = slots * size
+            weights[k] = weight_wishes(self.unit, self.layout, k, tiling)
         have = self.unit.machine.buffer_blocks(Memory.L1)
-        # mostly clear without a look at lifetimes
-        if self.staged_blocks + sum(weights.values()) > have and not fits(self._wishes(tilings), have, self.apart):
+        if not fits([*self.staged, *chain.from_iterable(weights.values())], have, self.apart):
             return False
         self.tilings, self.weights = tilings, weights
         return True
-
-    def _wishes(self, tilings: Mapping[int, Tiling]) -> list[Wish]:
-        """Buffers in L1."""
-        return [*self.staged, *chain.from_iterable(weight_wishes(self.unit, self.layout, k, tiling) for k, tiling in tilings.items())]
 
     def plan(self) -> SegmentPlan:
         gene = self.gene

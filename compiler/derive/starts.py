@@ -69,9 +69,13 @@ def on_all_cores(unit: Unit, gene: Gene) -> Gene | None:
     is possible.  It may not fit."""
     cores = unit.machine.cores
     wide = gene._replace(cores=tuple(range(cores)))
-    counts = (count for count in block_counts(unit, gene.start, gene.stop) if count >= gene.blocks)
-    tries = [wide, *(wide._replace(blocks=count, split="rows") for count in counts), wide._replace(split="channels")]
-    return next((g for g in tries if g.split in splits(unit, g, cores)), None)
+    if wide.split in splits(unit, wide, cores):
+        return wide
+    counts = block_counts(unit, gene.start, gene.stop)
+    enough = next((count for count in counts if count >= max(gene.blocks, -(-cores // unit.images))), None)
+    if enough is not None:
+        return wide._replace(blocks=enough, split="rows")
+    return wide._replace(split="channels") if "channels" in splits(unit, wide, cores) else None
 
 
 def over(unit: Unit, gene: Gene, width: int, split: Split) -> Gene | None:

@@ -189,12 +189,18 @@ def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
     return (0, 0) if isinstance(spec, MatMulSpec) else (1, spec.weight_blocks)
 
 
-def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> list[Wish]:
+def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[Wish, ...]:
     """Buffers in L1 of kernel k's weights."""
     slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
-    last = blocks.stop - blocks.start - 1
-    life = (0, last) if slots == 1 and _iterations(unit, blocks) > 1 else _scratch(k)
-    return [Wish(f"w{k}.{slot}", size, *life) for slot in range(slots)]
+    kept = slots == 1 and _iterations(unit, blocks) > 1
+    return _weight_wishes(k, slots, size, blocks.stop - blocks.start - 1 if kept else -1)
+
+
+@lru_cache(maxsize=1 << 14)
+def _weight_wishes(k: int, slots: int, size: int, last: int) -> tuple[Wish, ...]:
+    """last: step until which they are kept from the first on; -1: kernel k's alone."""
+    life = (0, last) if last >= 0 else _scratch(k)
+    return tuple(Wish(f"w{k}.{slot}", size, *life) for slot in range(slots))
 
 
 def _scratch(k: int) -> tuple[int, int, int]:

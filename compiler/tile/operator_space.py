@@ -13,6 +13,7 @@ A way is a block count, slots for what is loaded, weights that stay or come in c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ class OperatorSpace(NamedTuple):
         return SegmentPlan.model_construct(operators=(self.operator,), blocks=blocks, prefetch=prefetch, window=1, tilings=(tiling,))
 
 
-def operator_space(unit: Unit, k: int, block_counts: list[int]) -> OperatorSpace:
+def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
     """The ways to run kernel k, a convolution, alone, in the given block counts; only those that fit L1."""
     spec = unit.kernels[k]
     assert isinstance(spec, ConvSpec)

@@ -31,6 +31,8 @@ class SegmentTable:
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
+        self._alone: dict[str, tuple[float, Tail]] = {}
+        self._operators = [structures.structure(k, k + 1) for k in range(self.operators)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
@@ -57,6 +59,10 @@ class SegmentTable:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
         structure, tail = key
+        if structure in self._operators:
+            merit = (float(np.log(np.maximum(cycles, 1)).mean()), tail)
+            if structure not in self._alone or merit < self._alone[structure]:
+                self._set(self._alone, structure, merit)
         width = len(tail[_CORES])
         for level, (best, leanest) in enumerate(zip(self._best, self._lean, strict=True)):
             new = (int(cycles[level]), tail)
@@ -151,17 +157,9 @@ class SegmentTable:
 
     def singles(self) -> Genome | None:
         """Every operator alone, each with the gene that is best over the levels (geometric mean): the tuned layer-by-layer genome."""
-        by_structure: dict[str, tuple[float, Tail]] = {}
-        wanted = {self.structures.structure(k, k + 1) for k in range(self.operators)}
-        for (structure, tail), cycles in self.cycles.items():
-            if cycles is None or structure not in wanted:
-                continue
-            merit = (float(np.log(cycles).mean()), tail)
-            if structure not in by_structure or merit < by_structure[structure]:
-                by_structure[structure] = merit
         genes = []
-        for k in range(self.operators):
-            found = by_structure.get(self.structures.structure(k, k + 1))
+        for k, structure in enumerate(self._operators):
+            found = self._alone.get(structure)
             if found is None:
                 return None
             genes.append(Gene(k, k + 1, *found[1]))

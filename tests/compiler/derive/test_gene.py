@@ -90,7 +90,7 @@ def test_block_counts_stop_at_the_lowest_output() -> None:
     for start in range(len(u.kernels)):
         for stop in range(start + 1, len(u.kernels) + 1):
             lowest = min(spec.out_h for spec in u.kernels[start:stop])
-            assert block_counts(u, start, stop) == [count for count in BLOCK_COUNTS if count <= lowest]
+            assert block_counts(u, start, stop) == tuple(count for count in BLOCK_COUNTS if count <= lowest)
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
