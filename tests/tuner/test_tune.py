@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -27,7 +26,6 @@ from tuner.build import Opened, open_source
 from tuner.cli import main
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm.cluster import connect
 from tuner.folder.runfolder import read_json
 from tuner.log.care import repair, verify
 from tuner.log.read import read_log, read_tasks
@@ -60,14 +58,7 @@ def opened(model: Path) -> Opened:
 # the same run
 
 
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    connection = connect(None, 2)
-    yield
-    connection.close()
-
-
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_number_of_workers_changes_nothing(model: Path, whole: Path, tmp_path: Path, workers: int) -> None:
     quick(model, tmp_path / "run", N, backend="ray", workers=workers)

@@ -64,6 +64,7 @@ def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path,
     assert_equal_runs(tmp_path / "run", whole)
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_a_worker_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP: the process is there, holds its CPU and says nothing."""
     monkeypatch.setattr(actors, "SUSPICION_S", 1.0)
