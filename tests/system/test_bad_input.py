@@ -261,7 +261,9 @@ def refused(
 
 
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], tuple[int, str, str]]:
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], tuple[int, str, str]]:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)  # which a local Ray sets, and leaves in the process
+
     def run(arguments: list[str]) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main(arguments)
