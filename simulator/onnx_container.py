@@ -19,13 +19,10 @@ from typing import TYPE_CHECKING
 
 from simulator.npu.container import MAGIC, container_lengths
 from simulator.npu.errors import BadInputError
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
 
 if TYPE_CHECKING:  # reading a container takes no onnx
     from onnx import NodeProto
-
-DOMAIN = "tilefarm"
-ATTRIBUTE = "container"
-EP_DOMAIN, EP_OP, EP_ATTRIBUTE = "com.microsoft", "EPContext", "ep_cache_context"
 
 # message -> field numbers of onnx.proto
 _MODEL_PRODUCER, _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _MODEL_GRAPH, _MODEL_METADATA = 2, 4, 5, 6, 7, 14

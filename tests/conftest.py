@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Where it is set, every process that a test starts compiles the two hundred modules of the tree before it begins
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 

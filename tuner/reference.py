@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from simulator.onnx_container import DOMAIN, EP_DOMAIN, EP_OP
+from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP
 
 Floats = NDArray[np.float32]
 TIMEOUT_S = 1800.0

@@ -21,7 +21,8 @@ from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.onnx_container import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, names_read
+from simulator.onnx_container import names_read
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
 
 Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.contended import two_variants
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_controller.py"
+from tests.scripting import run_script
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, str]]]:
     """Its output, and the rows of controller.csv."""
     folder = tmp_path_factory.mktemp("study")
-    command = [sys.executable, str(SCRIPT), str(two_variants(folder)), "--out", str(folder / "controller")]
-    command += ["--seeds", "2", "--other-seeds", "1", "--inferences", "130", "--traces", "step,adversarial"]
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    words = ["--seeds", "2", "--other-seeds", "1", "--inferences", "130", "--traces", "step,adversarial"]
+    done = run_script("study_controller", two_variants(folder), "--out", folder / "controller", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     with (folder / "controller" / "controller.csv").open(newline="") as file:
         return done.stdout, list(csv.DictReader(file))

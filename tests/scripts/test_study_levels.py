@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.scripting import run_script
 from tests.tuning import QUICK, save_small
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_levels.py"
 LEVELS = ("none", "slight", "severe")
 
 
 def test_a_row_for_every_level(tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "--networks",
-        str(model),
-        "--out",
-        str(tmp_path / "levels"),
-        "--candidates",
-        "8",
-        "--times",
-        "2",
-    ]
-    command += [word for text in QUICK for word in ("--set", text)]
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    words = ["--networks", model, "--out", tmp_path / "levels", "--candidates", 8, "--times", 2]
+    settings = [word for text in QUICK for word in ("--set", text)]
+    done = run_script("study_levels", *words, *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "levels" / "levels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

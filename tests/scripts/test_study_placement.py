@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from simulator.npu.errors import BadInputError
+from tests.scripting import run_script
 from tests.tuning import save_small
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_placement.py"
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1]), "NO_COLOR": "1"}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +17,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
     """Its output, and the rows of the CSV."""
     folder = tmp_path_factory.mktemp("study")
     out = folder / "deep" / "placement.csv"
-    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "24", "--seeds", "1"]
-    done = run(folder, *arguments, "--out", str(out))
+    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "12", "--seeds", "1"]
+    done = run_script("study_placement", *arguments, "--out", out, cwd=folder)
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
         return done.stdout, list(csv.DictReader(file))
@@ -64,6 +55,5 @@ def test_tables_and_goals_are_printed(found: tuple[str, list[dict[str, str]]]) -
 
 
 def test_a_shape_that_is_none_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, "--shapes", "1x67")
-    assert done.returncode != 0
-    assert "--shapes 1x67: expected CORESxBYTES" in done.stderr
+    with pytest.raises(BadInputError, match="--shapes 1x67: expected CORESxBYTES"):
+        run_script("study_placement", "--shapes", "1x67", cwd=tmp_path)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_rewrites.py"
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
-    command = [sys.executable, str(SCRIPT), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+from tests.scripting import run_script
 
 
 def test_what_rules_save(tmp_path: Path) -> None:
     out = tmp_path / "rewrites.csv"
-    done = run("--out", str(out), "--networks", "made:mobilenet_v2-small", "--rules", "fuse-limit,fuse-residual,nest-concat")
+    done = run_script(
+        "study_rewrites", "--out", str(out), "--networks", "made:mobilenet_v2-small", "--rules", "fuse-limit,fuse-residual,nest-concat"
+    )
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
         rows = {row["rule"]: row for row in csv.DictReader(file)}
@@ -38,6 +31,6 @@ def test_what_rules_save(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_is_not_there(tmp_path: Path) -> None:
-    done = run("--out", str(tmp_path / "x.csv"), "--rules", "fuse-everything")
+    done = run_script("study_rewrites", "--out", tmp_path / "x.csv", "--rules", "fuse-everything")
     assert done.returncode == 2
     assert "expected some of drop-empty-chain" in " ".join(done.stderr.replace("│", " ").split())

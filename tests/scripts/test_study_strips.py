@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from compiler.derive.gene import Gene
 from compiler.derive.realise import realise
 from scripts.studies import network
+from tests.scripting import run_script
 from tuner.evaluate import Evaluator
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_strips.py"
 
 
 def test_a_run_in_strips_and_cut(tmp_path: Path) -> None:
     out = tmp_path / "strips.csv"
-    words = ["--out", str(out), "--network", "made:mobilenet_v2-small", "--first", "1", "--operators", "2"]
-    command = [sys.executable, str(SCRIPT), *words, "--strips", "1", "--strips", "2", "--strips", "400"]
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    words = ["--out", out, "--network", "made:mobilenet_v2-small", "--first", 1, "--operators", 2]
+    done = run_script("study_strips", *words, "--strips", 1, "--strips", 2, "--strips", 400)
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
         rows = {row["segment"]: [row[level] for level in ("none", "slight", "severe")] for row in csv.DictReader(file)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ from compiler.tile.spec import MatMulSpec, signature
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
+from tests.scripting import run_script
 from tests.tuning import QUICK
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_tiling.py"
@@ -40,11 +39,9 @@ def test_the_table(tmp_path: Path) -> None:
     """A model with the same convolution twice and one that ends in a product: two operators, each once."""
     b = Builder(np.random.default_rng(0), (1, 32, 12, 12))
     onnx.save(b.model(b.conv(b.conv(b.conv("x", 32), 32), 48, kernel=(1, 1), pads=(0, 0, 0, 0))), tmp_path / "net.onnx")
-    command = [sys.executable, str(SCRIPT), "--networks", str(tmp_path / "net.onnx"), "--out", str(tmp_path / "tiling"), "--cap", "60"]
-    command += ["--candidates", "4", "--trained", "4", "--each", "16", "--held-out", "2"]
-    command += [word for text in QUICK for word in ("--set", text)]
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    words = ["--networks", tmp_path / "net.onnx", "--out", tmp_path / "tiling", "--cap", 60]
+    words += ["--candidates", 4, "--trained", 4, "--each", 16, "--held-out", 2]
+    done = run_script("study_tiling", *words, *(word for text in QUICK for word in ("--set", text)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "tiling" / "search.csv").open(newline="") as file:
         search = list(csv.DictReader(file))

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 
 from simulator.npu.machine import load_machine
 from tests.models import small_model
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.scripting import run_script
 
 
 def test_a_row_for_every_level_and_seed(tmp_path: Path) -> None:
     model = tmp_path / "inception.onnx"
     onnx.save(small_model("inception_block"), model)
-    command = [sys.executable, str(ROOT / "scripts/study_window.py"), "--out", str(tmp_path / "window"), "--machine", "edge"]
-    command += ["--networks", str(model), "--candidates", "4", "--seeds", "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    words = ["--machine", "edge", "--networks", model, "--candidates", 4, "--seeds", 2]
+    done = run_script("study_window", "--out", tmp_path / "window", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "window/window.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -19,7 +19,8 @@ from onnx import ModelProto
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
-from simulator.onnx_container import DOMAIN, find_containers, read_container
+from simulator.onnx_container import find_containers, read_container
+from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
 from tests.models import Builder
 from tests.partial_models import CONV, PARTIAL, partial_model
