@@ -100,7 +100,7 @@ def searched(
         schedule = Schedule(first_states(len(levels), config, seed))
         with RunLog(folder, origin, FEATURE_SETS) as log, SerialJobs(spec) as jobs:
             ledger = Ledger(levels, log, champions, Budget(candidates))
-            conductor = Conductor(jobs, schedule, ledger, trainer if config.use.cost_model else None)
+            conductor = Conductor(jobs, schedule, ledger, trainer if config.learns else None)
             conductor.begin(())
             conductor.run()
             return Searched(champions, jobs.known(), ledger.seq)

@@ -40,7 +40,8 @@ CUTS = (
     "use.cores=false",
     "use.window=false",
 )
-EVOLUTION = ("use.covers=false", "model.proposals=8")  # without covers every program is a child: more thought for each
+# without covers every program is a child: more thought for each
+EVOLUTION = ("use.covers=false", "use.cost_model=true", "model.proposals=8")
 Cycles = NDArray[np.int64]
 
 
