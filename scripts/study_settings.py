@@ -46,7 +46,7 @@ SWITCHED = {
     "no covers": ("use.covers=false",),
     "a cost model": ("use.cost_model=true",),
     "a cost model without climbing": ("use.cost_model=true", "search.climb=0"),
-    "no crossover": ("use.crossover=false",),
+    "crossover": ("search.crossover_rate=0.3",),
     "no islands": ("use.islands=false",),
     "the file's order": ("search.order=file",),
     "least memory alive": ("search.order=narrow",),

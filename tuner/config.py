@@ -96,7 +96,6 @@ class Model(_Section):
 class Use(_Section):
     covers: bool
     cost_model: bool | None
-    crossover: bool
     islands: bool
     window: bool
     block_fusion: bool

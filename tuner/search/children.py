@@ -22,7 +22,7 @@ def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[G
         level = int(rng.choice(len(rules.levels), p=share))
         group: list[Genome] = []
         for _ in range(config.model.proposals if config.learns else 1):
-            child = island.child(lab.unit, level, config.search, moves, config.use.crossover)
+            child = island.child(lab.unit, level, config.search, moves)
             if child is None:
                 continue
             child = lab.permitted(child)
