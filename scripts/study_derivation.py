@@ -1,11 +1,11 @@
 """What deriving a graph brings over its operators run one by one, and whether evolution finds it.
 
-First table, per network and level: the best program derived by the search against the best one of single fused operators (each tuned), both
-of one run, the latter in the search's or the file's order, whichever is faster; medians over the seeds.  Second table: chains whose genome is restricted to cuts
-and block counts, so that the best sum of segments can be computed.  `exact` measures every run of operators in every block count, takes the
-shortest path and measures that program whole; `fused` is the best program of single operators; `evolution` is the search without covers
-(`use.covers=false`), which knows no shortest paths; the median over seeds.  Reached: within 1% of exact, and 90% of the gain from fused to
-exact.
+First table, per network and level: the best program derived by the search against the best one of single fused operators (each tuned),
+both of one run, the latter in the search's or the file's order, whichever is faster; medians over the seeds.  Second table: chains whose
+genome is restricted to cuts and block counts, so that the best sum of segments can be computed.  `exact` measures every run of operators
+in every block count, takes the shortest path and measures that program whole; `fused` is the best program of single operators;
+`evolution` is the search without covers (`use.covers=false`), which knows no shortest paths; the median over seeds.  Reached: within 1%
+of exact, and 90% of the gain from fused to exact.
 
     python scripts/study_derivation.py --out derivation
 """

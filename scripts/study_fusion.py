@@ -1,10 +1,10 @@
 """What each way of keeping data on chip adds, per network and contention level, and how far from the ceiling that ends.
 
-Searches of equal budgets in which more and more is allowed: whole tensors stay on chip or none (residency); segments run in blocks of rows
-(row fusion); rows that two blocks share are kept (halo cache); a block's loads run ahead of it (prefetch); blocks overlap in a window,
-which is all that the search has.  Figures are speed-ups over the best tuned single-operator baseline of these searches at that level, medians
-over the seeds; the ceiling is that program over the roofline.  Each search is its own: where more freedom found less in the same budget, the
-table says so.
+Searches of equal budgets in which more and more is allowed: whole tensors stay on chip or none (residency); segments run in blocks of
+rows (row fusion); rows that two blocks share are kept (halo cache); a block's loads run ahead of it (prefetch); blocks overlap in a
+window, which is all that the search has.  Figures are speed-ups over the best tuned single-operator baseline of these searches at that
+level, medians over the seeds; the ceiling is that program over the roofline.  Each search is its own: where more freedom found less in
+the same budget, the table says so.
 
     python scripts/study_fusion.py --out fusion
 """
