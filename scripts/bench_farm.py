@@ -186,7 +186,7 @@ class Scorer:
 
         def score() -> tuple[int, float]:
             begin = time.process_time()
-            drawn = (island.child(rules.unit, 0, search, moves, True) for _ in range(SCORED_AT_ONCE))
+            drawn = (island.child(rules.unit, 0, search, moves) for _ in range(SCORED_AT_ONCE))
             lab = self.lab()
             whole = [genome for genome in lab.repaired([child for child in drawn if child is not None]) if genome is not None]
             lab.expected(whole)

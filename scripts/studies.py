@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -100,7 +101,7 @@ def searched(
         schedule = Schedule(first_states(len(levels), config, seed))
         with RunLog(folder, origin, FEATURE_SETS) as log, SerialJobs(spec) as jobs:
             ledger = Ledger(levels, log, champions, Budget(candidates))
-            conductor = Conductor(jobs, schedule, ledger, trainer if config.use.cost_model else None)
+            conductor = Conductor(jobs, schedule, ledger, trainer if config.learns else None)
             conductor.begin(())
             conductor.run()
             return Searched(champions, jobs.known(), ledger.seq)
@@ -112,6 +113,18 @@ def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float6
     found = [float(statistic(values[rng.integers(len(values), size=len(values))])) for _ in range(samples)]
     low, high = np.quantile(found, (0.025, 0.975), method="nearest")
     return float(low), float(high)
+
+
+def medians(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Row by row over runs that only differ in their seed: the median of every number, and what is no number as the first run has it."""
+
+    def middle(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], str):
+            return values[0]
+        found = median(values)
+        return type(values[0])(round(found) if isinstance(values[0], int) else found)
+
+    return [{key: middle([row[key] for row in rows]) for key in rows[0]} | {"seeds": len(runs)} for rows in zip(*runs, strict=True)]
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

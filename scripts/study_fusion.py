@@ -1,9 +1,10 @@
 """What each way of keeping data on chip adds, per network and contention level, and how far from the ceiling that ends.
 
-Searches of equal budgets in which more and more is allowed: whole tensors stay on chip or none (residency); segments run in blocks of rows
-(row fusion); rows that two blocks share are kept (halo cache); a block's loads run ahead of it (prefetch); blocks overlap in a window,
-which is all that the search has.  Figures are speed-ups over the best tuned single-operator baseline of these searches at that level; the
-ceiling is that program over the roofline.  Each search is its own: where more freedom found less in the same budget, the table says so.
+Searches of equal budgets in which more and more is allowed: whole tensors stay on chip or none (residency); segments run in blocks of
+rows (row fusion); rows that two blocks share are kept (halo cache); a block's loads run ahead of it (prefetch); blocks overlap in a
+window, which is all that the search has.  Figures are speed-ups over the best tuned single-operator baseline of these searches at that
+level, medians over the seeds; the ceiling is that program over the roofline.  Each search is its own: where more freedom found less in
+the same budget, the table says so.
 
     python scripts/study_fusion.py --out fusion
 """
@@ -20,7 +21,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend.zoo import shipped
-from scripts.studies import baseline_cycles, network, searched, short, write_rows
+from scripts.studies import baseline_cycles, medians, network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Roofline
 
@@ -51,7 +52,6 @@ def study(name: str, machine: str, candidates: int, seed: int) -> Iterator[dict[
             "ceiling": base / roofline,
             "best_over_roofline": best / roofline,
             "candidates": candidates,
-            "seed": seed,
         }
 
 
@@ -93,12 +93,12 @@ def main(
     networks: Annotated[str, typer.Option(help="comma-separated networks")] = ",".join(map(short, shipped())),
     machine: Annotated[str, typer.Option()] = "edge",
     candidates: Annotated[int, typer.Option(help="measured programs of each search, five searches per network")] = 64,
-    seed: Annotated[int, typer.Option()] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds 0..; medians are reported")] = 3,
 ) -> None:
     """Speed-up over single operators as more ways of keeping data on chip are allowed."""
     rows = []
     for name in networks.split(","):
-        rows += list(study(name, machine, candidates, seed))
+        rows += medians([list(study(name, machine, candidates, seed)) for seed in range(seeds)])
         print(f"{short(name)} done", file=sys.stderr, flush=True)
     write_rows(out / "fusion.csv", rows)
     (out / "fusion.md").write_text(markdown(rows))

@@ -1,14 +1,17 @@
 """What does each learned or clever part of the search bring?  The default settings against others, at equal numbers of measured programs.
 
-Without more: every switch of the search turned off, one at a time (an ablation).  With --config FILE (the best.yaml of a study, say): that
-file against the default.  With --settings "a.b=c d.e=f", as often as wanted: each of them; `budget.candidates=N` among them is the number
-of programs of that one, for comparisons at equal time.  Per network and seed: champions' cycles with the other settings over those with
-the default, the geometric mean over the levels; over all pairs of network and seed its geometric mean with the 95% interval of a bootstrap
-over the pairs.  Above 1 the default is better; an interval that holds 1 says nothing.  CPU: processor seconds of the searches, all pairs.
+Without more: every switch of the search the other way round, one at a time (an ablation).  With --config FILE (the best.yaml of a study,
+say): that file against the default.  With --settings "a.b=c d.e=f", as often as wanted: each of them; `budget.candidates=N` among them is
+the number of programs of that one, for comparisons at equal time.  Per network and seed: champions' cycles with the other settings over
+those with the default, the geometric mean over the levels; over all pairs of network and seed its geometric mean with the 95% interval of
+a bootstrap over the pairs.  Above 1 the default is better; an interval that holds 1 says nothing.  CPU: processor seconds of the
+searches, all pairs. With --clock all programs are timed on another machine than the one they are compiled for: a board that is not as it
+was described.
 
     python scripts/study_settings.py --out settings --processes 2
     python scripts/study_settings.py --out settings --config STUDY/best.yaml --networks inception_v1,resnet50
     python scripts/study_settings.py --out settings --settings "segments.measured=48 budget.candidates=96"
+    python scripts/study_settings.py --out settings --only "a cost model" --clock edge:matrix.startup_cycles=64,ddr.latency_cycles=600
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,18 +32,22 @@ import yaml
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.derive.order import ordered
+from compiler.tile.spec import Unit
 from scripts.studies import interval, network, searched, short, write_rows
 from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine, load_machine
 from tuner.commands.text import print_table
 from tuner.config import leaves, load_config
+from tuner.evaluate import Evaluator, EvaluatorSpec
 
 DEFAULT, CANDIDATES = "default", "budget.candidates="
-OFF = {
+SWITCHED = {
     "no covers": ("use.covers=false",),
-    "no cost model": ("use.cost_model=false",),
-    "no crossover": ("use.crossover=false",),
+    "a cost model": ("use.cost_model=true",),
+    "a cost model without climbing": ("use.cost_model=true", "search.climb=0"),
+    "crossover": ("search.crossover_rate=0.3",),
     "no islands": ("use.islands=false",),
-    "no climbing": ("search.climb=0",),
     "the file's order": ("search.order=file",),
     "least memory alive": ("search.order=narrow",),
     "siblings as one": ("use.siblings=true",),
@@ -67,19 +75,29 @@ class Found(NamedTuple):
     cpu_s: float
 
 
-def champions(cell: Cell, machine: str, candidates: int) -> Found:
-    """What a search finds, in how much time."""
+def champions(cell: Cell, machine: str, candidates: int, clock: str | None) -> Found:
+    """What a search finds, in how much time; clock: of this machine."""
     unit = network(cell.network, machine)
     budget = (
         load_config(None, cell.settings).budget.candidates if any(text.startswith(CANDIDATES) for text in cell.settings) else candidates
     )
     assert budget is not None
     begun = time.process_time()
-    best = searched(unit, cell.settings, cell.seed, budget).champions.best
+    evaluator = (
+        None if clock is None else partial(timed_on, load_machine(clock), ordered(unit, load_config(None, cell.settings).search.order))
+    )
+    best = searched(unit, cell.settings, cell.seed, budget, evaluator).champions.best
     cycles = {
         level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(unit.machine.contention, best, strict=True)) if each is not None
     }
     return Found(cycles, budget, time.process_time() - begun)
+
+
+def timed_on(clock: Machine, unit: Unit) -> Evaluator:
+    """Answers with the time of another machine."""
+    made = EvaluatorSpec(unit, tuple(unit.machine.contention))()
+    made.clock = clock
+    return made
 
 
 def warm(cell: Cell, machine: str) -> None:
@@ -133,7 +151,8 @@ def main(
     settings: Annotated[
         list[str] | None, typer.Option(help="`a.b=c d.e=f`: settings to compare instead of the switches; repeatable")
     ] = None,
-    only: Annotated[str | None, typer.Option(help=f"comma-separated, of: {', '.join(OFF)}")] = None,
+    only: Annotated[str | None, typer.Option(help=f"comma-separated, of: {', '.join(SWITCHED)}")] = None,
+    clock: Annotated[str | None, typer.Option(help="machine that programs are timed on, where it is not the one described")] = None,
     processes: Annotated[int, typer.Option(min=1, help="searches at once; changes no figure")] = 1,
 ) -> None:
     """The default settings against others, network by network and seed by seed."""
@@ -142,13 +161,13 @@ def main(
     elif settings:
         variants = {text: tuple(text.split()) for text in settings}
     else:
-        variants = {name: OFF[name] for name in (only.split(",") if only else OFF)}
+        variants = {name: SWITCHED[name] for name in (only.split(",") if only else SWITCHED)}
     every = {DEFAULT: (), **variants}
     cells = [Cell(name, seed, *item) for name in networks.split(",") for seed in range(seeds) for item in every.items()]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(processes, get_context("spawn"), warm, (cells[0], machine)) as pool:
         base: Found | None = None
-        for cell, found in zip(cells, pool.map(champions, cells, repeat(machine), repeat(candidates)), strict=True):
+        for cell, found in zip(cells, pool.map(champions, cells, repeat(machine), repeat(candidates), repeat(clock)), strict=True):
             base = found if base is None or cell.name == DEFAULT else base
             place = {
                 "network": short(cell.network),

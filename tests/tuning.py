@@ -21,6 +21,8 @@ from tuner.tune import tune
 
 ROOT = Path(__file__).parent.parent
 QUICK = (
+    "use.cost_model=true",
+    "search.crossover_rate=0.3",
     "segments.candidates=48",
     "segments.measured=16",
     "model.min_rows=60",

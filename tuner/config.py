@@ -19,6 +19,7 @@ from compiler.derive.order import Order
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import configs_folder, read_yaml, validation_line
 from tuner.candidate import digest
+from tuner.runners.find import BUILT_IN
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -94,8 +95,7 @@ class Model(_Section):
 
 class Use(_Section):
     covers: bool
-    cost_model: bool
-    crossover: bool
+    cost_model: bool | None
     islands: bool
     window: bool
     block_fusion: bool
@@ -183,6 +183,11 @@ class TuneConfig(_Section):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"study.parameters: {path!r} is not a number of this configuration{nearest(path, known)}")
         return self
+
+    @property
+    def learns(self) -> bool:
+        """Whether cost models are trained and asked."""
+        return self.use.cost_model if self.use.cost_model is not None else self.runner.name != BUILT_IN
 
     @property
     def digest(self) -> str:

@@ -129,6 +129,7 @@ class EvaluatorSpec:
 class Evaluator:
     """Holds the unit, the compiler's caches and the plans of genes seen.
 
+    clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
     bench: the runner, None for the simulator alone.  shared: what others measured, for the simulator alone: a board's readings are its own.
     """
 
@@ -140,6 +141,7 @@ class Evaluator:
         self._roofline = Roofline(unit)
         self._digest = unit.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
+        self.clock = unit.machine
         self.bench: Bench | None = None
         self.shared: SharedResults | None = None
 
@@ -231,8 +233,8 @@ class Evaluator:
 
     def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
         footprints = [self.compiler.footprint(part.lowered) for part in parts]
-        program = prepared(self.unit.machine, self.compiler.schedule(parts), footprints)
-        timings = simulate_levels(program, self.unit.machine, self.levels)
+        program = prepared(self.clock, self.compiler.schedule(parts), footprints)
+        timings = simulate_levels(program, self.clock, self.levels)
         peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
         rows = [measured(timings[level], self._roofline.of(kernels, level), peaks) for level in self.levels]
         return np.array(rows, np.int64)

@@ -47,7 +47,7 @@ class OneSearch:
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
         self.trainer = Trainer(place.models, facts.levels, config.model)
-        trainer = self.trainer if config.use.cost_model else None
+        trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
         self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau)
         self.checkpoint = Checkpoint(place.checkpoint, log)

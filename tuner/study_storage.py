@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
+from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
+from sqlalchemy.exc import SQLAlchemyError
 
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig
@@ -47,5 +49,5 @@ def _opened(folder: Path, url: str | None) -> BaseStorage:
         return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
     try:
         return RDBStorage(url)
-    except Exception as error:  # noqa: BLE001  one class per database driver; all mean the same to the user
+    except (SQLAlchemyError, OptunaError, ImportError, OSError, ValueError) as error:
         raise BadInputError(f"--storage {url}: {' '.join(str(error).split())[:200]}") from None

@@ -21,7 +21,7 @@ def formula_window(unit: Unit, blocks: Blocks, prefetch: int, tilings: Sequence[
     """W of a segment with these tilings, weights streamed; at most its iterations."""
     iterations = blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
     work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
-    for k, lane in enumerate(lanes(unit, blocks).tolist()):
+    for k, lane in enumerate(lanes(unit, blocks.start, blocks.stop).tolist()):
         work[lane] += operator_cycles(unit, blocks, k, tilings[k])
     latency, interval = work[0] + work[1], max(work)
     needed = -int(-latency // interval) if interval else 1

@@ -139,7 +139,7 @@ def _slid(
     cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
     loads = load_cycles(unit, blocks, iterations), load_readers(unit, blocks)
     window = None if plan.window == "all" else plan.window
-    table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks), window, *loads)
+    table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks.start, blocks.stop), window, *loads)
     used = emit_nodes(out, table.nodes + (0, iterations.start), work, rows, begun)
     assert used == len(code), "the same records in another order"
     return code[interleaved(rows, record_cycles(code, unit.machine), table)]

@@ -10,6 +10,8 @@ buffers may share only where the order that the window keeps says so:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,26 +26,41 @@ Matrix = NDArray[np.bool_]
 
 def apart(unit: Unit, blocks: Blocks, wishes: Sequence[Wish], one_block: bool) -> Matrix:
     """bool [n, n]: pairs that must not overlap.  one_block: the window holds one block, so that edges order its nodes."""
-    count = blocks.stop - blocks.start
-    touched = np.array([[not w.touched or bool(w.touched >> k & 1) for k in range(count)] for w in wishes], np.int64).reshape(-1, count)
-    after = _descendants(unit, blocks) if one_block else np.zeros((count, count), np.bool_)
-    not_behind = touched @ ~after > 0  # of everyone who touches the buffer
-    precedes = not_behind.astype(np.int64) @ touched.T == 0
+    if not wishes:
+        return np.zeros((0, 0), np.bool_)
+    order = _order(unit, blocks.start, blocks.stop)
+    touched = (np.array([wish.touched or -1 for wish in wishes])[:, None] >> order.steps & 1).astype(np.float32)
+    # of everyone who touches the buffer; products of small numbers, exact in float32, which BLAS knows
+    not_behind = touched @ (order.not_after if one_block else np.ones_like(order.not_after)) > 0
+    precedes = not_behind.astype(np.float32) @ touched.T == 0
     alone = touched.sum(1) == 1
     owner = touched.argmax(1)
-    lane_of = lanes(unit, blocks)[owner]
+    lane_of = order.lanes[owner]
     taking_turns = alone[:, None] & alone & (owner[:, None] != owner) & (lane_of[:, None] == lane_of)
     found: Matrix = ~(precedes | precedes.T | taking_turns)
     return found
 
 
-def _descendants(unit: Unit, blocks: Blocks) -> Matrix:
+class _Order(NamedTuple):
+    """Of a segment's operators: their places, the lane of each, and float32 [k, k'], 0 where k' comes after k along the edges."""
+
+    steps: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+    not_after: NDArray[np.float32]
+
+
+@lru_cache(maxsize=4096)
+def _order(unit: Unit, start: int, stop: int) -> _Order:
+    return _Order(np.arange(stop - start), lanes(unit, start, stop), (~_descendants(unit, start, stop)).astype(np.float32))
+
+
+def _descendants(unit: Unit, start: int, stop: int) -> Matrix:
     """bool [k, k']: whether operator k' comes after k along the edges of the graph."""
-    count = blocks.stop - blocks.start
+    count = stop - start
     after = np.zeros((count, count), np.bool_)
     for k in range(count - 1, -1, -1):
-        for reader in unit.consumers[blocks.start + k]:
-            if reader < blocks.stop:
-                after[k] |= after[reader - blocks.start]
-                after[k, reader - blocks.start] = True
+        for reader in unit.consumers[start + k]:
+            if reader < stop:
+                after[k] |= after[reader - start]
+                after[k, reader - start] = True
     return after

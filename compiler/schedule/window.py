@@ -61,9 +61,9 @@ def lane(spec: AnySpec) -> int:
     return MATRIX if isinstance(spec, ConvSpec) else VECTOR
 
 
-def lanes(unit: Unit, blocks: Blocks) -> Ints:
-    """int64 [operators]."""
-    return np.array([lane(spec) for spec in unit.kernels[blocks.start : blocks.stop]], np.int64)
+def lanes(unit: Unit, start: int, stop: int) -> Ints:
+    """int64 [operators], of [start, stop)."""
+    return np.array([lane(spec) for spec in unit.kernels[start:stop]], np.int64)
 
 
 def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:

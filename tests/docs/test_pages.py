@@ -28,7 +28,7 @@ from tuner.summary import LevelSummary, Summary
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for setting in (
     "model.min_rows=20", "model.rounds=20", "segments.measured=32", "segments.candidates=64", "search.generation=4", "search.islands=1",
-    "search.climb=2",
+    "use.cost_model=true", "search.climb=2",
 ) for word in ("--set", setting))  # fmt: skip
 FIRST, MORE = 16, 24  # programs of the run, and after --resume
 

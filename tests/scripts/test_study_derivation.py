@@ -18,7 +18,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def test_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     branches, chain = (str(save_small(name, tmp_path)) for name in ("residual_block", "conv_chain"))
-    study_derivation.main(tmp_path / "out", branches, chain, "tiny", 4, 6, 1, 0)
+    study_derivation.main(tmp_path / "out", branches, chain, "tiny", 4, 6, 1)
     derived, chains = (rows_of(tmp_path / "out" / name) for name in ("derived.csv", "chains.csv"))
     assert [row["level"] for row in derived] == [row["level"] for row in chains]
     for row in derived:

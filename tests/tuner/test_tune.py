@@ -364,7 +364,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "part", ["cost_model", "crossover", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "covers"]
+    "part", ["cost_model", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "covers"]
 )
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"

@@ -49,7 +49,8 @@ def load_models(path: Path, unit: Unit) -> Models:
     promoted = _promoted(run / "models")
     missing = [level for level in unit.machine.contention if level not in promoted]
     if missing:
-        raise BadInputError(f"--tile-model {path}: no cost model of level {missing[0]} earned its place in that run; search longer")
+        why = "tune with --set use.cost_model=true, or longer"
+        raise BadInputError(f"--tile-model {path}: no cost model of level {missing[0]} earned its place in that run; {why}")
     models = {}
     for level in unit.machine.contention:
         file, models[level] = max(((each, load_cost_model(each)) for each in promoted[level]), key=lambda pair: pair[1].trained_rows)

@@ -21,8 +21,8 @@ def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[G
     for _ in range(count):
         level = int(rng.choice(len(rules.levels), p=share))
         group: list[Genome] = []
-        for _ in range(config.model.proposals if config.use.cost_model else 1):
-            child = island.child(lab.unit, level, config.search, moves, config.use.crossover)
+        for _ in range(config.model.proposals if config.learns else 1):
+            child = island.child(lab.unit, level, config.search, moves)
             if child is None:
                 continue
             child = lab.permitted(child)
@@ -49,7 +49,7 @@ def _climbed(lab: Lab, island: Island, picks: Sequence[tuple[int, Genome]], luck
     config, rng = lab.config, island.rng
     moves = list(lab.rules.moves.values())
     now = [genome for _, genome in picks]
-    for _ in range(config.search.climb if config.use.cost_model else 0):
+    for _ in range(config.search.climb if config.learns else 0):
         tries: list[tuple[int, Genome]] = []
         for i, genome in enumerate(now):
             for _ in range(0 if lucky[i] else config.model.proposals):

@@ -223,7 +223,7 @@ class Workshop:
         begun = time.process_time()
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
-        predictors = self.predictors if config.use.cost_model and job.models else [None] * len(self.predictors)
+        predictors = self.predictors if config.learns and job.models else [None] * len(self.predictors)
         versions = [None if model is None else model.version for model in predictors]
         culprits = dict(job.culprits)
         recorder = Recorder(spec.facts, self._spared(answers or self._here, culprits), job.island, job.epoch, versions, limit)

@@ -64,11 +64,11 @@ class Island:
         picks = self.rng.integers(len(self.members), size=search.tournament)
         return min((self.members[int(i)] for i in picks), key=lambda m: (int(m.cycles[level]), m.task))
 
-    def child(self, unit: Unit, level: int, search: Search, moves: list[Move], use_crossover: bool) -> Genome | None:
+    def child(self, unit: Unit, level: int, search: Search, moves: list[Move]) -> Genome | None:
         """A new genome from one parent or two, by moves; None where the draw came to nothing."""
         genome = self.parent(level, search).genome
         changed: Genome | None = None
-        if use_crossover and self.rng.random() < search.crossover_rate:
+        if self.rng.random() < search.crossover_rate:
             changed = crossover(genome, self.parent(level, search).genome, self.rng)
         steps = 1
         while steps < search.max_moves and self.rng.random() < search.mutation_rate:

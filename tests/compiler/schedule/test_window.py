@@ -50,7 +50,7 @@ def schedules(draw: st.DrawFn, windows: tuple[int | str, ...] = (1, 2, 3, 5, "al
     cycles = rng.integers(0, 50, (stop - start, count, 6)) * rng.integers(0, 2, (stop - start, count, 1))
     loads = rng.integers(0, 80, (len(blocks.loads), count))
     edge, readers = edges(u, blocks, slots), load_readers(u, blocks)
-    table = slide(cycles, edge, lanes(u, blocks), None if window == "all" else window, loads, readers)
+    table = slide(cycles, edge, lanes(u, blocks.start, blocks.stop), None if window == "all" else window, loads, readers)
     return u, blocks, edge, readers, window, table
 
 
@@ -67,7 +67,7 @@ def test_an_order_keeps_every_edge_its_window_and_its_lanes(case) -> None:
             a, b = place[before, t], place[after, t + distance]
             assert a < b
             assert table.end[a] <= table.begin[b]
-    lane_of = lanes(u, blocks)[table.nodes[:, 0]]
+    lane_of = lanes(u, blocks.start, blocks.stop)[table.nodes[:, 0]]
     for lane in (MATRIX, VECTOR):
         mine = np.flatnonzero(lane_of == lane)
         assert (table.end[mine][:-1] <= table.begin[mine][1:]).all(), "one node of a lane at a time"
