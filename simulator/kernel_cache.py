@@ -1,8 +1,11 @@
 """Where compiled kernels are kept: in a folder that is named after the sources of all of them.
 
 numba takes a cached kernel for good while the file that holds it is unchanged; it does not look at the files of the functions and constants
-that the kernel calls and reads.  After an update that changes, say, which bytes an instruction touches, schedulers would go on with the old
-rule and make wrong programs.  So kernels of other sources are looked for elsewhere.
+that the kernel calls and reads, which such a file imports by name.  After an update that changes, say, which bytes an instruction touches,
+schedulers would go on with the old rule and make wrong programs.  So kernels of other sources are looked for elsewhere.
+
+numba also keeps the kernels of every path apart.  Trees with the same sources (a clone beside an installation, a copy in which tests run)
+need not compile them again, which takes minutes: what numba takes for the folder of one path is a link to a folder that all of them use.
 """
 
 from __future__ import annotations
@@ -10,28 +13,48 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 _VARIABLE = "NUMBA_CACHE_DIR"
 _PREFIX = "kernels-"
 _PACKAGES = ("simulator", "compiler", "tuner")
-_CONSTANTS = ("isa.py", "machine.py")  # without a kernel, and read by kernels
+_IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _KEPT_DAYS = 30
+_SHARED = "of"
+
+
+def kernel_sources(root: Path) -> dict[Path, bytes]:
+    """Text of every file of the packages in `root` that has a kernel, or that such a file imports from; by path in `root`, in order."""
+    texts = {path.relative_to(root): path.read_bytes() for package in _PACKAGES for path in (root / package).rglob("*.py")}
+    found = {path for path, text in texts.items() if _has_kernel(text)}
+    for path in list(found):
+        for module, names in _IMPORT.findall(texts[path]):
+            whole = Path(*module.decode().split("."))
+            found |= {whole.with_suffix(".py"), whole / "__init__.py"} & texts.keys()
+            found |= {whole / f"{name}.py" for name in names.decode().strip("()").replace(",", " ").split()} & texts.keys()
+    return {path: texts[path] for path in sorted(found)}
+
+
+def _has_kernel(text: bytes) -> bool:
+    return b"njit" in text
 
 
 def sources_digest(root: Path) -> str:
-    """16 hex digits over every file below the packages in `root` that has a kernel, or constants of kernels."""
+    """16 hex digits over `kernel_sources`."""
+    return _digest(kernel_sources(root))
+
+
+def _digest(sources: dict[Path, bytes]) -> str:
     total = hashlib.blake2b(digest_size=8)
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            text = path.read_bytes()
-            if b"njit" in text or path.name in _CONSTANTS:
-                total.update(f"{path.relative_to(root)} {len(text)}\n".encode() + text)
+    for path, text in sources.items():
+        total.update(f"{path} {len(text)}\n".encode() + text)
     return total.hexdigest()
 
 
@@ -44,9 +67,12 @@ def use_own_folder() -> None:
     if given and Path(given).name.startswith(_PREFIX):  # from the process that started this one
         given = str(Path(given).parent)
     base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilefarm"
-    folder = base / f"{_PREFIX}{sources_digest(Path(__file__).resolve().parents[1])}"
+    sources = kernel_sources(Path(__file__).resolve().parents[1])
+    folder = base / f"{_PREFIX}{_digest(sources)}"
     if not folder.exists():
         _forget_old(base)
+    with suppress(OSError):
+        _share(folder, Path(__file__).absolute().parents[1], sorted({path.parent for path, text in sources.items() if _has_kernel(text)}))
     os.environ[_VARIABLE] = str(folder)
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = str(folder)
@@ -79,10 +105,32 @@ def compiling() -> Iterator[bool]:
     yield False
 
 
+def _numbas_name(folder: Path) -> str:
+    """What numba calls the folder of kernels from files in `folder` (numba.core.caching.get_suitable_cache_subpath)."""
+    return f"{folder.name}_{hashlib.sha1(str(folder).encode()).hexdigest()}"
+
+
+def _share(folder: Path, root: Path, parts: list[Path]) -> None:
+    """Links for the tree in `root`, where there is nothing yet.
+
+    Before 0.68, numba took a kernel for older than its source by the time of the file: trees would compile in turns.
+    """
+    missing = {folder / _numbas_name(root / part): part for part in parts if not (folder / _numbas_name(root / part)).exists()}
+    if not missing or tuple(int(number) for number in version("numba").split(".")[:2]) < (0, 68):
+        return
+    for link, part in missing.items():
+        common = Path(_SHARED, ".".join(part.parts))
+        (folder / common).mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # another process has been faster
+            link.symlink_to(common)
+
+
 def _note() -> Path:
-    """numba keeps the kernels of each source tree apart, so each has a note of its own."""
-    root = str(Path(__file__).resolve().parents[1])
-    return Path(os.environ[_VARIABLE]) / f"compiled-{hashlib.blake2b(root.encode(), digest_size=8).hexdigest()}"
+    """One for all trees that share, and one for each that does not."""
+    folder, root = Path(os.environ[_VARIABLE]), Path(__file__).absolute().parents[1]
+    if (folder / _numbas_name(root / _PACKAGES[0])).is_symlink():
+        return folder / "compiled"
+    return folder / f"compiled-{hashlib.blake2b(str(root).encode(), digest_size=8).hexdigest()}"
 
 
 def _forget_old(base: Path) -> None:

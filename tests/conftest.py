@@ -14,6 +14,25 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 
+# What takes long comes first: a process that is left with one of these at the end would work while the others wait
+LONG_FIRST = ("tuner", "docs", "scripts", "system", "properties")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """With -n, the tests of a file are one process's, so that what they share is made once; files are taken in their order."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist, config.option.loadscopereorder = "loadfile", False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
+
+    items.sort(key=rank)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the text goldens anew instead of comparing with them")
 

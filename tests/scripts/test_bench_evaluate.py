@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.scripting import run_script
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_evaluate.py"
 
 
@@ -65,13 +67,13 @@ def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
 
 
 def test_a_model_that_does_not_compile_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, "--network", "squeezenet", "--seconds", "0.01", "--no-ray", "--cold", "missing.onnx")
+    done = run_script("bench_evaluate", "--network", "squeezenet", "--seconds", 0.01, "--no-ray", "--cold", "missing.onnx", cwd=tmp_path)
     assert done.returncode == 2
     assert "--cold missing.onnx: tilefarm: missing.onnx: no such file" in done.stderr
 
 
 def test_an_unknown_network_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, "--network", "resnet51", "--no-ray")
+    done = run_script("bench_evaluate", "--network", "resnet51", "--no-ray", cwd=tmp_path)
     assert done.returncode == 2
     assert "light:resnet51: no such network" in done.stderr
     assert "light:resnet50" in done.stderr

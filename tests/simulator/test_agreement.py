@@ -21,7 +21,7 @@ from simulator.timing import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = [(8, 8), (16, 16), (32, 16), (16, 48), (128, 128)]
-SIZES = (16, 48, 80, 256)
+SIZES = (16, 80, 256)
 SWEEP = list(product(SIZES, SIZES, SIZES))  # (m, k, n)
 
 

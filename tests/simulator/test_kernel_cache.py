@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.kernel_cache import sources_digest
+from simulator.kernel_cache import kernel_sources, sources_digest
 from tests.tuning import ROOT
 
 ASK = "import simulator, numba; from simulator.npu.access import MAX_RANGES; print(numba.config.CACHE_DIR)"
@@ -38,6 +39,49 @@ def test_what_a_kernel_calls_names_its_folder(copy: Path) -> None:
     changed.write_text(text)
     (copy / "tuner/log/run_log.py").write_text("# no kernel here\n")
     assert sources_digest(copy) == before
+    (copy / "compiler/emit/jobs.py").write_text("# constants of kernels\n")
+    assert sources_digest(copy) != before
+
+
+def test_what_kernels_import_names_their_folder() -> None:
+    """By another reading of the imports, and there are none of another form."""
+    sources, packages = kernel_sources(ROOT), ("simulator", "compiler", "tuner")
+    for path in [path for path, text in sources.items() if b"njit" in text]:
+        for node in ast.walk(ast.parse(sources[path])):
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith(packages) for alias in node.names), f"{path}:{node.lineno}"
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith(packages):
+                module = Path(*node.module.split("."))
+                for name in (alias.name for alias in node.names):
+                    assert {module.with_suffix(".py"), module / f"{name}.py"} & sources.keys(), f"{path}:{node.lineno}: {name}"
+
+
+KERNEL = """
+from simulator import kernels_for_a_test
+
+kernels_for_a_test.twice(21)
+stats = kernels_for_a_test.twice.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def test_trees_with_the_same_sources_share_their_kernels(copy: Path, tmp_path: Path) -> None:
+    (copy / "simulator/kernels_for_a_test.py").write_text(
+        "from numba import njit\n\n\n@njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
+    )
+    other = tmp_path / "other"
+    shutil.copytree(copy, other)
+
+    def hits_and_misses(root: Path) -> list[int]:
+        env = {**os.environ, "PYTHONPATH": str(root), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run([sys.executable, "-c", KERNEL], cwd=root, env=env, capture_output=True, text=True, check=True)
+        return [int(word) for word in done.stdout.split()]
+
+    assert [hits_and_misses(root) for root in (copy, other, copy)] == [[0, 1], [1, 0], [1, 0]]
+    (other / "simulator/kernels_for_a_test.py").write_text(
+        "from numba import njit\n\n\n@njit(cache=True)\ndef twice(x):\n    return x + x\n"
+    )
+    assert [hits_and_misses(root) for root in (other, copy)] == [[0, 1], [1, 0]]
 
 
 def test_the_users_folder_is_used_and_handed_on_once(copy: Path, tmp_path: Path) -> None:

@@ -261,7 +261,9 @@ def refused(
 
 
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], tuple[int, str, str]]:
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], tuple[int, str, str]]:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)  # which a local Ray sets, and leaves in the process
+
     def run(arguments: list[str]) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main(arguments)
@@ -280,7 +282,7 @@ def test_what_does_not_fit_is_exit_code_3(arguments, message, things, tmp_path, 
     refused(arguments, message, 3, things, tmp_path, here)
 
 
-@pytest.mark.parametrize("at", [2, 3, 6, 49, 67, 70])
+@pytest.mark.parametrize("at", [2, 49, 70])
 def test_the_real_command(at, things, tmp_path):
     refused(*CASES[at], 2, things, tmp_path, _command)
 

@@ -34,8 +34,17 @@ def fused(unit: Unit, seed: int) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32], ids=lambda d: d.name)
-@pytest.mark.parametrize("machine_name", ["edge", "ascend310"])
+@pytest.mark.parametrize(
+    ("machine_name", "dtype"),
+    [
+        ("edge", DataType.float16),
+        ("edge", DataType.float32),
+        ("ascend310", DataType.float16),
+        # `test_random_models` and `test_corners` have two cores in float32 as well
+        pytest.param("ascend310", DataType.float32, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 @pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT])
 def test_network(name: str, machine_name: str, dtype: DataType) -> None:
     case = make_case(without_final_softmax(light_model(name)), load_machine(machine_name), dtype)

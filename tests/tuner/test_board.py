@@ -117,8 +117,9 @@ def test_a_board_that_never_answers_ends_the_run_at_once(model: Path, tmp_path: 
     assert len(read_log(tmp_path / "run").drop_duplicates("seq")) == 1
 
 
-def test_the_command_of_the_documentation(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/runners.md's board.py, as a process per reading; then a command that fails."""
+    model = save_small("vector_chain", tmp_path)
     script = tmp_path / "board.py"
     script.write_text(next(block.text for block in blocks(ROOT / "docs/runners.md", "python") if "board.py" in block.text))
     settings = [word for text in (*FEW[1:2], "segments.measured=1", "runner.rounds=1", "runner.finalists=1") for word in ("--set", text)]

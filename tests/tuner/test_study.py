@@ -139,6 +139,7 @@ def test_trials_of_another_sampler_are_said(tmp_path: Path) -> None:
         run_study(tmp_path / "s", SPEC, bowl, SerialBackend, resume=True, say=quiet)
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_two_ray_workers_ask_the_same_trials(tmp_path: Path, whole: dict[str, Any]) -> None:
     def backend(make: Any) -> Any:
         return RayBackend(make, 2, run_id="study", item_timeout_s=None, in_flight=1, max_batch=1)

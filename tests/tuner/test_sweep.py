@@ -64,6 +64,7 @@ def test_cells_are_the_runs_that_tune_makes(models: tuple[Path, Path], tmp_path:
     assert second["shared_tasks"] == log.loc[log["worker"] == "shared", "seq"].nunique()
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_two_workers_that_share_make_the_runs_of_one_that_does_not(models: tuple[Path, Path], tmp_path: Path) -> None:
     index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, share=False), lambda line: None)
     assert set(index["shared_tasks"]) == {0}

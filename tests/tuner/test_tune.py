@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -27,7 +26,6 @@ from tuner.build import Opened, open_source
 from tuner.cli import main
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm.cluster import connect
 from tuner.folder.runfolder import read_json
 from tuner.log.care import repair, verify
 from tuner.log.read import read_log, read_tasks
@@ -60,14 +58,7 @@ def opened(model: Path) -> Opened:
 # the same run
 
 
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    connection = connect(None, 2)
-    yield
-    connection.close()
-
-
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_number_of_workers_changes_nothing(model: Path, whole: Path, tmp_path: Path, workers: int) -> None:
     quick(model, tmp_path / "run", N, backend="ray", workers=workers)
@@ -377,8 +368,8 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 )
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
-    summary = quick(model, run, 20, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
-    assert summary.candidates == 20
+    summary = quick(model, run, 12, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
+    assert summary.candidates == 12
     log, tasks = read_log(run), sorted_tasks(run)
     plans = [Plan.model_validate(json.loads(text)["plan"]) for text in tasks[tasks["kind"] == "program"]["payload"]]
     segments = [segment for plan in plans for segment in plan.segments]

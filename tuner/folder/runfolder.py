@@ -87,6 +87,11 @@ class SearchFolder:
     resumed: bool
 
 
+def _of_others(name: str) -> bool:
+    """Not what a session leaves that is killed while it claims a folder."""
+    return name not in (LOCK, *FOLDERS) and not (name.startswith(f".{IDENTITY}.") and name.endswith(".tmp"))
+
+
 class RunFolder:
     """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it.
 
@@ -114,7 +119,7 @@ class RunFolder:
                 path.mkdir(parents=True)
             except OSError as error:
                 raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
-        elif not (path / IDENTITY).exists() and (others := sorted(set(os.listdir(path)) - {LOCK, *FOLDERS})):
+        elif not (path / IDENTITY).exists() and (others := sorted(filter(_of_others, os.listdir(path)))):
             raise BadInputError(f"--out {path}: holds other files ({', '.join(others[:3])}); give a folder that is new or empty")
         self._lock = self._locked()
         try:

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,10 +17,10 @@ from ray import cloudpickle
 
 import tuner
 from simulator.npu.errors import BadInputError
-from tuner.farm import actors
+from tuner.farm import actors, cluster
 from tuner.farm.actors import Outcome, RayBackend, SerialBackend, map_ordered
 from tuner.farm.backend import BatchSizer, pieces
-from tuner.farm.cluster import OPEN_CLUSTER, FarmError, connect, probe, require_token, worker_environment
+from tuner.farm.cluster import OPEN_CLUSTER, FarmError, probe, require_token, worker_environment
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -54,13 +54,6 @@ def broken() -> Squares:
 
 def dying() -> Squares:
     os._exit(3)
-
-
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    connection = connect(None, 2)
-    yield
-    connection.close()
 
 
 def told(outcomes: list[Outcome[Any]]) -> list[tuple[str, Any]]:
@@ -106,7 +99,7 @@ def test_collecting_more_than_was_submitted_is_an_error() -> None:
             backend.collect(2)
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_one_and_two_workers_answer_as_serial_does() -> None:
     items = [*range(300), BAD, *range(300)]
     expected = told(run_all(SerialBackend(Squares), items))
@@ -115,7 +108,7 @@ def test_one_and_two_workers_answer_as_serial_does() -> None:
     assert ray.is_initialized(), "a Ray that the farm did not start is left running"
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(actors, "SUSPICION_S", 1.0)
     items = [*range(40), DIES, *range(40, 80), HANGS, *range(80, 120)]
@@ -132,7 +125,7 @@ def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch
     assert outcomes[items.index(HANGS)].error == "no answer within 2 s"
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_a_worker_killed_from_outside_costs_no_item(tmp_path: Any) -> None:
     make = partial(Squares, str(tmp_path / "died"))
     outcomes = run_all(RayBackend(make, 1, run_id="outside"), list(range(20)))
@@ -140,7 +133,7 @@ def test_a_worker_killed_from_outside_costs_no_item(tmp_path: Any) -> None:
     assert (tmp_path / "died").exists()
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(("make", "error", "text"), [(broken, BadInputError, "model is missing"), (dying, FarmError, "died 3 times")])
 def test_workers_that_cannot_start_end_the_run(make: Callable[[], Squares], error: type[Exception], text: str) -> None:
     with RayBackend[int, int](make, 1, run_id="start") as backend:
@@ -149,7 +142,7 @@ def test_workers_that_cannot_start_end_the_run(make: Callable[[], Squares], erro
             backend.collect(1)
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_two_farms_of_one_run_share_a_cluster() -> None:
     with RayBackend(Squares, 1, run_id="twin") as first, RayBackend(Squares, 1, run_id="twin") as second:
         first.submit([1, 2, 3])
@@ -165,7 +158,7 @@ class Environment:
         return [os.environ.get(name) for name in batch]
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_workers_run_in_their_environment() -> None:
     with RayBackend(Environment, 1) as backend:
         backend.submit(["OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "PYTHONPATH"])
@@ -176,17 +169,19 @@ def test_workers_run_in_their_environment() -> None:
     assert "$" not in path
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_no_room_is_said_and_refused() -> None:
     lines: list[str] = []
     free = int(ray.cluster_resources()["CPU"])
-    with pytest.raises(BadInputError, match=r"no room within 2 s \(free \d+ of \d+ CPUs\)"):
-        RayBackend(Squares, free + 1, wait_s=2, say=lines.append)
+    with pytest.raises(BadInputError, match=r"no room within 1 s \(free \d+ of \d+ CPUs\)"):
+        RayBackend(Squares, free + 1, wait_s=1, say=lines.append)
     assert lines[0].startswith(f"waiting for {free + 1} CPUs (free ")
     assert told(run_all(RayBackend(Squares, free), [3])) == [("ok", 9)], "the room asked for in vain was given back"
 
 
-def test_an_address_where_nothing_answers_is_refused_in_time() -> None:
+def test_an_address_where_nothing_answers_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cluster.CONNECT_S + cluster.HEALTH_S < 10
+    monkeypatch.setattr(cluster, "HEALTH_S", 1.0)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         closed_port = deaf.getsockname()[1]
@@ -196,7 +191,7 @@ def test_an_address_where_nothing_answers_is_refused_in_time() -> None:
         deaf.listen()  # accepts, says nothing
         with pytest.raises(BadInputError, match="no Ray head answers"):
             probe(f"127.0.0.1:{closed_port}")
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < cluster.CONNECT_S + 2
     with pytest.raises(BadInputError, match="expected host:port"):
         probe("nowhere")
 

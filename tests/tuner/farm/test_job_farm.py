@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +21,6 @@ from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.farm import actors, job_farm
-from tuner.farm.cluster import connect
 from tuner.farm.job_farm import JobFarm
 from tuner.ledger import Budget, Ledger
 from tuner.log.read import read_log
@@ -38,13 +36,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LEVELS = ("none", "slight", "severe")
 N = 24
-
-
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    connection = connect(None, 2)
-    yield
-    connection.close()
 
 
 class Fragile(Evaluator):
@@ -97,7 +88,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
         return searched(made, jobs, tmp_path_factory.mktemp("serial") / "run")
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(("harm", "status"), [("exit", "crash"), ("stop", "timeout")])
 def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,7 +108,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     assert any("what it did is done again item by item" in line for line in said)
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_path: Path) -> None:
     made = spec("raise")
 

@@ -35,6 +35,18 @@ def test_a_new_folder_is_laid_out_and_a_second_run_refused(tmp_path: Path) -> No
         assert folder.resumed
 
 
+def test_a_session_killed_while_it_claims_a_folder_leaves_it_claimable(tmp_path: Path) -> None:
+    """`atomic_write` is killed before it has renamed its file."""
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".run.json.d58e2142.tmp").write_text("{")
+    with RunFolder(tmp_path, IDENTITY, resume=True) as folder:
+        assert not folder.resumed
+    (tmp_path / "run.json").unlink()
+    (tmp_path / ".run.yaml.d58e2142.tmp").touch()
+    with pytest.raises(BadInputError, match=r"holds other files \(\.run\.yaml\.d58e2142\.tmp\)"):
+        RunFolder(tmp_path, IDENTITY, resume=True)
+
+
 def test_resume_of_nothing_starts(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "new", IDENTITY, resume=True) as folder:
         assert not folder.resumed

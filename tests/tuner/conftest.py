@@ -1,0 +1,31 @@
+"""One local Ray for all tests here that want one: it takes seconds to start, and to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import ray
+
+from tuner.farm.cluster import Connection, connect
+
+_HERE = Path(__file__).parent
+_started: list[Connection] = []
+
+
+@pytest.fixture
+def local_ray() -> None:
+    """Of this process, with two CPUs; farms are its guests.  It stays for the next test here."""
+    if not _started:
+        assert not ray.is_initialized()
+        _started.append(connect(None, 2))
+        assert _started[0].owned
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
+    """Tests elsewhere find no Ray in their process: one that is there is taken, whatever address they give."""
+    yield
+    if _started and (nextitem is None or not nextitem.path.is_relative_to(_HERE)):
+        _started.pop().close()
+        assert not ray.is_initialized()
