@@ -64,7 +64,7 @@ def _report(
     out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: DIR/report.html)")] = None,
     as_json: Json = False,
 ) -> None:
-    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, cost model; also of a study or a sweep."""
+    """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a sweep."""
     from tuner.commands.report import report
 
     report(place(folder), out, as_json)

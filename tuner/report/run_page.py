@@ -1,4 +1,4 @@
-"""The page of a run: result, search, pipelines, cost model, workers, settings."""
+"""The page of a run: result, search, pipelines, predictions, workers, settings."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def run_page(run: RunView) -> str:
         section("plans", "Plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
         section(
             "model",
-            "Cost model",
-            "Cost model",
-            "Every point was predicted before it was measured. Until the first training a formula predicts.",
+            "Predictions",
+            "Predictions",
+            "Every point was predicted before it was measured: by a formula, or by the cost model once there is one (use.cost_model).",
             figures.place(search.predicted_against_measured(run)),
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",

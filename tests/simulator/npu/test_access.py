@@ -31,7 +31,7 @@ def by_block(memory: np.ndarray) -> np.ndarray:
     return memory.reshape(-1, BLOCK_BYTES)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(records())
 def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
     _, writes = touched(record)
@@ -68,7 +68,7 @@ def test_nothing_but_the_named_blocks_is_read(op, data):
         np.testing.assert_array_equal(by_block(first[memory])[sorted(blocks)], by_block(second[memory])[sorted(blocks)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(records(ops=(Op.COPY, Op.FRACTAL, Op.MMAD, Op.VADD, Op.VMADD, Op.VLANE_SUM, Op.VCONVERT)))
 def test_every_named_block_is_read(record):
     """Change one source block that nobody overwrites: the result changes, unless a later write of the same instruction hides it."""
