@@ -117,7 +117,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("error", _TEXT, "why the status is not ok", nullable=True),
     *_RESULTS,
     Column("clock_hz", _INT, "clock of the machine", "Hz"),
-    Column("predicted_cycles", pa.float64(), "run time that the cost model expected", "cycles", True),
+    Column("predicted_cycles", pa.float64(), "run time that was expected, by a cost model or a formula", "cycles", True),
     Column("model_version", _NAME, "cost model that made the prediction", nullable=True),
     Column("runner", _NAME, "what measured: the simulator or a board"),
     Column("seed", _INT, "seed of the run"),

@@ -41,7 +41,7 @@ from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
-FEATURE_SET = "schedule-5"
+FEATURE_SET = "schedule-6"
 # one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
 _SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 4}
 _EXTENSIVE = (
@@ -276,6 +276,17 @@ def _over(rows: dict[int, int], pixels: int, tile: int = 1) -> int:
     return sum(count * -(-r * pixels // tile) for r, count in rows.items())
 
 
+def _window_rows(rows: dict[int, int], tile: int, stride: int, kernel: int, most: int) -> int:
+    """Rows of the input that all tiles of a pooling read, of at most so many rows each; rows: as in `_over`."""
+    found = 0
+    for high, count in rows.items():
+        whole, rest = divmod(high, tile)
+        found += count * whole * min(most, (tile - 1) * stride + kernel)
+        if rest:
+            found += count * min(most, (rest - 1) * stride + kernel)
+    return found
+
+
 def _conv(
     out: list[float],
     unit: Unit,
@@ -366,7 +377,9 @@ def _vector(
         else:
             calls = tiles * taps * min(tiling.tile_planes * groups, tiling.tile_rows * groups)
             repeats = size / s.out_w * groups * taps
-        read = size * pool.stride[0] * pool.stride[1]
+        # whole rows, or what every tile's windows cover of them
+        columns = s.in_w if across == 1 else across * ((tiling.tile_columns - 1) * pool.stride[1] + pool.kernel[1])
+        read = float(_window_rows(rows, tiling.tile_rows, pool.stride[0], pool.kernel[0], s.in_h)) * columns * s.y.planes * images
     elif isinstance(s, VectorSpec):
         read = size * (len(s.reads) - sum(s.pixels))
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)

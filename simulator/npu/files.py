@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What `atomic_write` left in a folder where it was killed; for who knows that nobody writes there now."""
+    for path in folder.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:

@@ -187,9 +187,9 @@ def test_the_log_agrees_with_the_summary(whole: Path) -> None:
 
 def test_predictions_name_the_model_that_made_them(whole: Path) -> None:
     log = read_log(whole)
-    segments = log[(log["kind"] != "program") & log["predicted_cycles"].notna()]
+    segments = log[(log["kind"] != "program") & log["model_version"].notna()]
     assert len(segments)
-    assert segments["model_version"].notna().all()
+    assert segments["predicted_cycles"].notna().all()
     for level, rows in segments.groupby("level", observed=True):
         versions = set(rows["model_version"])
         others = set(segments[segments["level"] != level]["model_version"])
@@ -376,6 +376,7 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
     assert any(len(segment.operators) > 1 for segment in segments)
     if part == "cost_model":
         assert log["model_version"].isna().all()
+        assert log[log["kind"] != "program"]["predicted_cycles"].notna().any(), "by a formula"
         assert not summary.cost_model
         assert summary.tasks >= 60, "enough to have trained a model"
     elif part == "islands":

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import IO, Any, Self
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import atomic_write, remove_leftovers
 from tuner.candidate import digest
 from tuner.folder.place import Folder
 
@@ -126,6 +126,8 @@ class RunFolder:
             self._claim(resume)
             for name in folders:
                 (path / name).mkdir(exist_ok=True)
+            for folder in (path, *(path / name for name in folders)):
+                remove_leftovers(folder)
         except BaseException:
             self.close()
             raise

@@ -201,8 +201,6 @@ class Recorder:
             if row.question.predicted is not None:
                 predicted[at] = row.question.predicted
         known = np.array([version is not None for version in self.versions], np.bool_)
-        program = np.array([row.kind == "program" for row in self._rows], np.bool_)
-        predicted[~program[:, None] & ~known[None]] = np.nan  # by the roofline of the features alone
         used = ~np.isnan(predicted) & known[None]
         index = np.where(used, np.arange(levels)[None], 0).astype(np.int32).ravel()
         names = pa.array(list(self.versions), pa.string()).dictionary_encode()

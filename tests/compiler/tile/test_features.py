@@ -8,9 +8,11 @@ import pytest
 from compiler.derive.gene import Gene
 from compiler.derive.plan import ConvTiling, SegmentPlan
 from compiler.derive.realise import realise
+from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.stages import nest_of, stages_of
 from simulator.npu.machine import load_machine
+from simulator.timing import simulate_levels
 from tests.graphs import conv, max_pool, unit
 from tests.stage_features import features_of
 
@@ -57,3 +59,15 @@ def test_scaling_sums_and_means() -> None:
     total = dict(zip(FEATURES, raw.tolist(), strict=True))
     assert out["store_emit_num"] == pytest.approx(np.log2(1 + total["store_emit_num"]))
     assert out["store_emit_bits"] == pytest.approx(np.log2(1 + total["store_emit_bits"] / 2))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(13, 1, 0), (3, 1, 0), (2, 2, 0), (3, 2, 0), (3, 3, 0), (3, 1, 1)])
+def test_a_pooling_alone_loads_what_its_windows_cover(kernel: int, stride: int, pad: int) -> None:
+    """A whole image has one window, however small its stride: its estimate is of the bytes that the simulator sees."""
+    u = unit(EDGE, (1, 64, 13, 13), max_pool("p", "x", kernel, stride, pad))
+    plan, compiler = realise(u, Gene(0, 1)), Compiler(u)
+    assert plan is not None
+    parts = compiler.alone(plan, 0)
+    assert isinstance(parts, list)
+    read = simulate_levels(compiler.link(parts), EDGE, ("none",))["none"].ddr_read_bytes
+    assert raw_features(u, plan, 0)[FEATURES.index("load_bytes")] == pytest.approx(read, rel=0.0 if pad == 0 else 0.2)

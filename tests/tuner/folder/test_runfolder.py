@@ -47,6 +47,18 @@ def test_a_session_killed_while_it_claims_a_folder_leaves_it_claimable(tmp_path:
         RunFolder(tmp_path, IDENTITY, resume=True)
 
 
+def test_what_a_killed_driver_was_writing_is_swept_away(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", IDENTITY):
+        pass
+    left = [tmp_path / "run" / name for name in (".summary.json.d58e2142.tmp", "models/.none-0000069.ubj.59427e80.tmp")]
+    mine = tmp_path / "run" / "models" / ".notes.tmp"
+    for path in (*left, mine):
+        path.touch()
+    with RunFolder(tmp_path / "run", IDENTITY, resume=True):
+        assert not any(path.exists() for path in left)
+        assert mine.exists()
+
+
 def test_resume_of_nothing_starts(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "new", IDENTITY, resume=True) as folder:
         assert not folder.resumed

@@ -172,7 +172,9 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert features.loc[replies[1].task].isna().all()
 
 
-def test_predictions_are_logged_with_the_model_of_their_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
+    unit: Unit, bench: Bench, log: RunLog, tmp_path: Path
+) -> None:
     book = ledger(log, Budget(candidates=9))
     first = bench.recorder()
     first([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
@@ -182,7 +184,7 @@ def test_predictions_are_logged_with_the_model_of_their_level(unit: Unit, bench:
         book.commit(recorder.measured())
     found = rows(log, tmp_path)
     predicted = [None if np.isnan(value) else value for value in found["predicted_cycles"]]
-    assert predicted == [None, None, None, 4.0, None, 6.0, 7.0, 8.0, 9.0, None, None, None]
+    assert predicted == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, None, None, None]
     versions = [value if isinstance(value, str) else None for value in found["model_version"]]
     assert versions == [None, None, None, "a", None, "c", "a", None, "c", None, None, None]
 
