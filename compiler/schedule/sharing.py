@@ -29,7 +29,9 @@ def apart(unit: Unit, blocks: Blocks, wishes: Sequence[Wish], one_block: bool) -
     if not wishes:
         return np.zeros((0, 0), np.bool_)
     order = _order(unit, blocks.start, blocks.stop)
-    touched = (np.array([wish.touched or -1 for wish in wishes])[:, None] >> order.steps & 1).astype(np.float32)
+    # Python's own integers where there are more operators than an int64 has bits
+    masks = np.array([wish.touched or -1 for wish in wishes], np.int64 if len(order.steps) < 64 else object)
+    touched = (masks[:, None] >> order.steps & 1).astype(np.float32)
     # of everyone who touches the buffer; products of small numbers, exact in float32, which BLAS knows
     not_behind = touched @ (order.not_after if one_block else np.ones_like(order.not_after)) > 0
     precedes = not_behind.astype(np.float32) @ touched.T == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from compiler.derive.realise import realise
 from compiler.emit.segment import Lowered
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
-from compiler.schedule.buffers import fit
+from compiler.schedule.buffers import Wish, fit
 from compiler.schedule.memory import slot_counts, staged_wishes
 from compiler.schedule.sharing import apart
 from compiler.schedule.window import MATRIX, SLOT, VECTOR, Timetable, edges, interleaved, lanes, load_readers, sequence, slide
@@ -223,3 +224,16 @@ def test_a_window_that_does_not_fit_says_what_is_missing(pooled: Unit) -> None:
     found = Compiler(pooled).segment(plan.model_copy(update={"window": "all"}), 0)
     assert isinstance(found, Infeasible)
     assert " B of L1" in found.what
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 66])
+def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) -> None:
+    """More operators than an integer has bits, too: plans by hand may be that long."""
+    names = ["x", *(f"p{k}" for k in range(count))]
+    u = unit(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))
+    wishes = [Wish(f"t{k}", 8, k, k, 1 << k) for k in range(count)]
+    blocks = cut(u, 0, count, 2)
+    assert (apart(u, blocks, wishes, True) == np.eye(count, dtype=bool)).all()
+    plan = realise(u, Gene(0, count, 2, sliding=True))
+    assert plan is not None
+    assert isinstance(Compiler(u).alone(plan, 0), list)
