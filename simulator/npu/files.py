@@ -10,13 +10,19 @@ from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+
+
+def leftover_of(name: str) -> str | None:
+    """The file that a file of this name was to become, where `atomic_write` was killed; None for any other file."""
+    found = _TEMPORARY.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What `atomic_write` left in a folder where it was killed; for who knows that nobody writes there now."""
+    """What `atomic_write` left in a folder; for who knows that nobody writes there now."""
     for path in folder.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
+        if leftover_of(path.name) is not None:
             path.unlink(missing_ok=True)
 
 

@@ -63,7 +63,5 @@ def test_equal_plans_take_what_they_took(golden: Callable[[str, str], None], req
     then, today = parsed(before), parsed(now)
     changed = [plan for plan, cycles in today.items() if plan in then and then[plan] != cycles]
     if changed and version == simulator.VERSION:
-        pytest.fail(
-            f"{changed[0]} and {len(changed) - 1} more take other cycles than before: raise simulator.VERSION, then --update-golden"
-        )
+        pytest.fail(f"other cycles than before for {', '.join(changed)}: raise simulator.VERSION, then --update-golden")
     golden("measured.txt", HEADER + "\n".join(now) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def local_ray() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
     """Tests elsewhere find no Ray in their process: one that is there is taken, whatever address they give."""
     yield
     if _started and (nextitem is None or not nextitem.path.is_relative_to(_HERE)):

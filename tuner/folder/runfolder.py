@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import IO, Any, Self
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import atomic_write, remove_leftovers
+from simulator.npu.files import atomic_write, leftover_of, remove_leftovers
 from tuner.candidate import digest
 from tuner.folder.place import Folder
 
@@ -89,7 +89,7 @@ class SearchFolder:
 
 def _of_others(name: str) -> bool:
     """Not what a session leaves that is killed while it claims a folder."""
-    return name not in (LOCK, *FOLDERS) and not (name.startswith(f".{IDENTITY}.") and name.endswith(".tmp"))
+    return name not in (LOCK, *FOLDERS) and leftover_of(name) != IDENTITY
 
 
 class RunFolder:

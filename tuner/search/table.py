@@ -59,7 +59,7 @@ class SegmentTable:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
         structure, tail = key
-        if structure in self._operators:
+        if gene.stop - gene.start == 1:
             merit = (float(np.log(np.maximum(cycles, 1)).mean()), tail)
             if structure not in self._alone or merit < self._alone[structure]:
                 self._set(self._alone, structure, merit)
