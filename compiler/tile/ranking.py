@@ -169,7 +169,6 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
     )
 
 
-@lru_cache(maxsize=1 << 16)
 def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
