@@ -172,15 +172,15 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
     run = run_of(unit, start, stop, streamed)
     begin = _begins(count, unit.storages[unit.kernels[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
-    stay, sums = np.zeros((2, len(run.stays), count, 2), np.int64), np.zeros((len(run.stays), 3), np.int64)
+    held, sums = np.zeros((2, len(run.stays), count, 2), np.int64), np.zeros((len(run.stays), 3), np.int64)
     whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.homes, in_ring, begin, rows, sizes)
-    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, stay, sums)
-    rows.flags.writeable = stay.flags.writeable = False
+    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
+    rows.flags.writeable = held.flags.writeable = False
     kept = sums.tolist()
     staged = {
         stay.storage: Staged(*stay, touched, fresh, bool(cached), highest, loaded)
-        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), *stay, kept, strict=True)
+        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), *held, kept, strict=True)
     }
     heights, stored = [], []
     for *high, handed_out in sizes.tolist():
@@ -296,12 +296,12 @@ def _touch(
     rings: Bools,
     begin: Ints,
     rows: Ints,
-    stay: Ints,
+    held: Ints,
     sums: Ints,
 ) -> None:
-    """Fills stay, int64 [2, storages, blocks, 2]: what is touched of every storage that stays, and what is fresh; and sums, int64
+    """Fills held, int64 [2, storages, blocks, 2]: what is touched of every storage that stays, and what is fresh; and sums, int64
     [storages, 3]: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them."""
-    computed, main, own, touched, fresh = rows[0], rows[1], rows[2], stay[0], stay[1]
+    computed, main, own, touched, fresh = rows[0], rows[1], rows[2], held[0], held[1]
     storages, count, _ = touched.shape
     for s in range(storages):
         high: Any = np.int64(0)
