@@ -177,10 +177,10 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.homes, in_ring, begin, rows, sizes)
     _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
     rows.flags.writeable = held.flags.writeable = False
-    kept = sums.tolist()
+    kept, (all_touched, all_fresh) = sums.tolist(), held
     staged = {
         stay.storage: Staged(*stay, touched, fresh, bool(cached), highest, loaded)
-        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), *held, kept, strict=True)
+        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), all_touched, all_fresh, kept, strict=True)
     }
     heights, stored = [], []
     for *high, handed_out in sizes.tolist():
