@@ -108,7 +108,8 @@ class _Asked(NamedTuple):
 def _asked(unit: Unit, kernel: int, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> _Asked | None:
     """The tiling of a kernel at place `choice` for blocks of so many rows; None where there is none.
 
-    inside: its results stay on chip.  whole: weights, or a right operand, stay in L1, else they come in chunks of at most `budget` blocks.
+    inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
+    blocks.
     """
     spec = unit.kernels[kernel]
     if isinstance(spec, ConvSpec):
@@ -190,7 +191,7 @@ class _Fitting:
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
         gene = self.gene
-        whole = resident or (k in self.run.products and not self.layout.streamed >> k & 1)
+        whole = resident or not (k in self.run.weighted or self.layout.streamed >> k & 1)
         choice = gene.choices[k] if gene.choices else 0
         return _asked(self.unit, gene.start + k, self.rows[k], self.layout.inside[k], whole, 0 if whole else budget, choice)
 
@@ -218,12 +219,10 @@ class _Fitting:
 class _Run(NamedTuple):
     """What the plans of a run of operators have in common, whatever its gene.
 
-    weighted: operators that have weights, the smallest first.  products: those whose right operand is a tensor.  plain: a plan that names
-    the operators, and nothing else.
+    weighted: operators that have weights, the smallest first.  plain: a plan that names the operators, and nothing else.
     """
 
     weighted: tuple[int, ...]
-    products: tuple[int, ...]
     plain: SegmentPlan
 
 
@@ -233,7 +232,6 @@ def _run(unit: Unit, start: int, stop: int) -> _Run:
     sizes = {k: spec.weight_blocks for k, spec in enumerate(kernels) if isinstance(spec, ConvSpec) and spec.weight_blocks}
     return _Run(
         tuple(sorted(sizes, key=lambda k: (sizes[k], k))),
-        tuple(k for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec)),
         SegmentPlan.model_construct(operators=tuple(spec.name for spec in kernels), tilings=()),
     )
 

@@ -224,7 +224,6 @@ class UbBuffers(NamedTuple):
     kept: bool = False
 
 
-@lru_cache(maxsize=1 << 14)
 def ub_buffers(spec: AnySpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
     """An operator's constants and two slots of its tile, and of its residual's.  through_ub: see `through_ub`."""
     whole = tiling.constants == "resident"

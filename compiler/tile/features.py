@@ -36,7 +36,7 @@ from compiler.tile.spec import (
     Unit,
     VectorSpec,
 )
-from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
+from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
 from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
@@ -58,6 +58,7 @@ FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE
 _ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _BUSY_OF_ONE = (*_ENGINES, "mte3_on_chip_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
+_STAGES = slice(len(_EXTENSIVE), len(_EXTENSIVE) + len(STAGE_SUMS) + len(STAGE_MEANS))
 _A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
 _OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
 
@@ -199,7 +200,7 @@ def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -
     out = [0.0] * len(FEATURES)
     unit, blocks, k = standing.unit, standing.blocks, standing.k
     rows = _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, images, cores)
-    add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
+    out[_STAGES] = stage_features(unit, blocks, k, tiling, images)
     out[_AT["row_share"]] += rows / unit.kernels[blocks.start + k].out_h
     ddr, busiest = unit.machine.ddr, max(out[_AT[name]] for name in _BUSY_OF_ONE)
     read = out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]] + out[_AT["load_bytes"]]
