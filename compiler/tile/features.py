@@ -161,8 +161,6 @@ class _Standing:
     which of those it makes.  strips: see `Unit`.
     """
 
-    machine: Machine
-    dtype: DataType
     what: object
     heights: tuple[tuple[int, int], ...]
     inside: bool
@@ -180,18 +178,24 @@ def _standings(unit: Unit, blocks: Blocks) -> tuple[_Standing, ...]:
     for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
         reads = tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
         heights = tuple(blocks.heights[k].items())
-        found.append(_Standing(unit.machine, unit.dtype, _what(unit, spec), heights, blocks.inside[k], reads, unit.strips, unit, blocks, k))
+        found.append(_Standing(_what(unit, spec), heights, blocks.inside[k], reads, unit.strips, unit, blocks, k))
     return tuple(found)
 
 
 @lru_cache(maxsize=1 << 14)
 def _what(unit: Unit, spec: AnySpec) -> object:
-    """Equal for convolutions that cost the same, wherever in a model they are and whichever part of one they are; else itself."""
+    """The same for convolutions that cost the same, wherever in a model they are and whichever part of one they are; else itself."""
     if not isinstance(spec, ConvSpec) or isinstance(spec, MatMulSpec):
-        return spec
+        return _only(unit.machine, unit.dtype, spec)
     sizes = spec.in_h, spec.in_w, spec.out_h, spec.out_w, spec.groups, spec.c1, spec.k1, spec.n1, spec.lanes, *spec.window
     rows = [unit.storages[piece.storage].row_blocks for piece in (*spec.reads, spec.y)]
-    return (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows)
+    return _only(unit.machine, unit.dtype, (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows))
+
+
+@lru_cache(maxsize=1 << 14)
+def _only(*what: object) -> object:
+    """One object for all that are equal: it is looked up by identity, tens of numbers and a machine are not."""
+    return object()
 
 
 @lru_cache(maxsize=1 << 14)
