@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,15 +83,21 @@ def test_an_island_goes_on_where_it_was() -> None:
         unpack_island(b"something else")
 
 
+def _with_head(head_bytes: int, rest: bytes) -> bytes:
+    data = head_bytes.to_bytes(8, "little") + rest
+    return len(data).to_bytes(8, "little") + pa.compress(data, codec="lz4", asbytes=True)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         to_bytes({"a": np.arange(5)})[:-1],
         to_bytes({"a": np.arange(5)}) + b"x",
-        (9).to_bytes(8, "little") + b'[["a", 1]',
-        (18).to_bytes(8, "little") + b'[["a", "|O", [1]]]' + b"\0" * 8,
-        (19).to_bytes(8, "little") + b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8,
+        _with_head(9, b'[["a", 1]'),
+        _with_head(18, b'[["a", "|O", [1]]]' + b"\0" * 8),
+        _with_head(19, b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8),
+        _with_head(1 << 62, b"[]"),
         (1 << 62).to_bytes(8, "little") + b"[]",
     ],
 )
