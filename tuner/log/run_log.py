@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import FeatureSet, log_schema, task_schema
+from tuner.compressed import compressed, decompressed
 from tuner.log.dataset import DatasetWriter
 
 PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
 PUBLISH_ROWS = 65_536
-_HEAD = 8  # bytes of the size of packed rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +236,10 @@ def travelling(schema: pa.Schema) -> pa.Schema:
 
 
 def packed(batch: pa.RecordBatch) -> bytes:
-    """Rows as they travel: a quarter of their size, below what Ray hands over without a detour through its store.
-
-    Without their schema, `travelling`, which takes longer to read than they do.
-    """
-    data = batch.serialize()
-    return data.size.to_bytes(_HEAD, "little") + pa.compress(data, codec="lz4", asbytes=True)
+    """Rows as they travel, without their schema, `travelling`, which takes longer to read than they do."""
+    return compressed(batch.serialize())
 
 
 def unpacked(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
     """What `packed` was given.  schema: of the dataset."""
-    size = int.from_bytes(data[:_HEAD], "little")
-    return pa.ipc.read_record_batch(pa.decompress(memoryview(data)[_HEAD:], size, codec="lz4"), travelling(schema))
+    return pa.ipc.read_record_batch(decompressed(data), travelling(schema))

@@ -21,17 +21,16 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome
 from simulator.npu.errors import BadInputError
+from tuner.compressed import compressed, decompressed
 from tuner.search.population import Individual
 
 Arrays = dict[str, NDArray[Any]]
 
-_HEAD = 8  # bytes of a length
-_DENSEST = 255  # bytes that one byte of lz4 may stand for
+_HEAD = 8  # bytes of the header's length
 
 _DEFAULTS = Gene(0, 1)
 _TUPLES = [name for name, value in zip(Gene._fields, _DEFAULTS, strict=True) if isinstance(value, tuple)]
@@ -109,21 +108,16 @@ def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """The same arrays give the same bytes: the length of a JSON header, the header, the arrays' own bytes one after the other; compressed.
 
     Not numpy's npz: twenty small arrays of one set of findings take a millisecond to read there, and everybody reads everybody's.
-    Words and genes shrink to a tenth in a few microseconds, and what a job returns fits into one message of Ray's.
     """
     whole = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
     head = json.dumps([[key, value.dtype.str, list(value.shape)] for key, value in whole.items()]).encode()
-    data = b"".join((len(head).to_bytes(_HEAD, "little"), head, *(value.tobytes() for value in whole.values())))
-    return len(data).to_bytes(_HEAD, "little") + pa.compress(data, codec="lz4", asbytes=True)
+    return compressed(b"".join((len(head).to_bytes(_HEAD, "little"), head, *(value.tobytes() for value in whole.values()))))
 
 
 def from_bytes(data: bytes) -> Arrays:
     """Raises `BadInputError` where they are not what `to_bytes` made."""
     try:
-        size = int.from_bytes(data[:_HEAD], "little")
-        if size > _DENSEST * len(data):
-            raise ValueError(f"{len(data):,} bytes for {size:,}")
-        data = pa.decompress(data[_HEAD:], size, codec="lz4", asbytes=True)
+        data = decompressed(data).to_pybytes()
         at = _HEAD + int.from_bytes(data[:_HEAD], "little")
         found: Arrays = {}
         for key, dtype, shape in json.loads(data[_HEAD:at]):

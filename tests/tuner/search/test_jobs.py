@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
+from tuner.compressed import compressed
 from tuner.config import load_config
 from tuner.evaluate import EvaluatorSpec
 from tuner.log.recorder import Facts
@@ -84,8 +84,7 @@ def test_an_island_goes_on_where_it_was() -> None:
 
 
 def _with_head(head_bytes: int, rest: bytes) -> bytes:
-    data = head_bytes.to_bytes(8, "little") + rest
-    return len(data).to_bytes(8, "little") + pa.compress(data, codec="lz4", asbytes=True)
+    return compressed(head_bytes.to_bytes(8, "little") + rest)
 
 
 @pytest.mark.parametrize(
