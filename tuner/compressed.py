@@ -1,4 +1,4 @@
-"""Bytes between processes, with their length in front: what a job returns fits into one message of Ray's, without a detour through its store."""
+"""Bytes between processes, their length in front: so a job's result fits into a message of Ray's, and takes no detour through its store."""
 
 from __future__ import annotations
 
