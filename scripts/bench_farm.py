@@ -1,11 +1,12 @@
 """How well a farm is used: two actors against two processes on their own, what the driver costs, what a model scores, what an actor holds.
 
-    python scripts/bench_farm.py [--network light:resnet50] [--machine ascend310] [--seconds 12] [--pairs 5] [--out FILE.json]
+    python scripts/bench_farm.py [--network light:resnet50] [--machine ascend310] [--epochs 16] [--pairs 5] [--out FILE.json]
 
-Rates are measured tasks per second of a search without model training, from the first evolving epoch on: what comes before is over sooner
-on two actors, and its tasks are smaller.  A pair is one search on two actors, and two searches in processes of their own at the same
-time, one after the other, in turns the one or the other first, so that what else the computer does falls on both.  The driver's cost is the
-CPU time of its process (Ray's threads and the log's among it) for each task that was committed meanwhile.
+Rates are measured tasks per second of a search without model training, over its first --epochs evolving epochs: what comes before is over
+sooner on two actors, and its tasks are smaller.  A pair is one search on two actors, and the same search twice at the same time in
+processes of their own, one after the other, in turns the one or the other first, so that what else the computer does falls on both.  All
+three measure the same tasks, which is checked: in the same time two actors come further into a search, where tasks take longer.  The
+driver's cost is the CPU time of its process (Ray's threads and the log's among it) for each task that was committed meanwhile.
 
 Scores are of genes that nobody has seen: from gene to plan, to features, to predictions at every level; and of whole programs, children of
 known ones, most of whose segments are known.  About five minutes on two idle cores.
@@ -52,7 +53,7 @@ from tuner.search.schedule import Schedule
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: ten times what MetaSchedule scores (332)
-SCORED_AT_ONCE = 192
+SCORED_AT_ONCE, SCORING_S = 192, 4.0
 
 
 def specification(unit: Unit, config: TuneConfig, seed: int) -> WorkshopSpec:
@@ -63,13 +64,12 @@ def specification(unit: Unit, config: TuneConfig, seed: int) -> WorkshopSpec:
 
 @dataclass
 class Window:
-    """A search for so many seconds from the first evolving epoch on.  findings: of everything that was committed, epoch by epoch."""
+    """So many evolving epochs of a search.  findings: of everything that was committed, epoch by epoch."""
 
-    seconds: float
+    epochs: int
     tasks: int = 0
     wall_s: float = 0.0
     driver_s: float = 0.0
-    measuring_s: float = 0.0
     findings: list[list[bytes]] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
 
@@ -82,22 +82,24 @@ class Window:
             budget = Budget(deadline=time.monotonic() + 3600)
             with RunLog(folder, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
-                begun: list[float] = []
+                marks: list[tuple[float, float, int]] = []  # where the window begins and ends
 
                 def committed(findings: bytes) -> None:
                     epoch, island = schedule.frontier
                     if island == 1 or schedule.islands == 1 or len(self.findings) == 0:
                         self.findings.append([])
                     self.findings[-1].append(findings)
-                    if epoch == EVOLVING and island == 0 and not begun:
-                        begun.extend((time.monotonic(), time.process_time(), ledger.seq))
-                        budget.deadline = time.monotonic() + self.seconds
+                    if island == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
+                        log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
+                        marks.append((time.monotonic(), time.process_time(), ledger.seq))
+                    if len(marks) == 2:
+                        budget.deadline = time.monotonic()
 
                 conductor = Conductor(jobs, schedule, ledger, None, committed)
                 conductor.begin(())
                 conductor.run()
-                self.wall_s, self.driver_s = time.monotonic() - begun[0], time.process_time() - begun[1]
-                self.tasks = ledger.seq - int(begun[2])
+                (begun, driver_begun, first), (ended, driver_ended, last) = marks
+                self.wall_s, self.driver_s, self.tasks = ended - begun, driver_ended - driver_begun, last - first
                 self.states = list(schedule.states)
         return self
 
@@ -106,12 +108,12 @@ class Window:
         return self.tasks / self.wall_s
 
 
-def on_actors(spec: WorkshopSpec, seconds: float) -> tuple[Window, list[dict[str, float]]]:
+def on_actors(spec: WorkshopSpec, epochs: int) -> tuple[Window, list[dict[str, float]]]:
     """A search on two actors, and the memory of each of them."""
     from tuner.farm.job_farm import JobFarm
 
     with JobFarm(spec, WORKERS, run_id=f"bench-{os.getpid()}", say=lambda _: None) as farm:
-        found = Window(seconds).run(spec, farm)
+        found = Window(epochs).run(spec, farm)
         return found, [memory_of(int(name.rsplit(":")[-1])) for name in farm.names]
 
 
@@ -122,8 +124,8 @@ def memory_of(pid: int) -> dict[str, float]:
     return {"rss_mb": kib["Rss"] / 1024, "unique_mb": (kib["Private_Clean"] + kib["Private_Dirty"]) / 1024}
 
 
-def serial_command(name: str, machine: str, seconds: float, seed: int, overrides: Sequence[str]) -> list[str]:
-    words = ["--network", name, "--machine", machine, "--seconds", str(seconds), "--serial-seed", str(seed)]
+def serial_command(name: str, machine: str, epochs: int, seed: int, overrides: Sequence[str]) -> list[str]:
+    words = ["--network", name, "--machine", machine, "--epochs", str(epochs), "--serial-seed", str(seed)]
     return [sys.executable, __file__, *words, *(word for text in overrides for word in ("--set", text))]
 
 
@@ -205,7 +207,7 @@ def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
     return count / max(spent, 1e-9)
 
 
-def bench(name: str, machine: str, seconds: float, pairs: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
+def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
     """All figures."""
     unit = network(name, machine)
     config = load_config(None, (*overrides, "model.min_rows=1000000000"))
@@ -214,11 +216,13 @@ def bench(name: str, machine: str, seconds: float, pairs: int, seed: int, overri
     try:
         for pair in range(pairs):
             spec = specification(unit, config, seed + pair)
-            commands = [serial_command(name, machine, seconds, seed + 100 * (i + 1) + pair, overrides) for i in range(WORKERS)]
+            commands = [serial_command(name, machine, epochs, seed + pair, overrides)] * WORKERS
             own = alone(commands) if pair % 2 else []
-            window, memory = on_actors(spec, seconds)
+            window, memory = on_actors(spec, epochs)
             own = own or alone(commands)
             memories += memory
+            if {each["tasks"] for each in own} != {window.tasks}:
+                raise SystemExit(f"seed {seed + pair}: one search, and other tasks on actors than on its own")
             row = {"actors_per_s": window.rate, "alone_per_s": sum(each["tasks"] / each["wall_s"] for each in own)}
             row |= {
                 "ratio": row["actors_per_s"] / row["alone_per_s"],
@@ -231,12 +235,12 @@ def bench(name: str, machine: str, seconds: float, pairs: int, seed: int, overri
     assert window is not None
     middle = {key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us")}
     scorer = Scorer(specification(unit, load_config(None, overrides), seed), window)
-    result = {"network": name, "machine": machine, "seconds": seconds, "pairs": rows, **middle}
+    result = {"network": name, "machine": machine, "epochs": epochs, "pairs": rows, **middle}
     result["actors_per_driver"] = WORKERS / middle["actors_per_s"] * 1e6 / middle["driver_us"]
     result["absorbed_us"] = scorer.absorbed_us
     result["scored_per_s"], result["programs_scored_per_s"] = (
-        scorer.genes_per_s(min(4.0, seconds)),
-        scorer.programs_per_s(min(4.0, seconds)),
+        scorer.genes_per_s(SCORING_S),
+        scorer.programs_per_s(SCORING_S),
     )
     return result | {key: max(memory[key] for memory in memories) for key in ("rss_mb", "unique_mb")}
 
@@ -272,7 +276,7 @@ def _asked(r: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
 def main(
     network_name: Annotated[str, typer.Option("--network", help="light:NAME, made:NAME or a file.")] = "light:resnet50",
     machine: Annotated[str, typer.Option(help="Machine that is tuned for.")] = "ascend310",
-    seconds: Annotated[float, typer.Option(min=0.01, help="Of every search, from its first evolving epoch on.")] = 12.0,
+    epochs: Annotated[int, typer.Option(min=1, help="Of every search, from its first evolving one on.")] = 16,
     pairs: Annotated[int, typer.Option(min=1, help="Comparisons; medians are reported.")] = 5,
     seed: Annotated[int, typer.Option(help="Of the first search.")] = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="a.b=c, as of `tilefarm tune`.")] = None,
@@ -285,10 +289,10 @@ def main(
         config = load_config(None, (*overrides, "model.min_rows=1000000000"))
         spec = specification(network(network_name, machine), config, serial_seed)
         with SerialJobs(spec) as jobs:
-            window = Window(seconds).run(spec, jobs)
+            window = Window(epochs).run(spec, jobs)
         print(json.dumps({"tasks": window.tasks, "wall_s": window.wall_s}))
         return
-    found = bench(network_name, machine, seconds, pairs, seed, overrides)
+    found = bench(network_name, machine, epochs, pairs, seed, overrides)
     report(found)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

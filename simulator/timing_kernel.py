@@ -18,8 +18,7 @@ the scalar unit.  Entries are instructions in queue order.
 | port   | int64 [13]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
-Inside they are plain pointers: an array handed from one numba function to another is reference-counted, atomically, and that took more
-than half of the time of this loop.
+Inside they are plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
 
 A transfer that starts when its kind has had `SERVED` bus units ends when it has had that + bus: all transfers of a kind run at one
 rate, so a step of the clock touches two counters only.
@@ -30,15 +29,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
+from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu.machine import Engine
+from simulator.pointer import Pointer, pointer
 
 Ints = NDArray[np.int64]
-Pointer = Any  # CPointer(int64) in a kernel, which mypy does not know
 
 ENGINES = len(Engine)
 UNITS = ENGINES + 1  # of a core: its queues and its scalar unit
@@ -121,16 +118,6 @@ def _reset(unit: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> Non
         unit[u + NEXT] = port[TOP]
         unit[u + QUEUED] = 1
         port[TOP] = u
-
-
-@intrinsic
-def _pointer(_context: Any, array: Any) -> Any:
-    """Address of an array's first item, as a pointer that can be indexed.  The array must outlive it."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return make_array(signature.args[0])(context, builder, arguments[0]).data
-
-    return types.CPointer(array.dtype)(array), build
 
 
 @njit(cache=True)
@@ -364,8 +351,8 @@ def run(
     flag_array[:] = -1
     unit_array[:] = 0
     _reset(unit_array, port_array, queue_start, stream_start)
-    time, flag, unit, record = _pointer(time_array), _pointer(flag_array), _pointer(unit_array), _pointer(record_array)
-    word, engine, port = _pointer(word_array), _pointer(engine_array), _pointer(port_array)
+    time, flag, unit, record = pointer(time_array), pointer(flag_array), pointer(unit_array), pointer(record_array)
+    word, engine, port = pointer(word_array), pointer(engine_array), pointer(port_array)
     units = unit_array.shape[0]
     now, step = 0, 0
     while True:
@@ -404,27 +391,28 @@ def run(
 
 
 @njit(cache=True)
-def compute_union(time: Ints, word: Ints, queue_start: Ints, cores: int) -> int:
+def compute_union(time_array: Ints, word_array: Ints, queue_start: Ints, cores: int) -> int:
     """Cycles in which CUBE or VECTOR of a core works, summed over cores: the union of two ordered lists of intervals each."""
+    time, word = pointer(time_array), pointer(word_array)
     total = 0
     for core in range(cores):
         a, a_end = queue_start[core * ENGINES + CUBE], queue_start[core * ENGINES + CUBE + 1]
         b, b_end = queue_start[core * ENGINES + VECTOR], queue_start[core * ENGINES + VECTOR + 1]
-        covered = 0
-        while True:
-            while a < a_end and word[a] & KIND_MASK != FIXED:
-                a += 1
-            while b < b_end and word[b] & KIND_MASK != FIXED:
-                b += 1
+        a, b, covered = _work(word, a, a_end), _work(word, b, b_end), 0
+        while a < a_end or b < b_end:
             if a < a_end and (b == b_end or time[a] <= time[b]):
-                i = a
-                a += 1
-            elif b < b_end:
-                i = b
-                b += 1
+                i, a = a, _work(word, a + 1, a_end)
             else:
-                break
+                i, b = b, _work(word, b + 1, b_end)
             end = time[i] + (word[i] >> KIND_BITS)
             total += max(0, end - max(covered, time[i]))
             covered = max(covered, end)
     return total
+
+
+@njit(cache=True)
+def _work(word: Pointer, i: int, end: int) -> int:
+    """The first entry from i on that occupies its engine, or `end`."""
+    while i < end and word[i] & KIND_MASK != FIXED:
+        i += 1
+    return i

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, canonical_json, log_schema, task_schema, text_digest
-from tuner.log.run_log import Batch, Origin, RunLog, packed
+from tuner.log.run_log import Batch, Origin, RunLog, packed, travelling
 
 
 class Row(NamedTuple):
@@ -62,6 +62,6 @@ def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
 
 
 def _columns(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    left_open = ("row_id", "seq")
+    left_open, schema = ("row_id", "seq"), travelling(schema)
     columns = [pa.array([None if field.name in left_open else row.get(field.name) for row in rows], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -15,6 +15,7 @@ from numba import njit
 from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
 from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
+from simulator.pointer import pointer
 from simulator.timing import Prepared
 from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
@@ -40,45 +41,46 @@ def _fill(
     totals: Ints,
 ) -> None:
     """Fills word [rows], queue_start [cores * ENGINES + 1], stream [rows], totals [3, cores * ENGINES]; an edge is its own flag slot."""
-    queues = queue_start.shape[0] - 1
-    length = np.zeros(queues, np.int64)
-    for i in range(engine.shape[0]):
-        q: Any = np.int64(core[i]) * ENGINES + engine[i]
-        length[q] += 1 + edge_start[i + 1] - edge_start[i]
-        for edge in range(edge_start[i], edge_start[i + 1]):
-            source = edge_from[edge]
-            length[np.int64(core[source]) * ENGINES + engine[source]] += 1
-    cursor = np.empty(queues, np.int64)
+    queues, n = queue_start.shape[0] - 1, engine.shape[0]
+    length_array, cursor_array = np.zeros(queues, np.int64), np.empty(queues, np.int64)
+    length, cursor, words, rows, sums = pointer(length_array), pointer(cursor_array), pointer(word), pointer(stream), pointer(totals)
+    at_core, at_engine, begins, nexts = pointer(core), pointer(engine), pointer(edge_start), pointer(set_next)
+    for i in range(n):
+        q: Any = np.int64(at_core[i]) * ENGINES + at_engine[i]
+        length[q] += 1 + begins[i + 1] - begins[i]
+    for edge in range(begins[n]):
+        source = edge_from[edge]
+        length[np.int64(at_core[source]) * ENGINES + at_engine[source]] += 1
     queue_start[0] = 0
     for q in range(queues):
         cursor[q] = queue_start[q]
         queue_start[q + 1] = queue_start[q] + length[q]
-    for i in range(engine.shape[0]):
-        e = engine[i]
-        q = np.int64(core[i]) * ENGINES + e
-        at, row = cursor[q], stream_start[core[i]] + place[i] - (edge_start[i + 1] - edge_start[i])
-        for edge in range(edge_start[i], edge_start[i + 1]):
-            word[at] = edge << KIND_BITS | _WAIT
-            stream[row] = e
+    for i in range(n):
+        e = at_engine[i]
+        q = np.int64(at_core[i]) * ENGINES + e
+        at, row = cursor[q], stream_start[at_core[i]] + place[i] - (begins[i + 1] - begins[i])
+        for edge in range(begins[i], begins[i + 1]):
+            words[at] = edge << KIND_BITS | _WAIT
+            rows[row] = e
             at += 1
             row += 1
         if transfer[i]:
-            word[at] = cost[i] << KIND_BITS | _TRANSFER
-            totals[1, q] += 1
-            totals[2, q] += cost[i]
+            words[at] = cost[i] << KIND_BITS | _TRANSFER
+            sums[queues + q] += 1
+            sums[2 * queues + q] += cost[i]
         else:
-            word[at] = cost[i] << KIND_BITS | _FIXED
-            totals[0, q] += cost[i]
-        stream[row] = e
+            words[at] = cost[i] << KIND_BITS | _FIXED
+            sums[q] += cost[i]
+        rows[row] = e
         at += 1
         row += 1
         out: Any = np.int64(set_head[i])
         while out >= 0:
-            word[at] = out << KIND_BITS | (_SET if core[edge_to[out]] == core[i] else _SET_REMOTE)
-            stream[row] = e
+            words[at] = out << KIND_BITS | (_SET if at_core[edge_to[out]] == at_core[i] else _SET_REMOTE)
+            rows[row] = e
             at += 1
             row += 1
-            out = set_next[out]
+            out = nexts[out]
         cursor[q] = at
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
@@ -181,10 +182,16 @@ class SegmentPlan(_Gene):
         """To how many cores its iterations are dealt."""
         return len(self.cores) // self.channels
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Canonical JSON: what the code of a share of the segment depends on."""
         return self.model_dump_json(exclude={"cores"})
+
+    def __copy__(self) -> Self:
+        """Where `model_copy` changes a field, so would the key."""
+        made = super().__copy__()
+        made.__dict__.pop("key", None)
+        return made
 
 
 class PiecePlan(_Gene):

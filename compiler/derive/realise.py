@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 from compiler.derive.fit_ub import fitted
 from compiler.derive.formula import formula_window
 from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
-from compiler.derive.plan import Halo, Infeasible, Plan, SegmentPlan, Tiling, Window
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.blocks import Blocks, cut
-from compiler.schedule.buffers import Wish, fits
-from compiler.schedule.memory import apart_rule, staged_wishes, ub_blocks, ub_wishes, weight_wishes
+from compiler.schedule.buffers import fits
+from compiler.schedule.memory import apart_rule, staged_wishes, through_ub, ub_buffers, ub_wishes, weight_slots, weight_wishes
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
@@ -45,11 +47,11 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
         fitting = _Fitting(unit, gene, layout)
         if not fitting.fill():
             continue
-        if not fitting.fits_ub():
-            fitting = _Fitting(unit, gene._replace(choices=()), layout)
-            if not fitting.fill() or not fitting.split_ub():
-                continue
-        return fitting.plan()
+        if fitting.fits_ub():
+            return fitting.plan(fitting.tilings)
+        fitting = _Fitting(unit, gene._replace(choices=()), layout)
+        if fitting.fill() and (smaller := fitted(unit, layout, fitting.tilings, fitting.apart)) is not None:
+            return fitting.plan(smaller)
     return None
 
 
@@ -93,112 +95,153 @@ def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
     return cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), dealt, streamed)
 
 
+class _Asked(NamedTuple):
+    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, `ub` blocks of UB in all."""
+
+    tiling: Tiling
+    slots: int
+    size: int
+    ub: int
+
+
+@lru_cache(maxsize=1 << 16)
+def _asked(unit: Unit, kernel: int, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> _Asked | None:
+    """The tiling of a kernel at place `choice` for blocks of so many rows; None where there is none.
+
+    inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
+    blocks.
+    """
+    spec = unit.kernels[kernel]
+    if isinstance(spec, ConvSpec):
+        tiling: Tiling | None = conv_tiling(unit, spec, rows, inside, whole, budget, choice)
+    else:
+        tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
+    if tiling is None:
+        return None
+    ub = sum([each.slots * each.size for each in ub_buffers(spec, tiling, through_ub(unit, inside), unit.dtype)])
+    return _Asked(tiling, *weight_slots(spec, tiling), ub)
+
+
 class _Fitting:
     """The tilings of a segment while some are exchanged: what is taken fits L1."""
 
     def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
         self.unit, self.gene, self.layout = unit, gene, layout
-        self.rows = [layout.rows(k) for k in range(gene.stop - gene.start)]
-        self.tilings: dict[int, Tiling] = {}
-        self.weights: dict[int, tuple[Wish, ...]] = {}  # their buffers in L1
+        self.operators = range(gene.stop - gene.start)
+        self.rows = [layout.rows(k) for k in self.operators]
+        self.run = _run(unit, gene.start, gene.stop)
+        self.taken: dict[int, _Asked] = {}
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
         self.staged = staged_wishes(unit, layout, gene.prefetch, window)
+        self.room = unit.machine.buffer_blocks(Memory.L1) - sum([wish.size for wish in self.staged])
         self.apart = apart_rule(unit, layout, gene.sliding, window)
+
+    @property
+    def tilings(self) -> tuple[Tiling, ...]:
+        return tuple([self.taken[k].tiling for k in self.operators])
 
     def fill(self) -> bool:
         """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
-        unit, gene, count = self.unit, self.gene, len(self.rows)
-        sizes = {
-            k: spec.weight_blocks
-            for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
-            if isinstance(spec, ConvSpec) and spec.weight_blocks
-        }
-        by_size = sorted(sizes, key=lambda k: (sizes[k], k)) if keeps_weights(unit, gene) else []
-        for budget in CHUNK_BUDGETS[gene.chunk :]:
-            if not self.take(dict.fromkeys(range(count), False), budget):
+        by_size = self.run.weighted if keeps_weights(self.unit, self.gene) else ()
+        streamed = dict.fromkeys(self.operators, False)
+        for budget in CHUNK_BUDGETS[self.gene.chunk :]:
+            if not self.take(streamed, budget):
                 continue
-            if gene.window == FORMULA:
+            if self.gene.window == FORMULA:
                 self.widen()
             for k in by_size:
                 if not self.take({k: True}, budget):
                     break
             return True
         # two slots of the smallest chunk may need more than all of the weights
-        every = {k: k in sizes for k in range(count)}
-        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(dict.fromkeys(every, False), budget) for budget in LAST_BUDGETS)
+        every = {k: k in self.run.weighted for k in self.operators}
+        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(streamed, budget) for budget in LAST_BUDGETS)
 
     def fits_ub(self) -> bool:
-        tilings, have = [self.tilings[k] for k in range(len(self.rows))], self.unit.machine.buffer_blocks(Memory.UB)
-        if ub_blocks(self.unit, self.layout, tilings) <= have:
+        have = self.unit.machine.buffer_blocks(Memory.UB)
+        if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
-        return fits(ub_wishes(self.unit, self.layout, tilings), have, self.apart)
-
-    def split_ub(self) -> bool:
-        """Tilings that UB can hold; False where there are none."""
-        found = fitted(self.unit, self.layout, [self.tilings[k] for k in range(len(self.rows))], self.apart)
-        self.tilings = dict(enumerate(found or ()))
-        return found is not None
+        return fits(ub_wishes(self.unit, self.layout, self.tilings), have, self.apart)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
-        tilings = [self.tilings[k] for k in range(len(self.rows))]
-        self._slots(formula_window(self.unit, self.layout, self.gene.prefetch, tilings))
+        self._slots(formula_window(self.unit, self.layout, self.gene.prefetch, self.tilings))
         if not self.take({}, 0):
             self._slots(1)
 
     def take(self, resident: dict[int, bool], budget: int) -> bool:
         """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
-        tilings = dict(self.tilings)
-        weights = dict(self.weights)
+        taken = self.taken.copy()
         for k, stays in resident.items():
-            tiling = self._tiling(k, stays, budget)
-            if tiling is None:
+            asked = self._asked(k, stays, budget)
+            if asked is None:
                 return False
-            tilings[k] = tiling
-            weights[k] = weight_wishes(self.unit, self.layout, k, tiling)
-        have = self.unit.machine.buffer_blocks(Memory.L1)
-        if not fits([*self.staged, *chain.from_iterable(weights.values())], have, self.apart):
-            return False
-        self.tilings, self.weights = tilings, weights
+            taken[k] = asked
+        # mostly clear from sums
+        if sum([asked.slots * asked.size for asked in taken.values()]) > self.room:
+            weights = (weight_wishes(self.unit, self.layout, k, asked.tiling) for k, asked in taken.items())
+            if not fits([*self.staged, *chain.from_iterable(weights)], self.unit.machine.buffer_blocks(Memory.L1), self.apart):
+                return False
+        self.taken = taken
         return True
 
-    def plan(self) -> SegmentPlan:
+    def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
         gene = self.gene
-        names = tuple(spec.name for spec in self.unit.kernels[gene.start : gene.stop])
-        tilings = tuple(self.tilings[k] for k in range(len(names)))
-        halo: tuple[Halo, ...] = tuple("cache" if used else "recompute" for used in _caching(self.unit, gene, self.layout))
-        return SegmentPlan.model_construct(
-            operators=names,
-            blocks=gene.blocks,
-            columns=gene.columns,
-            prefetch=gene.prefetch,
-            window=self.window,
-            tilings=tilings,
-            halo=halo if "cache" in halo else (),
-            cores=working_cores(self.unit, gene),
-            sliding=gene.sliding,
-            spread=gene.spread,
-            ahead_kib=gene.ahead_kib,
-            split=gene.split,
+        whole = resident or not (k in self.run.weighted or self.layout.streamed >> k & 1)
+        choice = gene.choices[k] if gene.choices else 0
+        return _asked(self.unit, gene.start + k, self.rows[k], self.layout.inside[k], whole, 0 if whole else budget, choice)
+
+    def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
+        """With these in place of those taken, where UB wants others."""
+        gene = self.gene
+        caching = _caching(self.unit, gene, self.layout)
+        return self.run.plain.model_copy(
+            update={
+                "blocks": gene.blocks,
+                "columns": gene.columns,
+                "prefetch": gene.prefetch,
+                "window": self.window,
+                "tilings": tuple(tilings),
+                "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
+                "cores": working_cores(self.unit, gene),
+                "sliding": gene.sliding,
+                "spread": gene.spread,
+                "ahead_kib": gene.ahead_kib,
+                "split": gene.split,
+            }
         )
 
-    def _tiling(self, k: int, resident: bool, budget: int) -> Tiling | None:
-        gene = self.gene
-        spec, rows, choice = self.unit.kernels[gene.start + k], self.rows[k], gene.choices[k] if gene.choices else 0
-        if isinstance(spec, ConvSpec):
-            whole = resident or (isinstance(spec, MatMulSpec) and not self.layout.streamed >> k & 1)
-            return conv_tiling(self.unit, spec, rows, self.layout.inside[k], whole, budget, choice)
-        return vector_tiling(self.unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
+
+class _Run(NamedTuple):
+    """What the plans of a run of operators have in common, whatever its gene.
+
+    weighted: operators that have weights, the smallest first.  plain: a plan that names the operators, and nothing else.
+    """
+
+    weighted: tuple[int, ...]
+    plain: SegmentPlan
+
+
+@lru_cache(maxsize=4096)
+def _run(unit: Unit, start: int, stop: int) -> _Run:
+    kernels = unit.kernels[start:stop]
+    sizes = {k: spec.weight_blocks for k, spec in enumerate(kernels) if isinstance(spec, ConvSpec) and spec.weight_blocks}
+    return _Run(
+        tuple(sorted(sizes, key=lambda k: (sizes[k], k))),
+        SegmentPlan.model_construct(operators=tuple(spec.name for spec in kernels), tilings=()),
+    )
 
 
 def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
     """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
-    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
     mask = bits(gene)
+    if not mask:
+        return []
+    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
     return [
         bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
         for k, spec in enumerate(unit.kernels[gene.start : gene.stop])

@@ -9,8 +9,9 @@ Rows are int64 [.., 2], (start, stop), empty where start >= stop.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +27,12 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Staged:
+class Staged(NamedTuple):
     """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
 
     makers, readers: operators of the segment that write and read it, as bits.
     rows: int64 [blocks, 2], what a block's readers and makers touch.  fresh: those of them that a block has to load; where the halo is not
-    cached, all of them.
+    cached, all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
     """
 
     storage: int
@@ -45,6 +45,8 @@ class Staged:
     rows: Ints
     fresh: Ints
     cached: bool
+    highest: int
+    loaded: int
 
     @property
     def produced(self) -> bool:
@@ -53,15 +55,9 @@ class Staged:
 
     def high(self, slots: int, images: int) -> int:
         """Rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks."""
-        return int(_ring_rows(self.rows, slots, images > 1)) if self.cached else max(self.heights)
+        return int(_ring_rows(self.rows, slots, images > 1)) if self.cached else self.highest
 
-    @cached_property
-    def heights(self) -> list[int]:
-        """Rows of every block."""
-        found: list[int] = np.maximum(self.rows[:, 1] - self.rows[:, 0], 0).tolist()
-        return found
-
-    @cached_property
+    @property
     def made_again(self) -> bool:
         """Whether a block makes or loads rows of a ring that are there: the first one of a core's run does, for all images."""
         if not self.cached:
@@ -69,18 +65,15 @@ class Staged:
         before = np.maximum.accumulate(self.rows[:-1, 1])
         return bool(((self.fresh[1:, 0] < before) & (self.fresh[1:, 1] > self.fresh[1:, 0])).any())
 
-    @cached_property
-    def loaded(self) -> int:
-        """Rows that are loaded for all blocks of an image."""
-        return int(np.maximum(self.fresh[:, 1] - self.fresh[:, 0], 0).sum())
-
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """The blocks of a segment of kernels [start, stop).
 
     computed[k, t]: output rows of kernel start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
-    does not leave the segment); rows that nobody reads are in neither.  inside[k]: some kernel of the segment reads the output.
+    does not leave the segment); rows that nobody reads are in neither.  heights: per operator, how many blocks compute so many rows; those
+    that compute none are not counted.  stored: per operator, rows that go to DDR in all blocks of an image.
+    inside[k]: some kernel of the segment reads the output.
     carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
 
@@ -90,27 +83,12 @@ class Blocks:
     streamed: int
     computed: Ints
     own: Ints
+    heights: tuple[dict[int, int], ...]
+    stored: tuple[int, ...]
     inside: tuple[bool, ...]
     carried: tuple[bool, ...]
     staged: dict[int, Staged]
     loads: tuple[Load, ...]
-
-    @cached_property
-    def heights(self) -> list[dict[int, int]]:
-        """Per operator, how many blocks compute so many rows; those that compute none are not counted."""
-        sizes = np.maximum(self.computed[:, :, 1] - self.computed[:, :, 0], 0).tolist()
-        found: list[dict[int, int]] = [{} for _ in sizes]
-        for counts, row in zip(found, sizes, strict=True):
-            for rows in row:
-                if rows:
-                    counts[rows] = counts.get(rows, 0) + 1
-        return found
-
-    @cached_property
-    def stored(self) -> list[int]:
-        """Per operator, rows that go to DDR in all blocks of an image."""
-        found: list[int] = np.maximum(self.own[:, :, 1] - self.own[:, :, 0], 0).sum(1).tolist()
-        return found
 
     def rows(self, k: int) -> int:
         """Output rows of operator k's highest block, at least 1."""
@@ -174,7 +152,7 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
     return found
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 14)
 def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
     """Rows and residences of kernels [start, stop) in `count` blocks.
 
@@ -182,38 +160,37 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
     streamed: bit k is set where kernel start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
     """
     run = run_of(unit, start, stop, streamed)
+    ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else ()
+    rings = tuple([storage in ring for storage in run.stays])
+    # without rings it is all the same with which block a core begins
+    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed)
+
+
+@lru_cache(maxsize=4096)
+def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int) -> Blocks:
+    """rings: which of the storages that stay are kept in rings."""
+    run = run_of(unit, start, stop, streamed)
     begin = _begins(count, unit.storages[unit.kernels[start].y.storage].n, cores)
-    ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else frozenset[int]()
-    rings = np.array([storage in ring for storage in run.stays], np.bool_)
-    rows = _rows(stop - start, len(run.stays), count)
-    whole = _needed(unit)[start:stop]
-    remakes = np.array([home >= 0 and bool(rings[home]) for home in run.homes], np.bool_)
-    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, remakes, begin, *rows[:3])
-    cached = np.empty(len(run.stays), np.bool_)
-    _touch(run.use_start, run.uses, run.made_start, run.made, rings, begin, *rows, cached)
-    for array in rows:
-        array.flags.writeable = False
-    kept = cached.tolist()
+    rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
+    held, sums = np.zeros((2, len(run.stays), count, 2), np.int64), np.zeros((len(run.stays), 3), np.int64)
+    whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
+    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.homes, in_ring, begin, rows, sizes)
+    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
+    rows.flags.writeable = held.flags.writeable = False
+    kept, (all_touched, all_fresh) = sums.tolist(), held
     staged = {
-        stay.storage: Staged(*stay, touched, fresh, in_ring)
-        for stay, touched, fresh, in_ring in zip(run.stays.values(), rows.touched, rows.fresh, kept, strict=True)
+        stay.storage: Staged(*stay, touched, fresh, bool(cached), highest, loaded)
+        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), all_touched, all_fresh, kept, strict=True)
     }
-    carried = tuple(home >= 0 and kept[home] for home in run.homes)
-    return Blocks(start, stop, count, streamed, rows.computed, rows.own, run.inside, carried, staged, run.loads)
-
-
-class _Rows(NamedTuple):
-    """int64 [operators, blocks, 2], and [storages, blocks, 2] of those that stay."""
-
-    computed: Ints
-    main: Ints
-    own: Ints
-    touched: Ints
-    fresh: Ints
-
-
-def _rows(operators: int, storages: int, blocks: int) -> _Rows:
-    return _Rows(*(np.zeros((size, blocks, 2), np.int64) for size in (operators, operators, operators, storages, storages)))
+    heights, stored = [], []
+    for *high, handed_out in sizes.tolist():
+        counts = Counter(high)
+        counts.pop(0, None)
+        heights.append(counts)
+        stored.append(handed_out)
+    carried = tuple([home >= 0 and bool(kept[home][0]) for home in run.homes.tolist()])
+    computed, _, own = rows
+    return Blocks(start, stop, count, streamed, computed, own, tuple(heights), tuple(stored), run.inside, carried, staged, run.loads)
 
 
 @njit(cache=True)
@@ -256,13 +233,15 @@ def _follow(
     reader_start: Ints,
     readers: Ints,
     whole: Ints,
-    remakes: Bools,
+    homes: Ints,
+    rings: Bools,
     begin: Ints,
-    computed: Ints,
-    main: Ints,
-    own: Ints,
+    rows: Ints,
+    sizes: Ints,
 ) -> None:
-    """Fills computed, main (the rows of the main input) and own.  remakes: whose output is kept in a ring."""
+    """Fills rows, int64 [3, operators, blocks, 2]: computed, main (of the main input) and own; and sizes, int64 [operators, blocks + 1]:
+    rows computed in every block, and rows handed out in all."""
+    computed, main, own = rows[0], rows[1], rows[2]
     operators, count, _ = computed.shape
     for k in range(operators - 1, -1, -1):
         for t in range(count):
@@ -270,15 +249,17 @@ def _follow(
             if leaves[k]:
                 a, b = share(whole[k, 0], whole[k, 1], t, count)
                 own[k, t, 0], own[k, t, 1] = a, b
+                sizes[k, count] += max(0, b - a)
             for i in range(reader_start[k], reader_start[k + 1]):
                 c = readers[i, 0]
                 first, last = main[c, t, 0], main[c, t, 1]
                 first, last = _wanted(readers[i, 1], readers[i, 2], readers[i, 3], first, last, computed[c, t, 0], computed[c, t, 1])
                 a, b = _hull(a, b, first, last)
             computed[k, t, 0], computed[k, t, 1] = a, b
-        if remakes[k]:
+        if homes[k] >= 0 and rings[homes[k]]:
             _once(computed[k], begin, computed[k])
         for t in range(count):
+            sizes[k, t] = max(0, computed[k, t, 1] - computed[k, t, 0])
             main[k, t, 0], main[k, t, 1] = demanded(reach[k], bounds, computed[k, t, 0], computed[k, t, 1])
 
 
@@ -314,18 +295,17 @@ def _touch(
     made: Ints,
     rings: Bools,
     begin: Ints,
-    computed: Ints,
-    main: Ints,
-    own: Ints,
-    touched: Ints,
-    fresh: Ints,
-    cached: Bools,
+    rows: Ints,
+    held: Ints,
+    sums: Ints,
 ) -> None:
-    """Fills touched, fresh and cached of every storage that stays."""
+    """Fills held, int64 [2, storages, blocks, 2]: what is touched of every storage that stays, and what is fresh; and sums, int64
+    [storages, 3]: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them."""
+    computed, main, own, touched, fresh = rows[0], rows[1], rows[2], held[0], held[1]
     storages, count, _ = touched.shape
     for s in range(storages):
         high: Any = np.int64(0)
-        cached[s] = False
+        cached = False
         for t in range(count):
             a, b = 0, 0
             for i in range(use_start[s], use_start[s + 1]):
@@ -341,10 +321,14 @@ def _touch(
             touched[s, t, 0], touched[s, t, 1] = a, b
             fresh[s, t, 0], fresh[s, t, 1] = a, b
             if b > a:
-                cached[s] |= rings[s] and a < high  # some row is touched by two blocks
+                cached |= rings[s] and a < high  # some row is touched by two blocks
                 high = b
-        if cached[s]:
+                sums[s, 1] = max(sums[s, 1], b - a)
+        if cached:
             _once(touched[s], begin, fresh[s])
+        sums[s, 0] = cached
+        for t in range(count):
+            sums[s, 2] += max(0, fresh[s, t, 1] - fresh[s, t, 0])
 
 
 @njit(cache=True)

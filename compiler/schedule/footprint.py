@@ -19,6 +19,7 @@ from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units, price
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
+from simulator.pointer import pointer
 
 Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
@@ -89,22 +90,20 @@ def row_granules(unit: Unit) -> Ints32:
 @njit(cache=True)
 def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, start: Ints32, span: Ints32) -> int:
     """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`."""
-    rows = np.empty((MAX_RANGES, 8), np.int64)
+    ranges = np.empty((MAX_RANGES, 8), np.int64)
+    row, bases, shifts, granule, spans = pointer(ranges), pointer(offsets), pointer(shift), pointer(row_of), pointer(span)
     room = span.shape[0]
     at = 0
     for i in range(code.shape[0]):
-        start[i] = at
-        count = accesses(code, i, rows)
-        for r in range(count):
-            memory, write, first_block, length = rows[r, 0], rows[r, 1], rows[r, 2], rows[r, 3]
+        start[i] = begin = at
+        for r in range(0, 8 * accesses(code, i, ranges), 8):
+            memory, write, first_block, length = row[r], row[r + 1], row[r + 2], row[r + 3]
             if memory == _DDR:
                 if first_block < constant_blocks:
                     continue
                 first_block -= constant_blocks
-            s = shift[memory]
-            base = offsets[memory]
-            runs, stride = rows[r, 4], rows[r, 5]
-            groups, group_stride = rows[r, 6], rows[r, 7]
+            s, base = shifts[memory], bases[memory]
+            runs, stride, groups, group_stride = row[r + 4], row[r + 5], row[r + 6], row[r + 7]
             if stride == length or stride * runs < (1 << s):
                 length += (runs - 1) * stride
                 runs = 1
@@ -117,20 +116,18 @@ def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_bloc
                     block = first_block + o * group_stride + k * stride
                     g0, g1 = block >> s, (block + length - 1) >> s
                     if memory == _DDR:
-                        g0, g1 = int(row_of[block]), int(row_of[block + length - 1])
+                        g0, g1 = np.int64(granule[block]), np.int64(granule[block + length - 1])
                     if stride >= 0 and g0 <= last:
                         g0 = last + 1
                     last = max(last, g1)
                     if g0 > g1:
                         continue
-                    a = (base + g0) * 2 + write
-                    if at > start[i] and span[at - 1, 1] == base + g0 and span[at - 1, 0] & 1 == write:
-                        span[at - 1, 1] = base + g1 + 1
+                    if at > begin and spans[2 * at - 1] == base + g0 and spans[2 * at - 2] & 1 == write:
+                        spans[2 * at - 1] = base + g1 + 1
                         continue
                     if at == room:
                         return -1
-                    span[at, 0] = a
-                    span[at, 1] = base + g1 + 1
+                    spans[2 * at], spans[2 * at + 1] = (base + g0) * 2 + write, base + g1 + 1
                     at += 1
     start[code.shape[0]] = at
     return at
@@ -156,13 +153,6 @@ def _compress(span: Ints32, at: Ints32, bound: Ints32) -> int:
     return bounds
 
 
-@njit(cache=True)
-def _touch(span: Ints32, touched: Bytes8) -> None:
-    for s in range(span.shape[0]):
-        for c in range(span[s, 0] >> 1, span[s, 1]):
-            touched[c] = 1
-
-
 class Footprints:
     """Makes footprints for one unit."""
 
@@ -173,12 +163,12 @@ class Footprints:
         self.row_of, self.shifts = row_granules(unit), _shifts(machine)
         sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in Memory if m != Memory.DDR)]
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
-        self.granules, self.ddr_granules = sum(granules), granules[_DDR]
+        self.ddr_granules, self.on_chip = granules[_DDR], sum(granules) - granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
         port = port_units(machine, SHARE_UNIT)
         self.rates = (min(cap_units(machine, Engine.MTE2), port), min(cap_units(machine, Engine.MTE3), port))
-        self._at = np.zeros(self.granules + 1, np.int32)
-        self._bound = np.empty(self.granules + 1, np.int32)
+        self._at = np.zeros(sum(granules) + 1, np.int32)
+        self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span = np.empty((1 << 12, 2), np.int32)
 
     def of(self, code: Code) -> Footprint:
@@ -188,19 +178,18 @@ class Footprints:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()
-        touched = np.zeros(max(0, len(bound) - 1), np.uint8)
-        _touch(span, touched)
         cost = price(code, self.tables)
         transfer = cost.bus > 0
         engine = code[:, isa.ENGINE].astype(np.uint8)
         rate = np.where(engine == _MTE3, self.rates[1], self.rates[0])
+        among = inside(engine, span, start, max(0, len(bound) - 1))
         return Footprint(
             engine,
             span,
             start,
             bound,
-            touched,
-            inside(engine, span, start, len(touched)),
+            (among.last.max(1) >= 0).astype(np.uint8),
+            among,
             np.where(transfer, cost.bus, cost.busy),
             transfer.view(np.uint8),
             np.where(transfer, (cost.bus + rate - 1) // rate, cost.busy),

@@ -16,8 +16,9 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from compiler.schedule.history import Past, enter, leave
+from compiler.schedule.history import Pieces, enter, leave
 from compiler.schedule.inside import ENGINES, Inside
+from simulator.pointer import pointer
 
 
 class Rows(NamedTuple):
@@ -54,6 +55,7 @@ class Queues(NamedTuple):
     free: Ints  # [6] cycle in which the queue is free
     key: Ints  # [6] largest key so far
     first: Ints  # [6] first instruction of every queue, or -1
+    full: Ints  # [6] 1 where so many SETs of a queue may stand that it must wait for one to be taken
 
 
 class Remote(NamedTuple):
@@ -63,18 +65,6 @@ class Remote(NamedTuple):
     target: Ints32
     edges: int
     latency: int  # cycles that a flag takes to another core
-
-
-@njit(cache=True, inline="always")
-def _connect(r: Rows, edge: int, source: int, target: int) -> None:
-    r.edge_from[edge] = source
-    r.edge_to[edge] = target
-    if r.set_head[source] < 0:
-        r.set_head[source] = edge
-    else:
-        r.set_next[r.set_tail[source]] = edge
-    r.set_tail[source] = edge
-    r.set_next[edge] = -1
 
 
 @njit(cache=True)
@@ -94,41 +84,50 @@ def scan(
 
     cell: int32 [cells, 16], what the part finds (see `history`).
     """
-    clock, latest, ring, ring_at, oldest = q.clock, q.latest, q.ring, q.ring_at, q.oldest
-    free, last_key, queue_first = q.free, q.key, q.first
-    engine, known, after, end, key, set_head = r.engine, r.known, r.after, r.end, r.key, r.set_head
-    outer, outers = inside.outer, inside.outer.shape[0]
-    limit = ring.shape[2]
-    need, todo = np.empty(ENGINES, np.int64), np.empty(ENGINES, np.int64)
-    edge = r.edge_start[first]
+    clock, latest, ring, ring_at, oldest = pointer(q.clock), pointer(q.latest), pointer(q.ring), pointer(q.ring_at), pointer(q.oldest)
+    free, last_key, queue_first, full = pointer(q.free), pointer(q.key), pointer(q.first), pointer(q.full)
+    engine, known, after, end, key = pointer(r.engine), pointer(r.known), pointer(r.after), pointer(r.end), pointer(r.key)
+    edge_start, edge_from, edge_to = pointer(r.edge_start), pointer(r.edge_from), pointer(r.edge_to)
+    set_head, set_tail, set_next = pointer(r.set_head), pointer(r.set_tail), pointer(r.set_next)
+    own, inner, starts, outer = pointer(part_engine), pointer(inside.need), pointer(inside.start), pointer(inside.outer)
+    moves, lasts, cells = pointer(transfer), pointer(cycles), pointer(cell)
+    source_of, target_of = pointer(remote.source), pointer(remote.target)
+    outers, limit = inside.outer.shape[0], q.ring.shape[2]
+    need_array, todo_array = np.empty(ENGINES, np.int64), np.empty(ENGINES, np.int64)
+    need, todo = pointer(need_array), pointer(todo_array)
+    edge: Any = np.int64(edge_start[first])
     from_afar = met = 0
     for j in range(part_engine.shape[0]):
         i = first + j
-        me: Any = np.int64(part_engine[j])
-        engine[i] = me
-        count, begin, stop = 0, inside.start[j], inside.start[j + 1]
-        full = False  # `limit` of my SETs may still stand with somebody: no more until that one has been waited for
-        for e in range(ENGINES):
-            full |= oldest[me, e] > clock[me, e]
-        if full or (met < outers and outer[met, 0] == j):
-            need[:] = -1
+        me: Any = np.int64(own[j])
+        mine = me * ENGINES
+        engine[i] = own[j]
+        count, begin, stop = 0, starts[j], starts[j + 1]
+        if full[me]:  # `limit` of my SETs may still stand with somebody: no more until that one has been waited for
+            full[me] = 0
+            for e in range(ENGINES):
+                if oldest[mine + e] > clock[mine + e]:
+                    full[me] = 1
+        if full[me] or (met < outers and outer[3 * met] == j):
+            for e in range(ENGINES):
+                need[e] = -1
             for k in range(begin, stop):
-                need[np.int64(part_engine[inside.need[k]])] = first + inside.need[k]
-            while met < outers and outer[met, 0] == j:
-                a = outer[met, 1]
-                for c in range(a >> 1, outer[met, 2]):
+                need[np.int64(own[inner[k]])] = first + inner[k]
+            while met < outers and outer[3 * met] == j:
+                a = outer[3 * met + 1]
+                for c in range(a >> 1, outer[3 * met + 2]):
                     for e in range(ENGINES):
-                        need[e] = max(need[e], np.int64(cell[c, e]))
+                        need[e] = max(need[e], np.int64(cells[16 * c + e]))
                     if a & 1:
                         for e in range(ENGINES):
-                            need[e] = max(need[e], np.int64(cell[c, 8 + e]))
+                            need[e] = max(need[e], np.int64(cells[16 * c + 8 + e]))
                 met += 1
             for e in range(ENGINES):
-                if oldest[me, e] > clock[me, e]:
+                if oldest[mine + e] > clock[mine + e]:
                     need[e] = latest[e]
             need[me] = -1
             for e in range(ENGINES):
-                if need[e] > clock[me, e]:
+                if need[e] > clock[mine + e]:
                     p = count
                     while p > 0 and todo[p - 1] < need[e]:
                         todo[p] = todo[p - 1]
@@ -137,41 +136,55 @@ def scan(
                     count += 1
         else:
             for k in range(begin, stop):
-                todo[count] = first + inside.need[k]
+                todo[count] = first + inner[k]
                 count += 1
         ready = np.int64(0)
         set_head[i] = -1
         for k in range(count):  # the latest first: it may imply others
             best = todo[k]
             its: Any = np.int64(engine[best])
-            if best <= clock[me, its]:
+            if best <= clock[mine + its]:
                 continue
-            at = ring_at[its, me]
-            early = oldest[its, me] > known[best, me]
-            ring[its, me, at] = i
+            pair = its * ENGINES + me
+            at = ring_at[pair]
+            early = oldest[pair] > known[best * ENGINES + me]
+            ring[pair * limit + at] = i
             at += 1
             if at == limit:
                 at = 0
-            ring_at[its, me] = at
-            oldest[its, me] = ring[its, me, at]
-            if early or oldest[its, me] > clock[its, me]:
+            ring_at[pair] = at
+            oldest[pair] = ring[pair * limit + at]
+            if oldest[pair] > clock[pair]:
+                full[its] = 1
+                early = True
+            if early:
                 best = latest[its]
-            _connect(r, edge, best, i)
+            edge_from[edge], edge_to[edge], set_next[edge] = best, i, -1
+            if set_head[best] < 0:
+                set_head[best] = edge
+            else:
+                set_next[set_tail[best]] = edge
+            set_tail[best] = edge
             edge += 1
             ready = max(ready, end[best])
-            clock[me, its] = best
             for other in range(ENGINES):
-                clock[me, other] = max(clock[me, other], known[best, other])
-        while from_afar < remote.edges and remote.target[from_afar] == i:
-            source = remote.source[from_afar]
-            _connect(r, edge, source, i)
+                clock[mine + other] = max(clock[mine + other], np.int64(known[best * ENGINES + other]))
+            clock[mine + its] = best
+        while from_afar < remote.edges and target_of[from_afar] == i:
+            source = source_of[from_afar]
+            edge_from[edge], edge_to[edge], set_next[edge] = source, i, -1
+            if set_head[source] < 0:
+                set_head[source] = edge
+            else:
+                set_next[set_tail[source]] = edge
+            set_tail[source] = edge
             edge += 1
             ready = max(ready, end[source] + remote.latency)
             from_afar += 1
-        r.edge_start[i + 1] = edge
+        edge_start[i + 1] = edge
         for e in range(ENGINES):
-            known[i, e] = clock[me, e]
-        clock[me, me] = i
+            known[i * ENGINES + e] = clock[mine + e]
+        clock[mine + me] = i
         if latest[me] >= 0:
             after[latest[me]] = i
         else:
@@ -179,14 +192,14 @@ def scan(
         after[i] = -1
         latest[me] = i
         # the longest path, with every transfer alone on the bus; key: when the instruction is wanted at its engine
-        if transfer[j]:
+        if moves[j]:
             begins = max(free[me], ready + latency)
             # wanted when its predecessor's data starts to flow, not before: a queue full of loads would stall the scalar unit
             wanted = max(ready, begins - latency)
         else:
             begins = max(free[me], ready)
             wanted = begins
-        end[i] = begins + cycles[j]
+        end[i] = begins + lasts[j]
         free[me] = end[i]
         last_key[me] = max(last_key[me], wanted)
         key[i] = last_key[me]
@@ -204,15 +217,16 @@ def advance(
     core: int,
     first: int,
     q: Queues,
-    past: Past,
+    ddr: Ints32,
+    past: Pieces,
     pieces: int,
-    out: Past,
+    out: Pieces,
     cell: Ints32,
     remote: Remote,
     r: Rows,
 ) -> int:
-    """`scan` of one part on a core, from its past to the next one, into `out`; returns how many pieces that has."""
-    enter(bound, touched, past, pieces, cell)
+    """`scan` of one part on a core, from its past to the next one, into `ddr` and `out`; returns how many pieces that has."""
+    enter(bound, touched, ddr, past, pieces, cell)
     r.core[first : first + part_engine.shape[0]] = core
     scan(part_engine, inside, transfer, cycles, latency, first, q, cell, remote, r)
-    return leave(bound, touched, inside.last, first, past, pieces, out)
+    return leave(bound, touched, inside.last, first, ddr, past, pieces, out)

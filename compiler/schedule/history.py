@@ -1,13 +1,15 @@
 """What a core's records so far did to its memories, from part to part of a program.
 
-Parts name memory by *cells* of their own (`schedule.footprint`).  Between them the past is a list of *pieces*, runs of granules with one
-history each, which is as long as memory has been told apart, not as long as memory is.
+Parts name memory by *cells* of their own (`schedule.footprint`).  Between them the past of DDR is a table of its granules, rows of tensors:
+a part touches few of them, and what others left there stays where it is.  The past of the memories on chip is a list of *pieces*, runs
+of granules with one history each, which is as long as they have been told apart, not as long as they are; a part touches most of them.
 
-| array | dtype, shape       | meaning                                                                                       |
-|-------|--------------------|-----------------------------------------------------------------------------------------------|
-| bound | int32 [pieces + 1] | piece p is granules [bound[p], bound[p + 1])                                                  |
-| last  | int32 [pieces, 8]  | the last reader on every engine since the last write, that write, and its engine; -1: nobody  |
-| cell  | int32 [cells, 16]  | the last writer on every engine, and from 8 on the last reader since; of all of a cell's pieces |
+| array | dtype, shape              | meaning                                                                                       |
+|-------|---------------------------|-----------------------------------------------------------------------------------------------|
+| ddr   | int32 [granules, 8]       | the last reader on every engine since the last write, that write, and its engine; -1: nobody  |
+| bound | int32 [pieces + 1]        | piece p is granules [bound[p], bound[p + 1])                                                  |
+| last  | int32 [pieces, 8]         | of a piece what `ddr` is of a granule                                                         |
+| cell  | int32 [cells, 16]         | the last writer on every engine, and from 8 on the last reader since; of all that a cell is   |
 
 What a part leaves of its cells is `inside.Inside.last`.
 """
@@ -21,61 +23,103 @@ from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints32
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
+from simulator.pointer import Pointer, pointer
 
 
-class Past(NamedTuple):
-    """Pieces; `pieces` of them count."""
+class Pieces(NamedTuple):
+    """Of the memories on chip; so many count as `leave` says."""
 
     bound: Ints32
     last: Ints32
 
 
-def new_past(granules: int) -> Past:
+def no_pieces(granules: int) -> Pieces:
     """Room for the most that there can be."""
-    return Past(np.zeros(granules + 1, np.int32), np.empty((granules, 8), np.int32))
+    return Pieces(np.zeros(granules + 1, np.int32), np.empty((granules, 8), np.int32))
+
+
+def no_rows(granules: int) -> Ints32:
+    """Of DDR, nothing touched."""
+    return np.full((granules, 8), -1, np.int32)
 
 
 @njit(cache=True)
-def enter(bound: Ints32, touched: Bytes8, past: Past, pieces: int, cell: Ints32) -> None:
+def _gather(cell: Pointer, c: int, last: Pointer, k: int, stop: int) -> None:
+    """What is known of granules or pieces [k, stop), as one cell."""
+    at = 16 * c
+    for e in range(16):
+        cell[at + e] = -1
+    while k < stop:
+        row = 8 * k
+        for e in range(ENGINES):
+            cell[at + 8 + e] = max(cell[at + 8 + e], last[row + e])
+        e = last[row + WRITER_ENGINE]
+        if e >= 0:
+            cell[at + e] = max(cell[at + e], last[row + WRITER])
+        k += 1
+
+
+@njit(cache=True)
+def enter(bound: Ints32, touched: Bytes8, ddr: Ints32, past: Pieces, pieces: int, cell: Ints32) -> None:
     """Cells as a part finds them."""
-    begin, last = past.bound, past.last
+    begin, found, rows, last = past.bound, pointer(cell), pointer(ddr), pointer(past.last)
     p = 0
     for c in range(touched.shape[0]):
         if not touched[c]:
             continue
-        for e in range(16):
-            cell[c, e] = -1
+        if bound[c] < ddr.shape[0]:
+            _gather(found, c, rows, bound[c], bound[c + 1])
+            continue
         while p < pieces and begin[p + 1] <= bound[c]:
             p += 1
         q = p
         while q < pieces and begin[q] < bound[c + 1]:
-            for e in range(ENGINES):
-                cell[c, 8 + e] = max(cell[c, 8 + e], last[q, e])
-            e = last[q, WRITER_ENGINE]
-            if e >= 0:
-                cell[c, e] = max(cell[c, e], last[q, WRITER])
             q += 1
+        _gather(found, c, last, p, q)
 
 
 @njit(cache=True)
-def leave(bound: Ints32, touched: Bytes8, mine: Ints32, first: int, past: Past, pieces: int, out: Past) -> int:
-    """The past after a part whose first instruction is `first`, into `out`; returns how many pieces it has.  mine: `Inside.last`."""
-    begin, last, new_begin, new = past.bound, past.last, out.bound, out.last
+def _touch(last: Pointer, k: int, stop: int, mine: Pointer, c: int, first: int) -> None:
+    """Granules or pieces [k, stop) after a part did to them what it did to its cell c."""
+    at = 8 * c
+    written = mine[at + WRITER] >= 0
+    while k < stop:
+        row = 8 * k
+        for e in range(ENGINES):
+            if mine[at + e] >= 0:
+                last[row + e] = first + mine[at + e]
+            elif written:
+                last[row + e] = -1
+        if written:
+            last[row + WRITER], last[row + WRITER_ENGINE] = first + mine[at + WRITER], mine[at + WRITER_ENGINE]
+        k += 1
+
+
+@njit(cache=True)
+def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Pieces, pieces: int, out: Pieces) -> int:
+    """The past after a part whose first instruction is `first`: into `ddr`, and as pieces into `out`; returns how many.
+
+    last: `Inside.last`.
+    """
+    begin, new_begin = past.bound, out.bound
+    mine, rows, old, new = pointer(last), pointer(ddr), pointer(past.last), pointer(out.last)
     cells = touched.shape[0]
-    at, stop = bound[0], bound[cells]
+    c = 0
+    while c < cells and bound[c] < ddr.shape[0]:
+        if touched[c]:
+            _touch(rows, bound[c], bound[c + 1], mine, c, first)
+        c += 1
+    at, stop = max(bound[c], ddr.shape[0]), bound[cells]
     if pieces:
         at, stop = min(at, begin[0]), max(stop, begin[pieces])
-    n = p = c = 0
+    n = p = 0
     while at < stop:
         while c < cells and (not touched[c] or bound[c + 1] <= at):
             c += 1
         here = c < cells and bound[c] <= at
         upto = bound[c + 1] if here else bound[c] if c < cells else stop
-        count = 1
-        if here and mine[c, WRITER] >= 0:
-            new[n, :] = -1
-            new[n, WRITER], new[n, WRITER_ENGINE] = first + mine[c, WRITER], mine[c, WRITER_ENGINE]
-        elif pieces and begin[0] <= at < begin[pieces]:  # what the past tells apart stays so
+        kept, count = not here or last[c, WRITER] < 0, 1
+        if kept and pieces and begin[0] <= at < begin[pieces]:  # what the past tells apart stays so
             while begin[p + 1] <= at:
                 p += 1
             upto = min(upto, begin[pieces])
@@ -83,17 +127,16 @@ def leave(bound: Ints32, touched: Bytes8, mine: Ints32, first: int, past: Past, 
                 count += 1
             for k in range(count):
                 new_begin[n + k] = begin[p + k]
-                for e in range(8):
-                    new[n + k, e] = last[p + k, e]
+            for k in range(8 * count):
+                new[8 * n + k] = old[8 * p + k]
             p += count - 1
         else:
-            if pieces and at < begin[0]:
+            if kept and pieces and at < begin[0]:
                 upto = min(upto, begin[0])
-            new[n, :] = -1
+            for k in range(8):
+                new[8 * n + k] = -1
         if here:
-            for e in range(ENGINES):
-                if mine[c, e] >= 0:
-                    new[n : n + count, e] = first + mine[c, e]
+            _touch(new, n, n + count, mine, c, first)
         new_begin[n] = at
         n += count
         new_begin[n] = upto

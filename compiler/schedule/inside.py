@@ -23,6 +23,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from simulator.pointer import pointer
+
 Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
 
@@ -47,39 +49,37 @@ def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int) -> Inside:
     """Of n records that touch `cells` cells (see `footprint`)."""
     n = len(engine)
     need_start, need = np.empty(n + 1, np.int32), np.empty(n * (ENGINES - 1), np.int32)
-    outer, last = np.empty((cells * (ENGINES + 1), 3), np.int32), np.empty((cells, 8), np.int32)
-    state, known = np.full((cells, 16), -1, np.int32), np.empty((n, ENGINES), np.int32)
-    needs, outers = _look(engine, span, start, state, known, need_start, need, outer)
-    _leaves(state, last)
+    outer, last = np.empty((cells * (ENGINES + 1), 3), np.int32), np.full((cells, 8), -1, np.int32)
+    needs, outers = _look(engine, span, start, last, np.empty((n, ENGINES), np.int32), need_start, need, outer)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
 @njit(cache=True)
 def _look(
-    engine: Bytes8, span: Ints32, start: Ints32, cell: Ints32, known: Ints32, need_start: Ints32, need: Ints32, outer: Ints32
+    engine: Bytes8, span: Ints32, start: Ints32, last: Ints32, known: Ints32, need_start: Ints32, need: Ints32, outer: Ints32
 ) -> tuple[int, int]:
-    """Fills need_start, need and outer; returns how many of both.
+    """Fills need_start, need and outer; returns how many of both.  last: all -1 before.
 
-    cell: int32 [cells, 16], the last writer on every engine, and from 8 on the last reader since; -1 before, the segment's end after.
     known: int32 [n, 6], scratch: what every instruction knows to be over.
     """
-    clock = np.full((ENGINES, ENGINES), -1, np.int32)
-    wanted = np.empty(ENGINES, np.int32)
+    clock_array, wanted_array = np.full(ENGINES * ENGINES, -1, np.int32), np.empty(ENGINES, np.int32)
+    clock, wanted, cells, over = pointer(clock_array), pointer(wanted_array), pointer(last), pointer(known)
+    own, spans, starts = pointer(engine), pointer(span), pointer(start)
     needs = outers = 0
     for j in range(engine.shape[0]):
-        me: Any = np.int64(engine[j])
-        wanted[:] = -1
-        for s in range(start[j], start[j + 1]):
-            write = span[s, 0] & 1
+        me: Any = np.int64(own[j])
+        for e in range(ENGINES):
+            wanted[e] = -1
+        for s in range(starts[j], starts[j + 1]):
+            write, stop = spans[2 * s] & 1, spans[2 * s + 1]
             begin = -1  # of a run of cells in which the past is met
-            for c in range(span[s, 0] >> 1, span[s, 1]):
-                written = False
-                for e in range(ENGINES):
-                    written |= cell[c, e] >= 0
-                    wanted[e] = max(wanted[e], cell[c, e])
-                    if write:
-                        wanted[e] = max(wanted[e], cell[c, 8 + e])
-                if not written and (write or cell[c, 8 + me] < 0):
+            for c in range(spans[2 * s] >> 1, stop):
+                at = 8 * c
+                writer = cells[at + WRITER]
+                if writer >= 0:
+                    its: Any = np.int64(cells[at + WRITER_ENGINE])
+                    wanted[its] = max(wanted[its], writer)
+                if writer < 0 and (write or cells[at + me] < 0):
                     if begin < 0:
                         begin = c
                 elif begin >= 0:
@@ -87,38 +87,32 @@ def _look(
                     outers += 1
                     begin = -1
                 if write:  # whoever comes later waits for this write, which waits for them
-                    cell[c, :] = -1
-                    cell[c, me] = j
+                    for e in range(ENGINES):
+                        wanted[e] = max(wanted[e], cells[at + e])
+                        cells[at + e] = -1
+                    cells[at + WRITER], cells[at + WRITER_ENGINE] = j, me
                 else:
-                    cell[c, 8 + me] = j
+                    cells[at + me] = j
             if begin >= 0:
-                outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, span[s, 1]
+                outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, stop
                 outers += 1
         wanted[me] = -1
         need_start[j] = needs
+        mine = me * ENGINES
         while True:
             best, other = np.int32(-1), 0
             for e in range(ENGINES):
-                if wanted[e] > clock[me, e] and wanted[e] > best:
+                if wanted[e] > clock[mine + e] and wanted[e] > best:
                     best, other = wanted[e], e
             if best < 0:
                 break
             need[needs] = best
             needs += 1
-            clock[me, other] = best
+            clock[mine + other] = best
             for e in range(ENGINES):
-                clock[me, e] = max(clock[me, e], known[best, e])
-        known[j] = clock[me]
-        clock[me, me] = j
+                clock[mine + e] = max(clock[mine + e], over[best * ENGINES + e])
+        for e in range(ENGINES):
+            over[j * ENGINES + e] = clock[mine + e]
+        clock[mine + me] = j
     need_start[engine.shape[0]] = needs
     return needs, outers
-
-
-@njit(cache=True)
-def _leaves(cell: Ints32, last: Ints32) -> None:
-    for c in range(cell.shape[0]):
-        last[c, WRITER] = last[c, WRITER_ENGINE] = -1
-        for e in range(ENGINES):
-            last[c, e] = cell[c, 8 + e]
-            if cell[c, e] >= 0:
-                last[c, WRITER], last[c, WRITER_ENGINE] = cell[c, e], e

@@ -224,9 +224,8 @@ class UbBuffers(NamedTuple):
     kept: bool = False
 
 
-@lru_cache(maxsize=1 << 14)
 def ub_buffers(spec: AnySpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
-    """An operator's constants and two slots of its tile, and of its residual's.  through_ub: whether a convolution's results are there."""
+    """An operator's constants and two slots of its tile, and of its residual's.  through_ub: see `through_ub`."""
     whole = tiling.constants == "resident"
     if isinstance(spec, ConvSpec):
         assert isinstance(tiling, ConvTiling)
@@ -247,19 +246,9 @@ def ub_buffers(spec: AnySpec, tiling: Tiling, through_ub: bool, dtype: DataType)
     return (slot, UbBuffers("b", 1, _round(size, 8), whole)) if size else (slot,)
 
 
-def _ub_of(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[tuple[UbBuffers, ...]]:
-    """By operator."""
-    specs = unit.kernels[blocks.start : blocks.stop]
-    direct = writes_l1(unit.machine)
-    return [
-        ub_buffers(spec, tiling, not (direct and inside), unit.dtype)
-        for spec, tiling, inside in zip(specs, tilings, blocks.inside, strict=True)
-    ]
-
-
-def ub_blocks(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> int:
-    """What all of `ub_wishes` take together."""
-    return sum([each.slots * each.size for mine in _ub_of(unit, blocks, tilings) for each in mine])
+def through_ub(unit: Unit, inside: bool) -> bool:
+    """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
+    return not (inside and writes_l1(unit.machine))
 
 
 def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
@@ -267,8 +256,8 @@ def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wis
     repeated = _iterations(unit, blocks) > 1
     last = blocks.stop - blocks.start - 1
     wishes = []
-    for k, mine in enumerate(_ub_of(unit, blocks, tilings)):
-        for kind, slots, size, kept in mine:
+    for k, tiling in enumerate(tilings):
+        for kind, slots, size, kept in ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype):
             names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
             wishes += [Wish(name, size, *((0, last) if repeated and kept else _scratch(k))) for name in names]
     return wishes

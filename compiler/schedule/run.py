@@ -50,7 +50,7 @@ class Run:
 
     reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
     leaves: bool [operators], whose output the segment hands out.
-    inside: whose output it reads.  homes: the place of an operator's output among `stays`, -1 where it is not inside.
+    inside: whose output it reads.  homes: int64 [operators], the place of an operator's output among `stays`, -1 where it is not inside.
     readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
     uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
     """
@@ -59,7 +59,7 @@ class Run:
     bounds: Ints
     leaves: NDArray[np.bool_]
     inside: tuple[bool, ...]
-    homes: tuple[int, ...]
+    homes: Ints
     reader_start: Ints
     readers: Ints
     stays: dict[int, Stay]
@@ -150,7 +150,7 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
         np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
         np.array(leaves, np.bool_),
         inside,
-        tuple(place[spec.y.storage] if inside[k] else -1 for k, spec in enumerate(kernels)),
+        np.array([place[spec.y.storage] if inside[k] else -1 for k, spec in enumerate(kernels)], np.int64),
         *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(kernels, readers, strict=True)], 4),
         stays,
         *_listed(wanted, 4),

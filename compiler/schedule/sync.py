@@ -25,9 +25,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.emit.records import Code
-from compiler.schedule.footprint import Footprint, Footprints
+from compiler.schedule.footprint import Footprint, Footprints, Ints32
 from compiler.schedule.hazards import Queues, Remote, Rows, advance
-from compiler.schedule.history import new_past
+from compiler.schedule.history import no_pieces, no_rows
 from compiler.schedule.inside import ENGINES
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
@@ -47,7 +47,8 @@ class Synchroniser:
         self.footprints = Footprints(unit)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
-        self._pasts = [new_past(self.footprints.granules)]  # of every core, and one more to write the next one into
+        self._ddr: list[Ints32] = []  # of every core
+        self._pasts = [no_pieces(self.footprints.on_chip)]  # of every core, and one more to write the next one into
         self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
         self._shared = new_shared(0, 0)
         self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, 16), np.int32)
@@ -58,6 +59,8 @@ class Synchroniser:
         self._make_room(parts, n, used)
         rows, pasts = self._rows, self._pasts
         queues = [self._queues(core) for core in range(used)]
+        for ddr in self._ddr[:used]:
+            ddr[:] = -1
         if used > 1:
             forget(self._shared)
         pieces = [0] * used
@@ -65,7 +68,7 @@ class Synchroniser:
         for part, core in zip(parts, cores, strict=True):
             remote = self._remote(part, core, first) if used > 1 else _NOBODY
             records = part.bound, part.touched, part.engine, part.inside, part.transfer, part.cycles
-            past = pasts[core], pieces[core], pasts[-1]
+            past = self._ddr[core], pasts[core], pieces[core], pasts[-1]
             pieces[core] = advance(*records, self.latency, core, first, queues[core], *past, self._cell, remote, rows)
             pasts[core], pasts[-1] = pasts[-1], pasts[core]
             first += len(part.engine)
@@ -101,6 +104,7 @@ class Synchroniser:
             np.zeros(ENGINES, np.int64),
             np.zeros(ENGINES, np.int64),
             np.full(ENGINES, -1, np.int64),
+            np.zeros(ENGINES, np.int64),
         )
 
     def _remote(self, part: Footprint, core: int, first: int) -> Remote:
@@ -114,7 +118,8 @@ class Synchroniser:
     def _make_room(self, parts: Sequence[Footprint], n: int, cores: int) -> None:
         """Scratch for so many instructions and cores; it is never given back."""
         while len(self._rings) < cores:
-            self._pasts.append(new_past(self.footprints.granules))
+            self._pasts.append(no_pieces(self.footprints.on_chip))
+            self._ddr.append(no_rows(self.footprints.ddr_granules))
             self._rings.append(np.empty((ENGINES, ENGINES, self.count_limit), np.int32))
         if cores > 1 and len(self._shared.seen) < cores:
             self._shared = new_shared(self.footprints.ddr_granules, cores)

@@ -46,6 +46,7 @@ def can_split(unit: Unit, start: int, stop: int, count: int) -> bool:
     return not isinstance(channel_parts(unit, start, stop, count), Infeasible)
 
 
+@lru_cache(maxsize=1024)
 def largest(parts: tuple[Unit, ...], start: int, stop: int) -> Unit:
     """The part with the most planes of results, the first of equals: what fits for it fits for all."""
     return max(parts, key=lambda unit: sum(spec.y.planes for spec in unit.kernels[start:stop]))

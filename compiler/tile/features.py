@@ -36,7 +36,7 @@ from compiler.tile.spec import (
     Unit,
     VectorSpec,
 )
-from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, add_stages
+from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
 from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
@@ -58,6 +58,7 @@ FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE
 _ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
 _BUSY_OF_ONE = (*_ENGINES, "mte3_on_chip_cycles")
 _AT = {name: i for i, name in enumerate(FEATURES)}
+_STAGES = slice(len(_EXTENSIVE), len(_EXTENSIVE) + len(STAGE_SUMS) + len(STAGE_MEANS))
 _A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
 _OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)]
 
@@ -160,8 +161,6 @@ class _Standing:
     which of those it makes.  strips: see `Unit`.
     """
 
-    machine: Machine
-    dtype: DataType
     what: object
     heights: tuple[tuple[int, int], ...]
     inside: bool
@@ -179,18 +178,24 @@ def _standings(unit: Unit, blocks: Blocks) -> tuple[_Standing, ...]:
     for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
         reads = tuple((read.storage in staged, read.storage in staged and staged[read.storage].produced) for read in spec.reads)
         heights = tuple(blocks.heights[k].items())
-        found.append(_Standing(unit.machine, unit.dtype, _what(unit, spec), heights, blocks.inside[k], reads, unit.strips, unit, blocks, k))
+        found.append(_Standing(_what(unit, spec), heights, blocks.inside[k], reads, unit.strips, unit, blocks, k))
     return tuple(found)
 
 
 @lru_cache(maxsize=1 << 14)
 def _what(unit: Unit, spec: AnySpec) -> object:
-    """Equal for convolutions that cost the same, wherever in a model they are and whichever part of one they are; else itself."""
+    """The same for convolutions that cost the same, wherever in a model they are and whichever part of one they are; else itself."""
     if not isinstance(spec, ConvSpec) or isinstance(spec, MatMulSpec):
-        return spec
+        return _only(unit.machine, unit.dtype, spec)
     sizes = spec.in_h, spec.in_w, spec.out_h, spec.out_w, spec.groups, spec.c1, spec.k1, spec.n1, spec.lanes, *spec.window
     rows = [unit.storages[piece.storage].row_blocks for piece in (*spec.reads, spec.y)]
-    return (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows)
+    return _only(unit.machine, unit.dtype, (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows))
+
+
+@lru_cache(maxsize=1 << 14)
+def _only(*what: object) -> object:
+    """One object for all that are equal: it is looked up by identity, tens of numbers and a machine are not."""
+    return object()
 
 
 @lru_cache(maxsize=1 << 14)
@@ -199,7 +204,7 @@ def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -
     out = [0.0] * len(FEATURES)
     unit, blocks, k = standing.unit, standing.blocks, standing.k
     rows = _operator(out, unit, _rates(unit.machine, unit.dtype), tiling, blocks, k, images, cores)
-    add_stages(out, len(_EXTENSIVE), unit, blocks, k, tiling, images)
+    out[_STAGES] = stage_features(unit, blocks, k, tiling, images)
     out[_AT["row_share"]] += rows / unit.kernels[blocks.start + k].out_h
     ddr, busiest = unit.machine.ddr, max(out[_AT[name]] for name in _BUSY_OF_ONE)
     read = out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]] + out[_AT["load_bytes"]]

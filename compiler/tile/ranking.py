@@ -24,6 +24,7 @@ from compiler.tile.space import (
     estimate,
     is_legal,
     k_side,
+    largest_k,
     layer_of,
     layer_shape,
     legal_points,
@@ -44,43 +45,50 @@ FEW = 4  # of every chunk, whatever others have
 
 
 @njit(cache=True)
-def _best(s: Shape, c: Cost) -> NDArray[np.int64]:
-    """A shape's best points, int64 [<= KEPT, 7] as `_ranked` has them; of equal estimates the earlier point.
+def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
+    """A shape's best points, int64 [<= most, 7] as `_ranked` has them; of equal estimates the earlier point.
 
-    The last points come first: large tiles are mostly better, so those that follow are mostly not kept.
+    The last points come first: large tiles are mostly better, so those that follow are mostly not kept, and mostly not even looked at: no k
+    is better than the fewest tiles and the fewest steps that any of them makes.
     """
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
-    fill_b = np.empty((ns.shape[0], ks.shape[0]), np.int64)
-    for i, n in enumerate(ns):
-        for j, k in enumerate(ks):
-            fill_b[i, j] = to_l0b(c, n, k)
-    fill_a = np.empty(ks.shape[0], np.int64)
+    fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
+    for j in range(ks.shape[0]):
+        fewest_steps[j] = all_k[j][1] if j == 0 else min(fewest_steps[j - 1], all_k[j][1])
     weights = to_l0b(c, s.n1, s.k1)
-    table, order, used = np.empty((KEPT, 7), np.int64), np.empty((KEPT, 2), np.int64), 0  # order: (cycles, row), the best first
+    table, order, used = np.empty((most, 7), np.int64), np.empty((most, 2), np.int64), 0  # order: (cycles, row), the best first
     for m in ms[::-1]:
-        along_m = m_side(s, c, m)
-        for j, k in enumerate(ks):
-            fill_a[j] = to_l0a(c, along_m[3], k)
+        along_m, largest = m_side(s, c, m), 0
         for i in range(ns.shape[0] - 1, -1, -1):
             n = ns[i]
             if not is_legal(s, c, m, n, ks[0]):
                 continue  # nor is a larger k
             fix, drain = cycles_out(s, c, along_m[0], along_m[3], all_n[i][0], n)
-            for j in range(ks.shape[0] - 1, -1, -1):
-                k = ks[j]
-                if not is_legal(s, c, m, n, k):
+            top = largest_k(c, m, n)  # grows while n falls
+            while largest + 1 < ks.shape[0] and ks[largest + 1] <= top:
+                largest += 1
+            if used == most:
+                at_best = all_k[largest][0], fewest_steps[largest]
+                inner = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 0)
+                outer = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 1)
+                if min(inner, outer) > order[most - 1, 0]:
                     continue
+            for j in range(largest, -1, -1):
+                k = ks[j]
                 for n_outer in range(orders(along_m[0], all_n[i][0]) - 1, -1, -1):
-                    cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, fill_a[j] + fill_b[i, j], fix, drain, n_outer)
-                    if used == KEPT and cycles > order[KEPT - 1, 0]:
+                    cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, 0, fix, drain, n_outer)
+                    if used == most and cycles > order[most - 1, 0]:
+                        continue
+                    cycles += to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+                    if used == most and cycles > order[most - 1, 0]:
                         continue
                     at = used
                     while at > 0 and cycles <= order[at - 1, 0]:
                         at -= 1
                     row = used
-                    if used == KEPT:
-                        row = order[KEPT - 1, 1]
+                    if used == most:
+                        row = order[most - 1, 1]
                     else:
                         used += 1
                     for p in range(used - 1, at, -1):
@@ -92,23 +100,25 @@ def _best(s: Shape, c: Cost) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
-def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The best points in any of these chunks of weights, int64 [<= KEPT, 7], as `_ranked` has them.  s: where all weights are one chunk.
+def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """The best points in any of these chunks of weights, int64 [<= most, 7], as `_ranked` has them.  s: where all weights are one chunk.
 
     The best few of every chunk are among them: the estimate knows engines, and under contention it is the chunks that count.  Of equal
     estimates the larger chunk, whose bursts are longer.
     """
-    found, place, count = np.empty((KEPT * chunks.shape[0], 7), np.int64), np.empty(KEPT * chunks.shape[0], np.int64), 0
+    found, place, count = np.empty((most * chunks.shape[0], 7), np.int64), np.empty(most * chunks.shape[0], np.int64), 0
     for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
         n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        best = _best(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c)
+        best = _best(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c, most)
         found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
         count += len(best)
     order = np.argsort(found[:count, 0], kind="mergesort")
-    left = KEPT - (place[:count] < FEW).sum()
-    kept, used = np.empty(KEPT, np.int64), 0
+    left = most - (place[:count] < FEW).sum()
+    kept, used = np.empty(most, np.int64), 0
     for at in order:
+        if used == most:
+            break
         if place[at] >= FEW:
             if left <= 0:
                 continue
@@ -151,14 +161,16 @@ def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> li
 
 
 @lru_cache(maxsize=1 << 16)
-def _ranked(machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, resident: bool, budget: int) -> NDArray[np.int64]:
-    """int64 [<= KEPT, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
+def _ranked(
+    machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, resident: bool, budget: int, most: int
+) -> NDArray[np.int64]:
+    """int64 [<= most, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
     shape = layer_shape(machine, dtype, layer, rows, direct, (layer.n1, layer.k1))
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
         chunks = _chunk_choices(layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
-    found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks)
+    found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
     return found
 
 
@@ -169,13 +181,12 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
     )
 
 
-@lru_cache(maxsize=1 << 16)
 def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
     Streamed weights come in chunks of at most `budget` blocks.
     """
-    ranked = _ranking(unit, spec, rows, to_l1, resident, budget)
+    ranked = _ranking(unit, spec, rows, to_l1, resident, budget, KEPT if choice else 1)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()
@@ -206,11 +217,12 @@ def _narrower(
 def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int | None:
     """The `choice` for which `conv_tiling` returns this tiling; None where there is none."""
     point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
-    ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget)
+    ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
     places = np.flatnonzero((ranked[:, 1:] == point).all(1))
     return int(places[0]) if len(places) else None
 
 
-def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int) -> NDArray[np.int64]:
+def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
+    """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
     direct = to_l1 and writes_l1(unit.machine)
-    return _ranked(unit.machine, int(unit.dtype), layer_of(spec), rows, direct, resident, 0 if resident else budget)
+    return _ranked(unit.machine, int(unit.dtype), layer_of(spec), rows, direct, resident, 0 if resident else budget, most)

@@ -68,6 +68,7 @@ class Cost(NamedTuple):
     out_startup: int
 
 
+@lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
     return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None)
 
@@ -137,6 +138,12 @@ def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     if s.ub_blocks and n * m * c.planes_per_n1 > s.ub_blocks:
         return False
     return s.chunks_k == 1 or (s.pixels + m - 1) // m * m * s.n1 * 2 <= 2 * c.half_c
+
+
+@njit(cache=True)
+def largest_k(c: Cost, m: int, n: int) -> int:
+    """The largest k whose tiles fit beside those of m and n."""
+    return min(c.half_a // m, c.half_b // (n * 16))
 
 
 @njit(cache=True)

@@ -12,10 +12,27 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from compiler.derive.plan import Tiling
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.derive.plan import ConvTiling, Tiling
 from compiler.schedule.blocks import Blocks
-from compiler.tile.spec import Unit
-from compiler.tile.stages import Nest, Stage, cube_places, live, nest_of, stages_of, tiles_of
+from compiler.tile.spec import AnySpec, ConvSpec, Unit
+from compiler.tile.stages import (
+    Extents,
+    Sizes,
+    Stage,
+    cube_placed,
+    cube_places,
+    cube_tiles,
+    input_rows,
+    live,
+    nest_of,
+    sizes_of,
+    stages_of,
+    tiles_of,
+)
 from simulator.npu.machine import Memory
 
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
@@ -24,37 +41,69 @@ STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_b
 _MEANS = len(STAGE_SUMS)  # where they start
 
 
-def add_stages(out: list[float], first: int, unit: Unit, blocks: Blocks, k: int, tiling: Tiling, images: int) -> None:
-    """Adds operator k of the segment to out[first:], which has (*STAGE_SUMS, *STAGE_MEANS)."""
-    spec, times = unit.kernels[blocks.start + k], sum(blocks.heights[k].values()) * images
-    on_chip = tuple(piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads)
+def stage_features(unit: Unit, blocks: Blocks, k: int, tiling: Tiling, images: int) -> list[float]:
+    """[(*STAGE_SUMS, *STAGE_MEANS)] of operator k of the segment."""
+    spec, rows, times = unit.kernels[blocks.start + k], blocks.rows(k), sum(blocks.heights[k].values()) * images
+    on_chip = tuple([piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads])
     if blocks.streamed >> k & 1:
         on_chip = (on_chip[0], False)
-    nest, stages, cube, places = _nest(unit, spec.index, blocks.rows(k), on_chip, blocks.inside[k])
-    for stage, place, tile in zip(stages, places, tiles_of(nest, stages, cube, tiling), strict=True):
-        at = first + 2 * place
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        table = _cube_table(unit, spec, on_chip, blocks.inside[k], tiling.weights, tiling.constants, tiling.chunk_k1 < spec.k1)
+        source, lanes = spec.reads[0], unit.dtype.lanes
+        source_blocks = input_rows(spec, rows) * unit.storages[source.storage].row_blocks
+        extents = spec.groups, rows * spec.out_w, spec.n1, spec.k1, lanes, source.planes, source_blocks
+        found: list[float] = _add_cube(table, extents, sizes_of(tiling), times).tolist()
+        return found
+    out = [0.0] * (2 * _MEANS)
+    nest = nest_of(unit, spec, rows, _kept(on_chip), blocks.inside[k])
+    stages, places = _stages(unit, spec, on_chip, blocks.inside[k])
+    for stage, place, tile in zip(stages, places, tiles_of(nest, stages, (), tiling), strict=True):
+        at = 2 * place
         out[at] += tile.computed * stage.bits * times
         out[at + 1] += tile.emitted * times
         at += _MEANS
         out[at] += live(stage, tile, nest, tiling) * stage.bits
         out[at + 1] += tile.elements * stage.bits
+    return out
 
 
-@lru_cache(maxsize=1 << 14)
-def _nest(
-    unit: Unit, kernel: int, rows: int, on_chip: tuple[bool, ...], inside: bool
-) -> tuple[Nest, tuple[Stage, ...], tuple[int, ...], tuple[int, ...]]:
-    """The nest of a block, and its `_stages`."""
-    nest = nest_of(unit, unit.kernels[kernel], rows, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
-    return nest, *_stages(unit, kernel, on_chip, inside)
+@njit(cache=True)
+def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, times: int) -> NDArray[np.float64]:
+    """What a product's stages add up to.  table: `_cube_table`."""
+    out, tiles = np.zeros(2 * _MEANS), cube_tiles(extents, sizes)
+    for cube, bits, place, slots in table:
+        elements, computed, emitted = tiles[cube]
+        at = 2 * place
+        out[at] += computed * bits * times
+        out[at + 1] += emitted * times
+        at += _MEANS
+        out[at] += elements * slots * bits
+        out[at + 1] += elements * bits
+    return out
 
 
 @lru_cache(maxsize=1 << 12)
-def _stages(unit: Unit, kernel: int, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...], tuple[int, ...]]:
-    """Stages, their `cube_places`, and the place of each among `_STAGES`; they do not depend on the block's rows."""
-    nest = nest_of(unit, unit.kernels[kernel], 1, frozenset(i for i, kept in enumerate(on_chip) if kept), inside)
-    stages = stages_of(unit.machine, nest)
-    return stages, cube_places(stages), tuple(_STAGES.index(_name(stage)) for stage in stages)
+def _cube_table(
+    unit: Unit, spec: ConvSpec, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool
+) -> NDArray[np.int64]:
+    """int64 [stages, 4] of a product: its `cube_places`, bits, place among `_STAGES`, and how many tiles are live."""
+    stages, places = _stages(unit, spec, on_chip, inside)
+    partial = weights == "streamed" and pieces_of_k
+    doubles = [cube_placed(stage.tensor, stage.buffer.name, weights, constants, partial)[1] for stage in stages]
+    rows = zip(cube_places(stages), [stage.bits for stage in stages], places, [1 + double for double in doubles], strict=True)
+    return np.array(list(rows), np.int64)
+
+
+def _kept(on_chip: tuple[bool, ...]) -> frozenset[int]:
+    return frozenset(i for i, kept in enumerate(on_chip) if kept)
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages(unit: Unit, spec: AnySpec, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """Stages, and the place of each among `_STAGES`; they do not depend on the block's rows."""
+    stages = stages_of(unit.machine, nest_of(unit, spec, 1, _kept(on_chip), inside))
+    return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
 
 
 def _name(stage: Stage) -> str:

@@ -23,6 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
@@ -93,7 +97,7 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
     rows = spec.out_h if rows is None else rows
     lanes, bits = unit.dtype.lanes, unit.dtype.size_bytes * 8
-    source = spec.reads[0].planes, _input_rows(spec, rows) * unit.storages[spec.reads[0].storage].row_blocks
+    source = spec.reads[0].planes, input_rows(spec, rows) * unit.storages[spec.reads[0].storage].row_blocks
     lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(spec.reads))]
     goes = Memory.L1 if inside else Memory.DDR
     if isinstance(spec, ConvSpec):
@@ -133,7 +137,7 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
     return Nest("VECTOR", loops, tuple(reads), result, lanes, *source, steps)
 
 
-def _input_rows(spec: AnySpec, rows: int) -> int:
+def input_rows(spec: AnySpec, rows: int) -> int:
     """Of the main input: what a block in the middle of the image reads."""
     kernel = spec.kernel
     if isinstance(kernel, Conv):
@@ -201,7 +205,13 @@ def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) ->
         if not tensor.startswith(("x", "y", "counts")):  # a constant
             return "segment" if tiling.constants == "resident" else "p.outer", False
         return "w.outer" if tiling.tile_columns else "h.outer", tensor != "counts"
-    resident = tiling.weights == "resident"
+    partial = tiling.weights == "streamed" and tiling.chunk_k1 < extents["k"]
+    return cube_placed(tensor, buffer, tiling.weights, tiling.constants, partial, tiling.order)
+
+
+def cube_placed(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
+    """`placed` of a product.  partial: chunks of weights are pieces of k."""
+    resident = weights == "resident"
     if buffer in ("L0A", "L0B"):
         return "k.outer", True
     if tensor == "x":
@@ -209,12 +219,12 @@ def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) ->
     if tensor == "w":
         return ("segment", False) if resident else ("k.chunk", True)
     if tensor == "bias":
-        if tiling.constants == "streamed":
+        if constants == "streamed":
             return "g" if resident else "n.chunk", True
         return "segment", False
-    if buffer == "L0C" and not resident and tiling.chunk_k1 < extents["k"]:
+    if buffer == "L0C" and partial:
         return "n.chunk", False  # partial sums of all tiles of a chunk
-    return ("n.outer" if tiling.order == "m" else "m.outer"), True
+    return ("n.outer" if order == "m" else "m.outer"), True
 
 
 class Tile(NamedTuple):
@@ -228,13 +238,14 @@ class Tile(NamedTuple):
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
     """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
-        found = _cube_tiles(nest, tiling)
-        return tuple([found[at] for at in places])
+        extents = (*(nest.loops[name] for name in "gmnk"), nest.lanes, nest.source_planes, nest.source_blocks)
+        found = cube_tiles(extents, sizes_of(tiling)).tolist()
+        return tuple([Tile(*found[at]) for at in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
 
 
 def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
-    """Where a product's stages have their tiles among `_cube_tiles`."""
+    """Where a product's stages have their tiles among `cube_tiles`."""
     return tuple([_CUBE_PLACES.get(stage.name, len(_CUBE_PLACES)) for stage in stages])
 
 
@@ -247,23 +258,37 @@ def _pieces(length: int, size: int) -> list[tuple[int, int]]:
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
 
 
-def _cube_tiles(nest: Nest, t: ConvTiling) -> tuple[Tile, ...]:
-    """Tiles in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
-    g, m, n, k = (nest.loops[name] for name in "gmnk")
-    c0 = nest.lanes
-    resident, m_outer = t.weights == "resident", t.order == "m"
-    chunks_n, chunks_k = _pieces(n, n if resident else t.chunk_n1), _pieces(k, k if resident else t.chunk_k1)
-    (chunk_n, _), (chunk_k, _) = chunks_n[0], chunks_k[0]
-    tile_m, tile_n, tile_k = t.tile_m, min(t.tile_n1, chunk_n), min(t.tile_k1, chunk_k)
-    tiles_m = -(-m // tile_m)
-    padded = (tiles_m - 1) * tile_m + -(-(m - (tiles_m - 1) * tile_m) // 16) * 16
+Extents = tuple[int, int, int, int, int, int, int]  # of a product: g, m, n, k, lanes, source planes, source blocks
+# whether weights stay, m is outside, constants stay; chunks (n, k), tiles (m, n, k)
+Sizes = tuple[bool, bool, bool, int, int, int, int, int]
+
+
+def sizes_of(t: ConvTiling) -> Sizes:
+    """A tiling as kernels want it."""
+    stay = t.weights == "resident", t.order == "m", t.constants == "resident"
+    return *stay, t.chunk_n1, t.chunk_k1, t.tile_m, t.tile_n1, t.tile_k1
+
+
+@njit(cache=True)
+def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
+    """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
+    g, m, n, k, c0, source_planes, source_blocks = extents
+    resident, m_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
+    chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
+    tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
+    tiles_m = (m + tile_m - 1) // tile_m
+    padded = (tiles_m - 1) * tile_m + (m - (tiles_m - 1) * tile_m + 15) // 16 * 16
     # loads of L0A and L0B in every chunk: once where the other loop is inside and k is whole, else for every product
     loads_a = loads_b = rows_a = columns_b = products = out_tiles = 0
-    for size_n, count_n in chunks_n:
-        tiles_n = -(-size_n // t.tile_n1)
+    for size_n, count_n in ((chunk_n, n // chunk_n), (n % chunk_n, 1)):
+        if not size_n:
+            continue
+        tiles_n = (size_n + tile_n1 - 1) // tile_n1
         out_tiles += count_n * tiles_m * tiles_n
-        for size_k, count_k in chunks_k:
-            count, tiles_k = count_n * count_k, -(-size_k // t.tile_k1)
+        for size_k, count_k in ((chunk_k, k // chunk_k), (k % chunk_k, 1)):
+            if not size_k:
+                continue
+            count, tiles_k = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1
             again_a = 1 if tiles_k == 1 and (m_outer or tiles_m == 1) else tiles_n
             again_b = 1 if tiles_k == 1 and (not m_outer or tiles_n == 1) else tiles_m
             loads_a += count * again_a * tiles_m * tiles_k
@@ -271,22 +296,23 @@ def _cube_tiles(nest: Nest, t: ConvTiling) -> tuple[Tile, ...]:
             rows_a += count * again_a * padded * size_k
             columns_b += count * again_b * size_n * size_k
             products += count * tiles_m * tiles_n * tiles_k
-    all_n = sum(count for _, count in chunks_n)
-    chunks = all_n * sum(count for _, count in chunks_k)
-    weights, bias, source = g * n * k * 16 * c0, g * n * 16, nest.source_elements
-    copies = -(-nest.source_planes // max(1, LOAD_PIECE_BLOCKS // nest.source_blocks))
-    partial = chunk_k < k
-    sums = tiles_m * tile_m * chunk_n * 16 if partial else tile_m * tile_n * 16
-    return (
-        Tile(source, source, copies),
-        Tile(tile_m * tile_k * c0, g * rows_a * c0, g * loads_a),
-        Tile(weights, weights, -(-weights // (WEIGHT_PIECE_BLOCKS * c0)))
-        if resident
-        else Tile(chunk_n * 16 * chunk_k * c0, weights, g * chunks),
-        Tile(tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
-        Tile(chunk_n * 16, bias, g * all_n) if t.constants == "streamed" else Tile(bias, bias, 1),
-        Tile(sums, g * padded * n * 16 * k * c0, g * products),
-        Tile(tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
+    all_n = (n + chunk_n - 1) // chunk_n
+    chunks = all_n * ((k + chunk_k - 1) // chunk_k)
+    weights, bias, source = g * n * k * 16 * c0, g * n * 16, source_planes * source_blocks * c0
+    per_copy, piece = max(1, LOAD_PIECE_BLOCKS // source_blocks), WEIGHT_PIECE_BLOCKS * c0
+    sums = tiles_m * tile_m * chunk_n * 16 if chunk_k < k else tile_m * tile_n * 16
+    whole, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * 16 * chunk_k * c0, weights, g * chunks)
+    return np.array(
+        (
+            (source, source, (source_planes + per_copy - 1) // per_copy),
+            (tile_m * tile_k * c0, g * rows_a * c0, g * loads_a),
+            whole if resident else streamed,
+            (tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
+            (bias, bias, 1) if once else (chunk_n * 16, bias, g * all_n),
+            (sums, g * padded * n * 16 * k * c0, g * products),
+            (tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
+        ),
+        np.int64,
     )
 
 

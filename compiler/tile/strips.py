@@ -41,11 +41,13 @@ _MAX_PAD = 255  # of IM2COL
 _NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 
 
-@lru_cache(maxsize=256)
 def strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
     """`count` units, in each of which the kernels [start, stop) make a run of the columns of what leaves them; why not where that is so."""
-    if count == 1:
-        return (unit,)
+    return (unit,) if count == 1 else _strips(unit, start, stop, count)
+
+
+@lru_cache(maxsize=256)
+def _strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
     for k in range(start, stop):
         refusal = _refusal(unit, k, stop, count)
         if refusal:
@@ -59,12 +61,16 @@ def strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | 
     return tuple(found)
 
 
-@lru_cache(maxsize=256)
 def widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
     """A unit in which every tensor and operator is as wide as in the strip where it is widest: what fits for it fits for all."""
-    cut = strips(unit, start, stop, count)
-    if isinstance(cut, Infeasible) or count == 1:
-        return cut if isinstance(cut, Infeasible) else unit
+    return unit if count == 1 else _widest(unit, start, stop, count)
+
+
+@lru_cache(maxsize=256)
+def _widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
+    cut = _strips(unit, start, stop, count)
+    if isinstance(cut, Infeasible):
+        return cut
     kernels = list(unit.kernels)
     for k in range(start, stop):
         mine = [strip.kernels[k] for strip in cut]

@@ -20,8 +20,8 @@ def test_rates_are_counts_over_time(tmp_path: Path) -> None:
     words = [
         "--network",
         str(save_small("residual_block", tmp_path)),
-        "--seconds",
-        "0.5",
+        "--epochs",
+        "3",
         "--pairs",
         "1",
         "--out",

@@ -19,7 +19,7 @@ from compiler.tile.spec import Unit
 from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_digest, task_schema
 from tuner.evaluate import Answer, Ask, task_kind
 from tuner.farm.backend import Outcome
-from tuner.log.run_log import Batch, Origin, packed
+from tuner.log.run_log import Batch, Origin, packed, travelling
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.packing import pack_individuals, to_bytes
 from tuner.search.population import Individual
@@ -139,18 +139,18 @@ class Recorder:
         columns: dict[str, Any] = {
             "task": pa.array([row.task for row in rows], pa.string()),
             "schema_version": np.full(count, SCHEMA_VERSION, np.int16),
-            "kind": _names([row.kind for row in rows]),
+            "kind": pa.array([row.kind for row in rows], pa.string()),
             "payload": pa.array([row.payload for row in rows], pa.string()),
-            "parents": pa.array([""] * count, pa.string()),
-            "feature_set": _names([FEATURE_SET] * count),
+            "parents": pa.repeat("", count),
+            "feature_set": pa.repeat(FEATURE_SET, count),
         }
-        columns |= {f"f_{name}": pa.array(features[:, i]) for i, name in enumerate(FEATURES)}
+        columns |= {f"f_{name}": features[:, i] for i, name in enumerate(FEATURES)}
         return _batch(task_schema(FEATURE_SETS), columns)
 
     def _log_columns(self) -> pa.RecordBatch:
         rows, facts, levels = self._rows, self.facts, len(self.facts.levels)
         count, machine = len(self._rows), self.facts.unit.machine
-        every = np.repeat(np.arange(count), levels)
+        every = pa.array(np.repeat(np.arange(count), levels))
 
         def each(values: Any) -> Any:
             return pa.array(np.repeat(np.asarray(values), levels))
@@ -158,8 +158,8 @@ class Recorder:
         def level(values: Sequence[Any], dtype: Any) -> Any:
             return pa.array(np.tile(np.asarray(values, dtype), count))
 
-        def named(values: Sequence[str]) -> Any:
-            return _names(values).take(pa.array(every))
+        def texts(values: Sequence[str | None]) -> Any:
+            return pa.array(values, pa.string()).take(every)
 
         status, origin = [row.status for row in rows], facts.origin
         bad = np.repeat(np.array([text != "ok" for text in status], np.bool_), levels)
@@ -169,27 +169,27 @@ class Recorder:
         predicted, versions = self._predictions()
         columns: dict[str, Any] = {
             "schema_version": np.full(count * levels, SCHEMA_VERSION, np.int16),
-            "workload": named([self._workload(row) for row in rows]),
-            "kind": named([row.kind for row in rows]),
-            "task": pa.array([row.task for row in rows], pa.string()).take(pa.array(every)),
+            "workload": texts([self._workload(row) for row in rows]),
+            "kind": texts([row.kind for row in rows]),
+            "task": texts([row.task for row in rows]),
             "attempt": each(np.array([row.outcome.attempt for row in rows], np.int16)),
             "island": np.full(count * levels, self.island, np.int16),
             "generation": np.full(count * levels, self.generation, np.int64),
-            "level": pa.DictionaryArray.from_arrays(level(range(levels), np.int32), pa.array(facts.levels, pa.string())),
+            "level": pa.array(facts.levels, pa.string()).take(level(range(levels), np.int32)),
             "level_index": level(range(levels), np.int8),
             "ddr_share": level([machine.contention[name] for name in facts.levels], np.float64),
-            "status": named(status),
-            "error": pa.array([row.error for row in rows], pa.string()).take(pa.array(every)),
+            "status": texts(status),
+            "error": texts([row.error for row in rows]),
             "clock_hz": np.full(count * levels, machine.clock_hz, np.int64),
             "predicted_cycles": pa.array(predicted, mask=np.isnan(predicted)),
             "model_version": versions,
-            "worker": named([row.outcome.worker for row in rows]),
+            "worker": texts([row.outcome.worker for row in rows]),
             "wall_s": each(np.array([row.outcome.wall_s / levels for row in rows], np.float64)),
             "time": each(np.array([row.time_us for row in rows], np.int64)).cast(pa.timestamp("us", tz="UTC")),
         }
         columns |= {name: pa.array(values[:, i], mask=bad) for i, name in enumerate(RESULTS)}
         for name in ("run", "tag", "model", "machine", "simulator", "runner"):
-            columns[name] = _names([getattr(origin, name)]).take(pa.array(np.zeros(count * levels, np.int32)))
+            columns[name] = pa.repeat(getattr(origin, name), count * levels)
         columns["seed"] = np.full(count * levels, origin.seed, np.int64)
         return _batch(log_schema(), columns)
 
@@ -203,8 +203,7 @@ class Recorder:
         known = np.array([version is not None for version in self.versions], np.bool_)
         used = ~np.isnan(predicted) & known[None]
         index = np.where(used, np.arange(levels)[None], 0).astype(np.int32).ravel()
-        names = pa.array(list(self.versions), pa.string()).dictionary_encode()
-        return predicted.ravel(), names.take(pa.array(index, mask=~used.ravel()))
+        return predicted.ravel(), pa.array(list(self.versions), pa.string()).take(pa.array(index, mask=~used.ravel()))
 
     def _workload(self, row: _Row) -> str:
         name = self.facts.origin.model
@@ -241,15 +240,8 @@ def workload(model: str, first: str, last: str) -> str:
     return f"{model}:{first}" if first == last else f"{model}:{first}..{last}"
 
 
-def _names(values: Sequence[str]) -> Any:
-    return pa.array(values, pa.string()).dictionary_encode()
-
-
 def _batch(schema: pa.Schema, columns: dict[str, Any]) -> pa.RecordBatch:
-    """Columns in the schema's order; those that are missing are null until the driver sets them."""
-    count = len(next(iter(columns.values())))
-    arrays = []
-    for wanted in schema:
-        column = pa.array(columns[wanted.name]) if wanted.name in columns else pa.nulls(count, wanted.type)
-        arrays.append(column if column.type == wanted.type else column.cast(wanted.type))
+    """Columns in the order of a dataset's schema; those that are missing are null until the driver sets them."""
+    count, schema = len(next(iter(columns.values()))), travelling(schema)
+    arrays = [pa.array(columns[field.name]) if field.name in columns else pa.nulls(count, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import FeatureSet, log_schema, task_schema
+from tuner.compressed import compressed, decompressed
 from tuner.log.dataset import DatasetWriter
 
-PUBLISH_AFTER_S = 5.0
+PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
 PUBLISH_ROWS = 65_536
 
 
@@ -51,9 +53,9 @@ class Batch(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """Some tasks of a stream.  seqs: their numbers, where it is one of rows, `levels` each."""
+    """Some tasks of a packed batch.  seqs: their numbers, where it is one of rows, `levels` each."""
 
-    stream: bytes
+    packed: bytes
     tasks: NDArray[np.bool_]
     levels: int = 1
     seqs: NDArray[np.int64] | None = None
@@ -67,7 +69,7 @@ class RunLog:
     """`tasks/` and `log/` of one run: a task is durable before a row that names it.
 
     Thread-safe; a daemon thread publishes what is due, while the driver goes on, and what goes wrong there (a full disk) is raised by
-    the driver's next call.  Streams are opened when they are published, many at once: a table of a hundred columns costs the same for one
+    the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
     row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
     beside: ids of other searches, one after the other, that write to the same folder.
     """
@@ -151,7 +153,7 @@ class RunLog:
             with self._lock:
                 tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), time.monotonic()
             if tasks:
-                self._tasks.publish_table(_gathered(tasks))
+                self._tasks.publish_table(_gathered(tasks, self._tasks.schema))
                 with self._lock:
                     del self._new_tasks[: len(tasks)]
             if rows:
@@ -163,7 +165,7 @@ class RunLog:
 
     def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
         """Rows with what only the driver knows of them."""
-        table = _gathered(rows)
+        table = _gathered(rows, self._rows.schema)
         seqs = np.concatenate([np.repeat(chosen.seqs, chosen.levels) for chosen in rows if chosen.seqs is not None])
         level = table["level"].combine_chunks()
         names, indices = level.dictionary.to_pylist(), level.indices.to_numpy()
@@ -175,7 +177,7 @@ class RunLog:
 
     @property
     def _due(self) -> bool:
-        """Time to publish: 5 s since the oldest row that waits."""
+        """Time to publish: so long since the oldest row that waits."""
         return self._pending > 0 and time.monotonic() - self._oldest_s >= PUBLISH_AFTER_S
 
     def _publish_due(self) -> None:
@@ -215,22 +217,29 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
     return mask
 
 
-def _gathered(parts: Sequence[_Chosen]) -> pa.Table:
+def _gathered(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     """The rows of all of them, in columns of one piece."""
-    table = pa.concat_tables([unpacked(chosen.stream) for chosen in parts]).unify_dictionaries().combine_chunks()
+    table = pa.Table.from_batches([unpacked(chosen.packed, schema) for chosen in parts]).combine_chunks()
     mask = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
-    return table if mask.all() else table.filter(pa.array(mask))
+    if not mask.all():
+        table = table.filter(pa.array(mask))
+    names = [pa.types.is_dictionary(field.type) for field in schema]
+    columns = [column.dictionary_encode() if name else column for column, name in zip(table.columns, names, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+@lru_cache(maxsize=4)
+def travelling(schema: pa.Schema) -> pa.Schema:
+    """Of rows on their way to a dataset: without metadata, and names are texts, whose dictionaries are made for a whole part."""
+    types = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    return pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, types, strict=True)])
 
 
 def packed(batch: pa.RecordBatch) -> bytes:
-    """Rows as they travel: a quarter of their size, below what Ray hands over without a detour through its store."""
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "lz4") as squeezed, pa.ipc.new_stream(squeezed, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    """Rows as they travel, without their schema, `travelling`, which takes longer to read than they do."""
+    return compressed(batch.serialize())
 
 
-def unpacked(stream: bytes) -> pa.Table:
-    """What `packed` was given."""
-    with pa.CompressedInputStream(pa.BufferReader(stream), "lz4") as squeezed, pa.ipc.open_stream(squeezed) as reader:
-        return reader.read_all()
+def unpacked(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """What `packed` was given.  schema: of the dataset."""
+    return pa.ipc.read_record_batch(decompressed(data), travelling(schema))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Gene, Genome
 from simulator.npu.errors import BadInputError
+from tuner.compressed import compressed, decompressed
 from tuner.search.population import Individual
 
 Arrays = dict[str, NDArray[Any]]
@@ -104,18 +105,19 @@ def below(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The same arrays give the same bytes: the length of a JSON header, the header, the arrays' own bytes one after the other.
+    """The same arrays give the same bytes: the length of a JSON header, the header, the arrays' own bytes one after the other; compressed.
 
     Not numpy's npz: twenty small arrays of one set of findings take a millisecond to read there, and everybody reads everybody's.
     """
     whole = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
     head = json.dumps([[key, value.dtype.str, list(value.shape)] for key, value in whole.items()]).encode()
-    return b"".join((len(head).to_bytes(_HEAD, "little"), head, *(value.tobytes() for value in whole.values())))
+    return compressed(b"".join((len(head).to_bytes(_HEAD, "little"), head, *(value.tobytes() for value in whole.values()))))
 
 
 def from_bytes(data: bytes) -> Arrays:
     """Raises `BadInputError` where they are not what `to_bytes` made."""
     try:
+        data = decompressed(data).to_pybytes()
         at = _HEAD + int.from_bytes(data[:_HEAD], "little")
         found: Arrays = {}
         for key, dtype, shape in json.loads(data[_HEAD:at]):
@@ -128,5 +130,5 @@ def from_bytes(data: bytes) -> Arrays:
         if at != len(data):
             raise ValueError(f"{len(data):,} bytes instead of {at:,}")
         return found
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise BadInputError(f"not arrays of a search: {error}") from None

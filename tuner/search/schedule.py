@@ -10,7 +10,6 @@ Models trained from the first v sets of findings are in use from a fixed epoch o
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -151,14 +150,14 @@ class Schedule:
         """As JSON; findings lie elsewhere (`tuner.folder.checkpoint`)."""
         return {
             "frontier": list(self.frontier),
-            "islands": [base64.b64encode(zlib.compress(state, 1)).decode() for state in self.states],
+            "islands": [base64.b64encode(state).decode() for state in self.states],
             "trainings": sorted(self.trainings.items()),
         }
 
     def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], trained: int) -> list[list[bytes]]:
         """findings: of everything that was committed, in its order.  Returns those of complete epochs."""
         self.frontier = epoch, island = int(state["frontier"][0]), int(state["frontier"][1])
-        self.states = [zlib.decompress(base64.b64decode(text)) for text in state["islands"]]
+        self.states = [base64.b64decode(text) for text in state["islands"]]
         self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
         epochs: list[list[bytes]] = []
         at = 0

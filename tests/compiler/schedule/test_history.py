@@ -1,27 +1,30 @@
-"""The past of a core as pieces, against a table of single granules."""
+"""The past of a core as rows of DDR and pieces on chip, against a table of single granules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from compiler.schedule.history import enter, leave, new_past
+from compiler.schedule.history import enter, leave, no_pieces, no_rows
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 
 GRANULES = 60
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_pieces_say_what_a_table_of_granules_says(seed: int) -> None:
+@pytest.mark.parametrize("rows", [0, 1, 25, GRANULES])
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_and_pieces_say_what_a_table_of_granules_says(seed: int, rows: int) -> None:
+    """rows: how many of the granules are DDR's; no cell that is touched lies in both."""
     rng = np.random.default_rng(seed)
     writer, engine = np.full(GRANULES, -1), np.full(GRANULES, -1)
     reader = np.full((GRANULES, ENGINES), -1)
-    past, other, pieces, first = new_past(GRANULES), new_past(GRANULES), 0, 0
+    ddr, past, other, pieces, first = no_rows(rows), no_pieces(GRANULES - rows), no_pieces(GRANULES - rows), 0, 0
     for _ in range(12):
         bound = np.sort(rng.choice(GRANULES + 1, int(rng.integers(2, 12)), replace=False)).astype(np.int32)
         touched = rng.integers(0, 2, len(bound) - 1).astype(np.uint8)
+        touched[(bound[:-1] < rows) & (bound[1:] > rows)] = 0
         cell = np.full((len(touched), 16), 99, np.int32)
-        enter(bound, touched, past, pieces, cell)
+        enter(bound, touched, ddr, past, pieces, cell)
         for c in np.flatnonzero(touched):
             inside = slice(bound[c], bound[c + 1])
             last_writers = [writer[inside][engine[inside] == e].max(initial=-1) for e in range(ENGINES)]
@@ -39,17 +42,17 @@ def test_pieces_say_what_a_table_of_granules_says(seed: int) -> None:
             else:
                 mine[c, e] = i - first
                 reader[inside, e] = i
-        pieces = leave(bound, touched, mine, first, past, pieces, other)
+        pieces = leave(bound, touched, mine, first, ddr, past, pieces, other)
         past, other, first = other, past, first + 20
-        assert pieces <= GRANULES
+        assert pieces <= GRANULES - rows
         assert (np.diff(past.bound[: pieces + 1]) > 0).all()
 
 
 def test_a_part_that_touches_nothing_leaves_the_past_as_it_was() -> None:
-    past, other = new_past(8), new_past(8)
+    ddr, past, other = no_rows(0), no_pieces(8), no_pieces(8)
     bound, mine = np.array([2, 5], np.int32), np.array([[-1] * ENGINES + [7, 3]], np.int32)
-    pieces = leave(bound, np.ones(1, np.uint8), mine, 0, past, 0, other)
-    pieces = leave(np.array([0, 1, 4, 8], np.int32), np.zeros(3, np.uint8), np.zeros((3, 8), np.int32), 9, other, pieces, past)
+    pieces = leave(bound, np.ones(1, np.uint8), mine, 0, ddr, past, 0, other)
+    pieces = leave(np.array([0, 1, 4, 8], np.int32), np.zeros(3, np.uint8), np.zeros((3, 8), np.int32), 9, ddr, other, pieces, past)
     found = np.empty((8, 16), np.int32)
-    enter(np.arange(9, dtype=np.int32), np.ones(8, np.uint8), past, pieces, found)
+    enter(np.arange(9, dtype=np.int32), np.ones(8, np.uint8), ddr, past, pieces, found)
     assert found[:, 3].tolist() == [-1, -1, 7, 7, 7, -1, -1, -1]

@@ -155,7 +155,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
             (good.replace('"seq":1', '"seq":2'), "damaged"),
             (good[:-20], "not JSON"),
             ("[]", "not a checkpoint"),
-            (good.replace('"version":4', '"version":9'), "version 9"),
+            (good.replace('"version":5', '"version":9'), "version 9"),
         ]:
             file.write_text(bad)
             with pytest.raises(BadInputError, match=text):

@@ -23,6 +23,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
+from tuner.compressed import compressed
 from tuner.config import load_config
 from tuner.evaluate import EvaluatorSpec
 from tuner.log.recorder import Facts
@@ -82,15 +83,20 @@ def test_an_island_goes_on_where_it_was() -> None:
         unpack_island(b"something else")
 
 
+def _with_head(head_bytes: int, rest: bytes) -> bytes:
+    return compressed(head_bytes.to_bytes(8, "little") + rest)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         to_bytes({"a": np.arange(5)})[:-1],
         to_bytes({"a": np.arange(5)}) + b"x",
-        (9).to_bytes(8, "little") + b'[["a", 1]',
-        (18).to_bytes(8, "little") + b'[["a", "|O", [1]]]' + b"\0" * 8,
-        (19).to_bytes(8, "little") + b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8,
+        _with_head(9, b'[["a", 1]'),
+        _with_head(18, b'[["a", "|O", [1]]]' + b"\0" * 8),
+        _with_head(19, b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8),
+        _with_head(1 << 62, b"[]"),
         (1 << 62).to_bytes(8, "little") + b"[]",
     ],
 )
