@@ -70,10 +70,12 @@ class Window:
     tasks: int = 0
     wall_s: float = 0.0
     driver_s: float = 0.0
+    workers_s: float = 0.0
     findings: list[list[bytes]] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
 
-    def run(self, spec: WorkshopSpec, jobs: Jobs) -> Window:
+    def run(self, spec: WorkshopSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
+        """worked_s: CPU time of those who measure."""
         levels, config = spec.facts.levels, spec.config
         with TemporaryDirectory() as name:
             folder = Path(name)
@@ -82,7 +84,7 @@ class Window:
             budget = Budget(deadline=time.monotonic() + 3600)
             with RunLog(folder, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
-                marks: list[tuple[float, float, int]] = []  # where the window begins and ends
+                marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
 
                 def committed(findings: bytes) -> None:
                     epoch, island = schedule.frontier
@@ -91,15 +93,15 @@ class Window:
                     self.findings[-1].append(findings)
                     if island == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
                         log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
-                        marks.append((time.monotonic(), time.process_time(), ledger.seq))
+                        marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.seq))
                     if len(marks) == 2:
                         budget.deadline = time.monotonic()
 
                 conductor = Conductor(jobs, schedule, ledger, None, committed)
                 conductor.begin(())
                 conductor.run()
-                (begun, driver_begun, first), (ended, driver_ended, last) = marks
-                self.wall_s, self.driver_s, self.tasks = ended - begun, driver_ended - driver_begun, last - first
+                self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
+                self.tasks = int(tasks)
                 self.states = list(schedule.states)
         return self
 
@@ -113,8 +115,18 @@ def on_actors(spec: WorkshopSpec, epochs: int) -> tuple[Window, list[dict[str, f
     from tuner.farm.job_farm import JobFarm
 
     with JobFarm(spec, WORKERS, run_id=f"bench-{os.getpid()}", say=lambda _: None) as farm:
-        found = Window(epochs).run(spec, farm)
-        return found, [memory_of(int(name.rsplit(":")[-1])) for name in farm.names]
+        found = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
+        return found, [memory_of(pid) for pid in _pids(farm.names)]
+
+
+def _pids(names: Sequence[str]) -> list[int]:
+    return [int(name.rsplit(":")[-1]) for name in names]
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process, to a hundredth of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(pid: int) -> dict[str, float]:
@@ -227,13 +239,15 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
             row |= {
                 "ratio": row["actors_per_s"] / row["alone_per_s"],
                 "driver_us": window.driver_s / window.tasks * 1e6,
+                "work": window.workers_s * WORKERS / sum(each["workers_s"] for each in own),
+                "busy": window.workers_s / window.wall_s / WORKERS,
                 "tasks": window.tasks,
             }
             rows.append(row)
     finally:
         connection.close()
     assert window is not None
-    middle = {key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us")}
+    middle = {key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us", "work", "busy")}
     scorer = Scorer(specification(unit, load_config(None, overrides), seed), window)
     result = {"network": name, "machine": machine, "epochs": epochs, "pairs": rows, **middle}
     result["actors_per_driver"] = WORKERS / middle["actors_per_s"] * 1e6 / middle["driver_us"]
@@ -256,6 +270,8 @@ def report(r: dict[str, Any]) -> None:
     )
     rows = [
         ["2 actors / 2 processes (median)", f"{r['ratio']:.3f}", *_asked(r, "ratio", 1)],
+        ["  CPU time of the actors over that of a process", f"{r['work']:.3f}", "", ""],
+        ["  share of the time in which actors work", f"{r['busy']:.3f}", "", ""],
         ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_asked(r, "driver_us", -1)],
         ["actors that a driver feeds", f"{r['actors_per_driver']:.0f}", "", ""],
         ["genes scored per s and core", f"{r['scored_per_s']:,.0f}", *_asked(r, "scored_per_s", 1)],
@@ -290,7 +306,7 @@ def main(
         spec = specification(network(network_name, machine), config, serial_seed)
         with SerialJobs(spec) as jobs:
             window = Window(epochs).run(spec, jobs)
-        print(json.dumps({"tasks": window.tasks, "wall_s": window.wall_s}))
+        print(json.dumps({"tasks": window.tasks, "wall_s": window.wall_s, "workers_s": window.workers_s}))
         return
     found = bench(network_name, machine, epochs, pairs, seed, overrides)
     report(found)

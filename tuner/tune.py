@@ -88,7 +88,7 @@ def tune(request: TuneRequest) -> Summary:
         if not request.quiet:
             operators, macs = sum(len(unit.kernels) for unit in opened.units), sum(unit.macs for unit in opened.units)
             say(
-                f"{opened.name}: {operators} operators, {macs / 1e9:.2f} GMAC, {request.dtype} on {machine.name}; "
+                f"{opened.name}: {operators} operators, {macs / 1e9:.3g} GMAC, {request.dtype} on {machine.name}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
             for line in host_lines(host_nodes(opened)):

@@ -44,6 +44,18 @@ def no_rows(granules: int) -> Ints32:
 
 
 @njit(cache=True)
+def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32) -> None:
+    """Rows of DDR that a part touched are as nobody had: a segment's are few, and the table is as long as the model is large."""
+    rows = pointer(ddr)
+    for c in range(touched.shape[0]):
+        if bound[c] >= ddr.shape[0]:
+            break
+        if touched[c]:
+            for k in range(8 * bound[c], 8 * bound[c + 1]):
+                rows[k] = -1
+
+
+@njit(cache=True)
 def _gather(cell: Pointer, c: int, last: Pointer, k: int, stop: int) -> None:
     """What is known of granules or pieces [k, stop), as one cell."""
     at = 16 * c

@@ -27,7 +27,7 @@ import numpy as np
 from compiler.emit.records import Code
 from compiler.schedule.footprint import Footprint, Footprints, Ints32
 from compiler.schedule.hazards import Queues, Remote, Rows, advance
-from compiler.schedule.history import no_pieces, no_rows
+from compiler.schedule.history import no_pieces, no_rows, wipe
 from compiler.schedule.inside import ENGINES
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
@@ -48,6 +48,7 @@ class Synchroniser:
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
         self._ddr: list[Ints32] = []  # of every core
+        self._before = list[tuple[Footprint, int]]()  # whose past is in there
         self._pasts = [no_pieces(self.footprints.on_chip)]  # of every core, and one more to write the next one into
         self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
         self._shared = new_shared(0, 0)
@@ -59,13 +60,14 @@ class Synchroniser:
         self._make_room(parts, n, used)
         rows, pasts = self._rows, self._pasts
         queues = [self._queues(core) for core in range(used)]
-        for ddr in self._ddr[:used]:
-            ddr[:] = -1
+        for part, core in self._before:
+            wipe(part.bound, part.touched, self._ddr[core])
+        self._before = list(zip(parts, cores, strict=True))
         if used > 1:
             forget(self._shared)
         pieces = [0] * used
         rows.edge_start[0] = first = 0
-        for part, core in zip(parts, cores, strict=True):
+        for part, core in self._before:
             remote = self._remote(part, core, first) if used > 1 else _NOBODY
             records = part.bound, part.touched, part.engine, part.inside, part.transfer, part.cycles
             past = self._ddr[core], pasts[core], pieces[core], pasts[-1]

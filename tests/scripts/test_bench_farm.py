@@ -35,6 +35,8 @@ def test_rates_are_counts_over_time(tmp_path: Path) -> None:
     assert pair["ratio"] == pytest.approx(pair["actors_per_s"] / pair["alone_per_s"])
     assert found["ratio"] == pair["ratio"]
     assert pair["tasks"] > 0
+    assert pair["work"] > 0
+    assert 0 < pair["busy"] < 1.5
     assert found["actors_per_driver"] == pytest.approx(2e6 / found["actors_per_s"] / found["driver_us"])
     assert 0 < found["unique_mb"] < found["rss_mb"]
     assert found["scored_per_s"] > 0

@@ -209,10 +209,10 @@ def test_an_open_cluster_on_a_network_is_refused(monkeypatch: pytest.MonkeyPatch
     require_token("192.0.2.77:6379")
 
 
-def test_workers_see_the_drivers_modules_and_one_thread(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_see_the_drivers_modules_one_thread_and_one_heap(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     environment = worker_environment()
     assert str(tmp_path) in environment["PYTHONPATH"].split(os.pathsep)
-    assert environment["OMP_NUM_THREADS"] == environment["NUMBA_NUM_THREADS"] == "1"
+    assert environment["OMP_NUM_THREADS"] == environment["NUMBA_NUM_THREADS"] == environment["MALLOC_ARENA_MAX"] == "1"
     root = os.path.dirname(os.path.dirname(os.path.abspath(tuner.__file__)))
     assert root in environment["PYTHONPATH"].split(os.pathsep)
