@@ -18,7 +18,7 @@ from numba import njit
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
 from compiler.schedule.history import Pieces, enter, leave
 from compiler.schedule.inside import ENGINES, Inside
-from simulator.pointer import pointer
+from simulator.pointer import Pointer, pointer
 
 
 class Rows(NamedTuple):
@@ -65,6 +65,18 @@ class Remote(NamedTuple):
     target: Ints32
     edges: int
     latency: int  # cycles that a flag takes to another core
+
+
+@njit(cache=True)
+def _connect(
+    edge_from: Pointer, edge_to: Pointer, set_head: Pointer, set_tail: Pointer, set_next: Pointer, edge: int, source: int, target: int
+) -> None:
+    edge_from[edge], edge_to[edge], set_next[edge] = source, target, -1
+    if set_head[source] < 0:
+        set_head[source] = edge
+    else:
+        set_next[set_tail[source]] = edge
+    set_tail[source] = edge
 
 
 @njit(cache=True)
@@ -159,12 +171,7 @@ def scan(
                 early = True
             if early:
                 best = latest[its]
-            edge_from[edge], edge_to[edge], set_next[edge] = best, i, -1
-            if set_head[best] < 0:
-                set_head[best] = edge
-            else:
-                set_next[set_tail[best]] = edge
-            set_tail[best] = edge
+            _connect(edge_from, edge_to, set_head, set_tail, set_next, edge, best, i)
             edge += 1
             ready = max(ready, end[best])
             for other in range(ENGINES):
@@ -172,12 +179,7 @@ def scan(
             clock[mine + its] = best
         while from_afar < remote.edges and target_of[from_afar] == i:
             source = source_of[from_afar]
-            edge_from[edge], edge_to[edge], set_next[edge] = source, i, -1
-            if set_head[source] < 0:
-                set_head[source] = edge
-            else:
-                set_next[set_tail[source]] = edge
-            set_tail[source] = edge
+            _connect(edge_from, edge_to, set_head, set_tail, set_next, edge, source, i)
             edge += 1
             ready = max(ready, end[source] + remote.latency)
             from_afar += 1
