@@ -90,9 +90,6 @@ def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> b
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum([wish.size for wish in wishes]) <= capacity:
         return True
-    if apart is None:
-        lives = np.array([wish[1:4] for wish in sorted(wishes, key=_order)], np.int64)
-        return bool(_peak(lives) <= capacity)
     change = [0] * (max(wish.death for wish in wishes) + 2)
     for _, size, birth, death, _ in wishes:
         change[birth] += size
@@ -100,14 +97,3 @@ def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> b
     if max(accumulate(change)) > capacity:
         return False
     return fit(wishes, capacity, 0, apart)[1] <= capacity
-
-
-@njit(cache=True)
-def _peak(lives: NDArray[np.int64]) -> int:
-    """Blocks needed in all by buffers of int64 [n, 3] (size, birth, death), taken in their order."""
-    n = lives.shape[0]
-    apart = np.empty((n, n), np.bool_)
-    for i in range(n):
-        for j in range(n):
-            apart[i, j] = lives[i, 1] <= lives[j, 2] and lives[j, 1] <= lives[i, 2]
-    return _place(lives[:, 0].copy(), apart, np.empty(n, np.int64))
