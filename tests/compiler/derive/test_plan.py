@@ -57,6 +57,16 @@ def test_the_digest_is_of_the_meaning(plan: Plan) -> None:
     assert parse_plan(json.dumps(raw)).digest != plan.digest
 
 
+def test_what_a_plan_keeps_of_itself_is_nothing_of_its_copies(plan: Plan) -> None:
+    segment = plan.segments[0]
+    as_it_was = segment.model_copy()
+    changed = segment.model_copy(update={"blocks": segment.blocks + 1})
+    assert len({segment.key, as_it_was.key, changed.key}) == 2
+    assert changed.model_copy(update={"blocks": segment.blocks}).key == segment.key
+    assert segment == as_it_was.model_copy()
+    assert "key" not in segment.model_dump()
+
+
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(raw: Any) -> None:
         *where, last = path.split(".")
