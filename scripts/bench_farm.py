@@ -9,7 +9,7 @@ three measure the same tasks, which is checked: in the same time two actors come
 driver's cost is the CPU time of its process (Ray's threads and the log's among it) for each task that was committed meanwhile.
 
 Scores are of genes that nobody has seen: from gene to plan, to features, to predictions at every level; and of whole programs, children of
-known ones, most of whose segments are known.  About five minutes on two idle cores.
+known ones, most of whose segments are known.  About six minutes on two idle cores.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ STORE_BYTES = 256 << 20
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Ray runs methods beside the main thread, and glibc gives every thread a heap of its own, which grows and shrinks in small steps: a
-# worker, whose segments are arrays that come and go, takes 6% more time with it
+# worker, whose segments are arrays that come and go, takes longer with it
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
 Say = Callable[[str], None]

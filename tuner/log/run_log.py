@@ -223,8 +223,8 @@ def _gathered(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     mask = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
     if not mask.all():
         table = table.filter(pa.array(mask))
-    names = [pa.types.is_dictionary(field.type) for field in schema]
-    columns = [column.dictionary_encode() if name else column for column, name in zip(table.columns, names, strict=True)]
+    coded = [pa.types.is_dictionary(field.type) for field in schema]
+    columns = [column.dictionary_encode() if by_code else column for column, by_code in zip(table.columns, coded, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
