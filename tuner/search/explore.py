@@ -19,7 +19,7 @@ from tuner.search.table import SegmentTable
 _OWN = (
     "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
 )  # fmt: skip
-_DRAWS = 16  # at most, for each gene that is wanted: where segments are dealt to four islands, every fourth is one's own
+_DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
 def first_genes(unit: Unit, table: SegmentTable, caching: bool, siblings: bool = False) -> list[Gene]:
@@ -74,16 +74,18 @@ def propose(
     moves: dict[str, Move],
     width: int | None = None,
     mine: Callable[[Key], bool] = lambda _: True,
+    islands: int = 1,
 ) -> list[Gene]:
     """`count` genes (or fewer) that are not measured yet and are `mine`, from the covers (one per level).
 
-    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.
+    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  islands: that all are dealt to, so many
+    are drawn for one that is `mine`.
     """
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
     every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
     singles = table.singles()
-    for _ in range(count * _DRAWS):
+    for _ in range(count * _DRAWS * islands):
         if len(out) >= count:
             break
         draw = rng.random()
