@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 import simulator
@@ -17,10 +19,12 @@ from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible
 from compiler.derive.realise import realise_all
 from compiler.frontend import load_model, lower
-from compiler.frontend.zoo import MADE, PREFIX, resolve
+from compiler.frontend.made import understood
+from compiler.frontend.zoo import MADE, PREFIX, is_made, resolve
 from compiler.pipeline import Compiler
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import measure_plans
 from tuner.conduct import Conductor, SerialJobs
@@ -41,9 +45,28 @@ from tuner.search.schedule import Schedule
 
 def network(name: str, machine: str) -> Unit:
     """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights' values, in a search's order."""
-    path, seed = resolve(Path(name if ":" in name or name.endswith(".onnx") else PREFIX + name), None)
+    path, seed = resolve(_model(name), None)
     unit = make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16).without_values()
     return ordered(unit, load_config().search.order)
+
+
+def named(networks: str) -> list[str]:
+    """Those of a comma-separated list, as `network` takes them; one that does not exist ends a study before it begins, not hours later."""
+    names = [name for name in re.split(r",(?!\w+=)", networks) if name]  # not between the options of a made one
+    for name in names:
+        try:
+            path, _ = resolve(_model(name), None)
+            if is_made(path):
+                understood(str(path).removeprefix(MADE))
+        except BadInputError as error:
+            raise typer.BadParameter(str(error)) from error
+        if not is_made(path) and not path.is_file():
+            raise typer.BadParameter(f"{path}: no such file")
+    return names
+
+
+def _model(name: str) -> Path:
+    return Path(name if ":" in name or name.endswith(".onnx") else PREFIX + name)
 
 
 def short(name: str) -> str:

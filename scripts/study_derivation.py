@@ -27,7 +27,7 @@ from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts
 from compiler.derive.structures import Structures
 from compiler.frontend.zoo import shipped
 from compiler.tile.spec import Unit
-from scripts.studies import baseline_cycles, medians, network, searched, short, write_rows
+from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Ask, Evaluator
 from tuner.search.question import cycles_of
@@ -163,14 +163,14 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="searches of each kind, seeds 0..; medians are reported")] = 3,
 ) -> None:
     """Best derived programs against single operators, and evolution against the exact cover of chains."""
-    rows = []
-    for name in filter(None, networks.split(",")):
+    of_chains, rows = named(chains), []
+    for name in named(networks):
         rows += medians([list(derived(name, machine, candidates, seed)) for seed in range(seeds)])
         print(f"{short(name)} done", file=sys.stderr, flush=True)
     if rows:
         write_rows(out / "derived.csv", rows)
         show_derived(rows)
-    rows = [row for name in chains.split(",") if name for row in chain(name, machine, chain_candidates, seeds)]
+    rows = [row for name in of_chains for row in chain(name, machine, chain_candidates, seeds)]
     if rows:
         write_rows(out / "chains.csv", rows)
         show_chains(rows)

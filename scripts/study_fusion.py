@@ -21,7 +21,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend.zoo import shipped
-from scripts.studies import baseline_cycles, medians, network, searched, short, write_rows
+from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Roofline
 
@@ -97,10 +97,10 @@ def main(
 ) -> None:
     """Speed-up over single operators as more ways of keeping data on chip are allowed."""
     rows = []
-    for name in networks.split(","):
+    for name in named(networks):
         rows += medians([list(study(name, machine, candidates, seed)) for seed in range(seeds)])
+        write_rows(out / "fusion.csv", rows)  # network by network: what is done survives what stops the rest
         print(f"{short(name)} done", file=sys.stderr, flush=True)
-    write_rows(out / "fusion.csv", rows)
     (out / "fusion.md").write_text(markdown(rows))
     show(rows)
 

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.tile.spec import Unit
 from scripts.search_spaces import PlanSpace, TilingSpace
 from scripts.search_strategies import STRATEGIES, Meter, run
-from scripts.studies import interval, network, searched, short, write_rows
+from scripts.studies import interval, named, network, searched, short, write_rows
 from scripts.study_tiling import Operator, counted_shapes
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
@@ -245,11 +245,12 @@ def main(
     known = load_machine(machine).contention
     if level not in known:
         raise BadInputError(f"--level {level}: unknown; levels of {machine}: {', '.join(known)}")
+    chosen = named(networks)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     curves, table = list[dict[str, Any]](), list[dict[str, Any]]()
     for name, amount, found in (
         ("tilings", budget, tilings(model, machine, level, tasks, ways, seeds, budget, settings or ())),
-        ("plans", plan_budget, plans(networks.split(","), machine, level, seeds, plan_budget, settings or ())),
+        ("plans", plan_budget, plans(chosen, machine, level, seeds, plan_budget, settings or ())),
     ):
         if part in (name, "both"):
             mine = list(found)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.derive.order import ordered
 from compiler.tile.spec import Unit
-from scripts.studies import interval, network, searched, short, write_rows
+from scripts.studies import interval, named, network, searched, short, write_rows
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine, load_machine
 from tuner.commands.text import print_table
@@ -163,7 +163,7 @@ def main(
     else:
         variants = {name: SWITCHED[name] for name in (only.split(",") if only else SWITCHED)}
     every = {DEFAULT: (), **variants}
-    cells = [Cell(name, seed, *item) for name in networks.split(",") for seed in range(seeds) for item in every.items()]
+    cells = [Cell(name, seed, *item) for name in named(networks) for seed in range(seeds) for item in every.items()]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(processes, get_context("spawn"), warm, (cells[0], machine)) as pool:
         base: Found | None = None

@@ -37,7 +37,7 @@ from compiler.derive.realise import plan_of, realise
 from compiler.frontend.zoo import shipped
 from compiler.pipeline import Compiler, Part
 from compiler.tile.spec import Unit
-from scripts.studies import network, searched, short, write_rows
+from scripts.studies import named, network, searched, short, write_rows
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
 from tuner.commands.text import print_table
@@ -225,7 +225,7 @@ def main(
     """Sequence, formula, greedy and searched windows of the same segments."""
     rows: list[dict[str, Any]] = []
     for seed in range(seeds):
-        for name in networks.split(","):
+        for name in named(networks):
             rows += study(name, machine, candidates, seed)
             write_rows(out / "window.csv", rows)
             typer.echo(f"seed {seed}, {name}: done", err=True)

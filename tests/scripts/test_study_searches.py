@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from scripts import search_strategies, study_search
-from scripts.studies import interval
+from scripts.studies import interval, named
 from tests.tuning import QUICK, save_small
 
 BUDGET, PLANS = 20, 6
@@ -111,3 +112,13 @@ def test_the_interval_holds_the_statistic() -> None:
     assert low < values.mean() < high
     assert high - low == pytest.approx(4 / np.sqrt(len(values)), rel=0.25)
     assert interval(np.full(5, 3.0), np.median) == (3.0, 3.0)
+
+
+def test_networks_of_a_study(tmp_path: Path) -> None:
+    """A name that is wrong ends a study at once, not after the hours of those before it."""
+    path = save_small("residual_block", tmp_path)
+    names = ["squeezenet", "made:randwire,nodes=16,channels=20", "light:vgg19", str(path)]
+    assert named(",".join(names)) == names
+    for name in ("bvlc_alexnet", "made:nothing", "made:randwire,knots=3", str(tmp_path / "none.onnx")):
+        with pytest.raises(typer.BadParameter, match=name.split(",")[0].replace(".", r"\.")):
+            named(f"squeezenet,{name}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from compiler.derive.columns import fewest_strips
-from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, Key, block_counts, whole_or, widths, with_weights
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.derive.starts import on_all_cores, on_cores
 from compiler.tile.channels import can_split
@@ -17,6 +19,7 @@ from tuner.search.table import SegmentTable
 _OWN = (
     "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
 )  # fmt: skip
+_DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
 def first_genes(unit: Unit, table: SegmentTable, caching: bool, siblings: bool = False) -> list[Gene]:
@@ -70,16 +73,19 @@ def propose(
     rng: np.random.Generator,
     moves: dict[str, Move],
     width: int | None = None,
+    mine: Callable[[Key], bool] = lambda _: True,
+    islands: int = 1,
 ) -> list[Gene]:
-    """`count` genes (or fewer) that are not measured yet, from the covers (one per level).
+    """`count` genes (or fewer) that are not measured yet and are `mine`, from the covers (one per level).
 
-    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.
+    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  islands: that all are dealt to, so many
+    are drawn for one that is `mine`.
     """
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
     every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
     singles = table.singles()
-    for _ in range(count * 4):
+    for _ in range(count * _DRAWS * islands):
         if len(out) >= count:
             break
         draw = rng.random()
@@ -96,7 +102,7 @@ def propose(
             fresh = [on_all_cores(unit, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)
-            if key not in table.cycles and key not in out:
+            if key not in table.cycles and key not in out and mine(key):
                 out[key] = gene
     return list(out.values())
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key, Weights
-from compiler.derive.plan import Split
+from compiler.derive.gene import Gene, Genome, Key
 from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
+from tuner.search.names import genome_name
 from tuner.search.packing import (
     Arrays,
     below,
@@ -31,8 +30,6 @@ from tuner.search.packing import (
 )
 from tuner.search.population import Individual
 from tuner.search.table import SegmentTable
-
-_NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_args(Weights)))}
 
 
 @dataclass
@@ -148,8 +145,3 @@ class Knowledge:
 
     def key(self, gene: Gene) -> Key:
         return self.structures.key(gene)
-
-
-def genome_name(genome: Genome) -> int:
-    """A number that names a genome in every process: of numbers all through, whose hash no process salts, as it does those of texts."""
-    return hash(tuple(tuple(_NUMBERS[value] if isinstance(value, str) else value for value in gene) for gene in genome))

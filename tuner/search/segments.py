@@ -12,7 +12,7 @@ from tuner.search.population import Island
 
 
 def explore(lab: Lab, island: Island) -> None:
-    """Measure this island's share of an epoch's segments.
+    """Measure so many of this island's own segments (`dealing`).
 
     Where segments are placed, each number of cores has a share of its own: segments on fewer cores take longer, so in one pool they would
     never be among those that are expected to help, and all cores have as much as a search that knows nothing else.
@@ -27,7 +27,8 @@ def explore(lab: Lab, island: Island) -> None:
     bests = [genome for genome, _ in costs]
     now = np.stack([cost for _, cost in costs], 1)
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
-    pool = propose(rules.unit, lab.table, bests, every[0], island.rng, moves, rules.unit.machine.cores if several else None)
+    wide = rules.unit.machine.cores if several else None
+    pool = propose(rules.unit, lab.table, bests, every[0], island.rng, moves, wide, lab.mine, rules.islands)
     _measure_best(lab, island.rng, pool, now, every[1])
     if lab.placer is None:
         return
@@ -38,7 +39,8 @@ def explore(lab: Lab, island: Island) -> None:
     for width in reversed(widths(rules.unit)[:-1]):
         narrow = [lab.table.cover(level, lab.known.border[level], width=width) for level in range(len(rules.levels))]
         near = [cover[0] for cover in (*covers, *narrow) if cover is not None]
-        _measure_best(lab, rng, propose(rules.unit, lab.table, near, count, rng, moves, width), now, many)
+        pool = propose(rules.unit, lab.table, near, count, rng, moves, width, lab.mine, rules.islands)
+        _measure_best(lab, rng, pool, now, many)
 
 
 def _measure_best(lab: Lab, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> None:

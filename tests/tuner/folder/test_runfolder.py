@@ -12,7 +12,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
-from tuner.folder.checkpoint import FINDINGS, Checkpoint
+from tuner.folder.checkpoint import FINDINGS, VERSION, Checkpoint
 from tuner.folder.runfolder import RunFolder, RunIdentity, read_json, write_json
 from tuner.log.read import read_log
 from tuner.log.run_log import Origin, RunLog
@@ -155,7 +155,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
             (good.replace('"seq":1', '"seq":2'), "damaged"),
             (good[:-20], "not JSON"),
             ("[]", "not a checkpoint"),
-            (good.replace('"version":5', '"version":9'), "version 9"),
+            (good.replace(f'"version":{VERSION}', '"version":999'), "version 999"),
         ]:
             file.write_text(bad)
             with pytest.raises(BadInputError, match=text):

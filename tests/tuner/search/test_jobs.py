@@ -31,7 +31,8 @@ from tuner.log.run_log import Origin
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
 from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Trained, Training, Workshop, WorkshopSpec
-from tuner.search.knowledge import Findings, Knowledge, genome_name
+from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.names import genome_name, key_name
 from tuner.search.packing import from_bytes, pack_genes, pack_individuals, to_bytes, unpack_genes, unpack_individual, unpack_individuals
 from tuner.search.population import Individual, Island
 from tuner.search.schedule import BEGAN, Schedule, in_use_from, version_of
@@ -105,16 +106,19 @@ def test_bytes_that_are_no_arrays_are_refused(data: bytes) -> None:
         from_bytes(data)
 
 
-def test_a_genome_has_the_same_name_in_every_process() -> None:
-    """Python salts the hashes of texts, not of numbers; a name that changed would be a program measured twice after a resume."""
+def test_genomes_and_keys_have_the_same_names_in_every_process() -> None:
+    """Python salts the hashes of texts, not of numbers: a name that changed would be a program measured twice after a resume, and a segment
+    that two islands look for."""
     code = """
 from compiler.derive.gene import Gene
-from tuner.search.knowledge import genome_name
-print(genome_name((Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels"))))
+from tuner.search.names import genome_name, key_name
+genome = Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")
+print(genome_name(genome), key_name(("00ff", genome[1][2:])))
 """
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert int(done.stdout) == genome_name((Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")))
+    genome = Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")
+    assert done.stdout.split() == [str(genome_name(genome)), str(key_name(("00ff", genome[1][2:])))]
 
 
 # knowledge

@@ -1,0 +1,24 @@
+"""Names of genomes and keys: numbers that are the same in every process, as Python salts the hashes of texts and not those of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from compiler.derive.gene import Genome, Key, Weights
+from compiler.derive.plan import Split
+
+_NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_args(Weights)))}
+
+
+def genome_name(genome: Genome) -> int:
+    return hash(tuple(tuple(_plain(gene)) for gene in genome))
+
+
+def key_name(key: Key) -> int:
+    structure, tail = key
+    return hash((int(structure, 16), *_plain(tail)))
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Any]:
+    return (_NUMBERS[value] if isinstance(value, str) else value for value in values)
