@@ -35,14 +35,18 @@ def _fill(
     cost: Ints,
     transfer: Bytes8,
     stream_start: Ints,
+    length_array: Ints,
+    cursor_array: Ints,
     word: Ints,
     queue_start: Ints,
     stream: Bytes8,
     totals: Ints,
 ) -> None:
-    """Fills word [rows], queue_start [cores * ENGINES + 1], stream [rows], totals [3, cores * ENGINES]; an edge is its own flag slot."""
+    """Fills word [rows], queue_start [cores * ENGINES + 1], stream [rows], totals [3, cores * ENGINES]; an edge is its own flag slot.
+
+    length_array, cursor_array: [cores * ENGINES], scratch, the first all 0.
+    """
     queues, n = queue_start.shape[0] - 1, engine.shape[0]
-    length_array, cursor_array = np.zeros(queues, np.int64), np.empty(queues, np.int64)
     length, cursor, words, rows, sums = pointer(length_array), pointer(cursor_array), pointer(word), pointer(stream), pointer(totals)
     at_core, at_engine, begins, nexts = pointer(core), pointer(engine), pointer(edge_start), pointer(set_next)
     for i in range(n):
@@ -95,7 +99,8 @@ def prepared(machine: Machine, schedule: Schedule, parts: Sequence[Footprint]) -
     cost = np.concatenate([part.cost for part in parts])
     transfer = np.concatenate([part.transfer for part in parts])
     edges = (s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next)
-    _fill(s.place, s.core, s.engine, *edges, cost, transfer, stream_start, word, queue_start, stream, totals)
+    scratch = np.zeros((2, cores * ENGINES), np.int64)
+    _fill(s.place, s.core, s.engine, *edges, cost, transfer, stream_start, *scratch, word, queue_start, stream, totals)
     for array in (word, queue_start, stream, stream_start, totals):
         array.flags.writeable = False
     fixed, transfers, bus_units = totals.reshape(3, cores, ENGINES)

@@ -88,9 +88,11 @@ def row_granules(unit: Unit) -> Ints32:
 
 
 @njit(cache=True)
-def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, start: Ints32, span: Ints32) -> int:
-    """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`."""
-    ranges = np.empty((MAX_RANGES, 8), np.int64)
+def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, ranges: Ints, start: Ints32, span: Ints32) -> int:
+    """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`.
+
+    ranges: int64 [MAX_RANGES, 8], scratch.
+    """
     row, bases, shifts, granule, spans = pointer(ranges), pointer(offsets), pointer(shift), pointer(row_of), pointer(span)
     room = span.shape[0]
     at = 0
@@ -170,11 +172,12 @@ class Footprints:
         self._at = np.zeros(sum(granules) + 1, np.int32)
         self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span = np.empty((1 << 12, 2), np.int32)
+        self._ranges = np.empty((MAX_RANGES, 8), np.int64)
 
     def of(self, code: Code) -> Footprint:
         """What a schedule needs of records, apart from what stands before them."""
         start = np.empty(len(code) + 1, np.int32)
-        while (used := _spans(code, self.offsets, self.shifts, self.row_of, self.constant_blocks, start, self._span)) < 0:
+        while (used := _spans(code, self.offsets, self.shifts, self.row_of, self.constant_blocks, self._ranges, start, self._span)) < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()

@@ -56,6 +56,8 @@ class Queues(NamedTuple):
     key: Ints  # [6] largest key so far
     first: Ints  # [6] first instruction of every queue, or -1
     full: Ints  # [6] 1 where so many SETs of a queue may stand that it must wait for one to be taken
+    need: Ints  # [6] scratch, as the next
+    todo: Ints  # [6]
 
 
 class Remote(NamedTuple):
@@ -105,8 +107,7 @@ def scan(
     moves, lasts, cells = pointer(transfer), pointer(cycles), pointer(cell)
     source_of, target_of = pointer(remote.source), pointer(remote.target)
     outers, limit = inside.outer.shape[0], q.ring.shape[2]
-    need_array, todo_array = np.empty(ENGINES, np.int64), np.empty(ENGINES, np.int64)
-    need, todo = pointer(need_array), pointer(todo_array)
+    need, todo = pointer(q.need), pointer(q.todo)
     edge: Any = np.int64(edge_start[first])
     from_afar = met = 0
     for j in range(part_engine.shape[0]):

@@ -50,19 +50,28 @@ def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int) -> Inside:
     n = len(engine)
     need_start, need = np.empty(n + 1, np.int32), np.empty(n * (ENGINES - 1), np.int32)
     outer, last = np.empty((cells * (ENGINES + 1), 3), np.int32), np.full((cells, 8), -1, np.int32)
-    needs, outers = _look(engine, span, start, last, np.empty((n, ENGINES), np.int32), need_start, need, outer)
+    clock, wanted, known = np.full((ENGINES, ENGINES), -1, np.int32), np.empty(ENGINES, np.int32), np.empty((n, ENGINES), np.int32)
+    needs, outers = _look(engine, span, start, last, clock, wanted, known, need_start, need, outer)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
 @njit(cache=True)
 def _look(
-    engine: Bytes8, span: Ints32, start: Ints32, last: Ints32, known: Ints32, need_start: Ints32, need: Ints32, outer: Ints32
+    engine: Bytes8,
+    span: Ints32,
+    start: Ints32,
+    last: Ints32,
+    clock_array: Ints32,
+    wanted_array: Ints32,
+    known: Ints32,
+    need_start: Ints32,
+    need: Ints32,
+    outer: Ints32,
 ) -> tuple[int, int]:
-    """Fills need_start, need and outer; returns how many of both.  last: all -1 before.
+    """Fills need_start, need and outer; returns how many of both.  last, clock_array (int32 [6, 6]): all -1 before.
 
-    known: int32 [n, 6], scratch: what every instruction knows to be over.
+    wanted_array: int32 [6], scratch.  known: int32 [n, 6], scratch: what every instruction knows to be over.
     """
-    clock_array, wanted_array = np.full(ENGINES * ENGINES, -1, np.int32), np.empty(ENGINES, np.int32)
     clock, wanted, cells, over = pointer(clock_array), pointer(wanted_array), pointer(last), pointer(known)
     own, spans, starts = pointer(engine), pointer(span), pointer(start)
     needs = outers = 0

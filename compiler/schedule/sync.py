@@ -107,6 +107,8 @@ class Synchroniser:
             np.zeros(ENGINES, np.int64),
             np.full(ENGINES, -1, np.int64),
             np.zeros(ENGINES, np.int64),
+            np.empty(ENGINES, np.int64),
+            np.empty(ENGINES, np.int64),
         )
 
     def _remote(self, part: Footprint, core: int, first: int) -> Remote:
