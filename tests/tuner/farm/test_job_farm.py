@@ -97,7 +97,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
     monkeypatch.setattr(actors, "SUSPICION_S", 2.0)
     made, said = spec(harm), list[str]()
-    with JobFarm(made, 2, run_id=f"harm-{harm}", item_timeout_s=4.0, say=said.append) as jobs:
+    with JobFarm(made, 2, run_id=f"harm-{harm}", item_timeout_s=8.0, say=said.append) as jobs:
         found = searched(made, jobs, tmp_path / "run")
         assert jobs.replaced >= 2
         assert {culprit.status for _, culprit in jobs.culprits} == {status}
