@@ -347,6 +347,8 @@ class RayBackend(Generic[T, R]):
         number = suspect[0]
         if len(suspect) > 1:
             self._suspects.extendleft(reversed(pieces(suspect)))
+        elif status == "timeout" and behind:  # it may be done, its answer held back in a process that the next one stopped: once more, alone
+            self._suspects.appendleft(suspect)
         else:
             self._deaths[number] = self._deaths.get(number, 0) + 1
             if status == "timeout" or self._deaths[number] >= DEATHS_ALONE:

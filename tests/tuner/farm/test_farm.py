@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from ray import cloudpickle
 import tuner
 from simulator.npu.errors import BadInputError
 from tuner.farm import actors, cluster
-from tuner.farm.actors import Outcome, RayBackend, SerialBackend, map_ordered
+from tuner.farm.actors import Outcome, RayBackend, SerialBackend, Slot, _Sent, map_ordered
 from tuner.farm.backend import BatchSizer, pieces
 from tuner.farm.cluster import OPEN_CLUSTER, FarmError, probe, require_token, worker_environment
 
@@ -123,6 +124,18 @@ def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch
     assert capsys.readouterr().out == "", "stdout is for results"
     assert outcomes[items.index(DIES)].attempt == 1
     assert outcomes[items.index(HANGS)].error == "no answer within 2 s"
+
+
+@pytest.mark.parametrize(("behind", "blamed"), [([[1]], set()), ([], {0})])
+def test_only_an_item_that_was_alone_is_blamed_for_silence(behind: list[list[int]], blamed: set[int]) -> None:
+    """A process that an item stops may hold back the answer to the item before it, which then looks as if it hung."""
+    backend = object.__new__(RayBackend)
+    backend._items, backend._deaths, backend._answers, backend._suspects = {0: 2, 1: 3}, {}, {}, deque()
+    backend._replace = lambda _: None  # type: ignore[method-assign]
+    slot = Slot(0, sent=deque(_Sent(None, ids, False) for ids in ([0], *behind)))
+    backend._lost(slot, "timeout", "no answer")
+    assert set(backend._answers) == blamed
+    assert list(backend._suspects) == ([[0], *behind] if behind else [])
 
 
 @pytest.mark.usefixtures("local_ray")
