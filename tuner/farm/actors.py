@@ -347,7 +347,7 @@ class RayBackend(Generic[T, R]):
         number = suspect[0]
         if len(suspect) > 1:
             self._suspects.extendleft(reversed(pieces(suspect)))
-        elif status == "timeout" and behind:  # it may be done, its answer held back in a process that the next one stopped: once more, alone
+        elif status == "timeout" and behind:  # it may be done, its answer held back by a process that the next one stopped
             self._suspects.appendleft(suspect)
         else:
             self._deaths[number] = self._deaths.get(number, 0) + 1
