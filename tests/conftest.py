@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -35,6 +37,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the text goldens anew instead of comparing with them")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _values_are_compared_here(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """Runs that these tests make in their own process ask onnxruntime there as well; so does `run --check` of the documentation."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    with contextlib.ExitStack() as stack:
+        if folder in ("tuner", "docs", "scripts"):
+            import tests.inline_reference
+
+            for module in ("finish", *(("check", "commands.compiled") if folder == "docs" else ())):
+                stack.enter_context(mock.patch(f"tuner.{module}.reference", tests.inline_reference.reference))
+        yield
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, compress
 from typing import NamedTuple
 
 from compiler.derive.fit_ub import fitted
@@ -12,8 +12,18 @@ from compiler.derive.formula import formula_window
 from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.blocks import Blocks, cut
-from compiler.schedule.buffers import fits
-from compiler.schedule.memory import apart_rule, staged_wishes, through_ub, ub_buffers, ub_wishes, weight_slots, weight_wishes
+from compiler.schedule.buffers import fit, fits
+from compiler.schedule.memory import (
+    apart_rule,
+    live_blocks,
+    repeated,
+    staged_wishes,
+    through_ub,
+    ub_buffers,
+    ub_wishes,
+    weight_slots,
+    weight_wishes,
+)
 from compiler.schedule.run import can_stream
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
@@ -130,14 +140,17 @@ class _Fitting:
         self.operators = range(gene.stop - gene.start)
         self.rows = [layout.rows(k) for k in self.operators]
         self.run = _run(unit, gene.start, gene.stop)
-        self.taken: dict[int, _Asked] = {}
+        self.have = unit.machine.buffer_blocks(Memory.L1)
+        self.repeated = repeated(unit, layout)
+        self.taken: dict[int, _Asked] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
         self.staged = staged_wishes(unit, layout, gene.prefetch, window)
-        self.room = unit.machine.buffer_blocks(Memory.L1) - sum([wish.size for wish in self.staged])
+        self.live, held = live_blocks(self.staged, len(self.operators))
+        self.room = self.have - held
         self.apart = apart_rule(unit, layout, gene.sliding, window)
 
     @property
@@ -181,13 +194,22 @@ class _Fitting:
             if asked is None:
                 return False
             taken[k] = asked
-        # mostly clear from sums
-        if sum([asked.slots * asked.size for asked in taken.values()]) > self.room:
-            weights = (weight_wishes(self.unit, self.layout, k, asked.tiling) for k, asked in taken.items())
-            if not fits([*self.staged, *chain.from_iterable(weights)], self.unit.machine.buffer_blocks(Memory.L1), self.apart):
-                return False
+        if not self._fits_l1(taken):
+            return False
         self.taken = taken
         return True
+
+    def _fits_l1(self, taken: dict[int, _Asked]) -> bool:
+        """Mostly clear from sums: of everything, or of what is live at one step whatever shares with what."""
+        every = [asked.slots * asked.size for asked in taken.values()]
+        if sum(every) <= self.room:
+            return True
+        kept = [self.repeated and asked.slots == 1 for asked in taken.values()]  # as `weight_wishes` has it
+        always = sum(compress(every, kept))
+        if max([live + (0 if stays else size) for live, size, stays in zip(self.live, every, kept, strict=True)]) + always > self.have:
+            return False
+        weights = (weight_wishes(self.unit, self.layout, k, asked.tiling) for k, asked in taken.items())
+        return fit([*self.staged, *chain.from_iterable(weights)], self.have, 0, self.apart)[1] <= self.have
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
         gene = self.gene

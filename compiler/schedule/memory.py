@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
@@ -127,6 +128,11 @@ def _iterations(unit: Unit, blocks: Blocks) -> int:
     return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n * unit.strips
 
 
+def repeated(unit: Unit, blocks: Blocks) -> bool:
+    """Whether a segment's operators run more than once."""
+    return _iterations(unit, blocks) > 1
+
+
 def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
     """What `fit` needs to know of a segment's order beside the buffers' lifetimes."""
     return (lambda wishes: apart(unit, blocks, wishes, window == 1)) if sliding else None
@@ -165,7 +171,7 @@ def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
 @lru_cache(maxsize=4096)
 def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Wish, ...]:
     """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
-    repeated = _iterations(unit, blocks) > 1
+    again = repeated(unit, blocks)
     last = blocks.stop - blocks.start - 1
     wishes = []
     for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
@@ -173,11 +179,21 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
         size = slot_blocks(unit, staged, slots)
         if staged.cached:
             wishes.append(Wish(f"t{storage}.0", size, 0, last))
-        elif repeated and (slots > 1 or not staged.produced):
+        elif again and (slots > 1 or not staged.produced):
             wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
         else:
             wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, staged.makers | staged.readers))
     return tuple(wishes)
+
+
+@lru_cache(maxsize=4096)
+def live_blocks(wishes: tuple[Wish, ...], steps: int) -> tuple[list[int], int]:
+    """Blocks that are live at every step, and of all wishes."""
+    change = [0] * (steps + 1)
+    for wish in wishes:
+        change[wish.birth] += wish.size
+        change[wish.death + 1] -= wish.size
+    return list(accumulate(change[:-1])), sum([wish.size for wish in wishes])
 
 
 def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
@@ -192,7 +208,7 @@ def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
 def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[Wish, ...]:
     """Buffers in L1 of kernel k's weights."""
     slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
-    kept = slots == 1 and _iterations(unit, blocks) > 1
+    kept = slots == 1 and repeated(unit, blocks)
     return _weight_wishes(k, slots, size, blocks.stop - blocks.start - 1 if kept else -1)
 
 
@@ -253,11 +269,11 @@ def through_ub(unit: Unit, inside: bool) -> bool:
 
 def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
-    repeated = _iterations(unit, blocks) > 1
+    again = repeated(unit, blocks)
     last = blocks.stop - blocks.start - 1
     wishes = []
     for k, tiling in enumerate(tilings):
         for kind, slots, size, kept in ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype):
             names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
-            wishes += [Wish(name, size, *((0, last) if repeated and kept else _scratch(k))) for name in names]
+            wishes += [Wish(name, size, *((0, last) if again and kept else _scratch(k))) for name in names]
     return wishes

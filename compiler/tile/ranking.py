@@ -33,6 +33,7 @@ from compiler.tile.space import (
     orders,
     to_l0a,
     to_l0b,
+    work,
     writes_l1,
 )
 from compiler.tile.spec import ConvSpec, Unit
@@ -100,18 +101,51 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
+def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
+    """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
+    ms, ns, ks = axes(s, c)
+    weights = to_l0b(c, s.n1, s.k1)
+    out, least = np.zeros(7, np.int64), (np.int64(1) << 62, np.int64(0))
+    for m in ms:
+        along_m = m_side(s, c, m)
+        for n in ns:
+            along_n = n_side(s, c, n)
+            fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
+            for k in ks:
+                if not is_legal(s, c, m, n, k):
+                    break  # nor is a larger one
+                along_k, fill = k_side(s, c, k), to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+                for n_outer in range(orders(along_m[0], along_n[0])):
+                    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
+                    cycles = block_cycles(s, c, along_m, along_n, along_k, weights, fill, fix, drain, n_outer)
+                    if (cube + moves, cycles) <= least:
+                        least = cube + moves, cycles
+                        out[0], out[1], out[2], out[3], out[4], out[5], out[6] = cycles, s.n1, s.k1, m, n, k, n_outer
+    return out
+
+
+@njit(cache=True)
 def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """The best points in any of these chunks of weights, int64 [<= most, 7], as `_ranked` has them.  s: where all weights are one chunk.
 
-    The best few of every chunk are among them: the estimate knows engines, and under contention it is the chunks that count.  Of equal
-    estimates the larger chunk, whose bursts are longer.
+    The best few of every chunk are among them, and what makes least work of it: the estimate is of engines side by side, and under
+    contention it is the chunks that count, and what is left to do when one has come.  Of equal estimates the larger chunk, whose bursts are
+    longer.
     """
-    found, place, count = np.empty((most * chunks.shape[0], 7), np.int64), np.empty(most * chunks.shape[0], np.int64), 0
+    rows = (most + 1) * chunks.shape[0]
+    found, place, count = np.empty((rows, 7), np.int64), np.empty(rows, np.int64), 0
     for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
         n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        best = _best(Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks), c, most)
+        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks)
+        best = _best(chunk, c, most)
         found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
+        if len(best) > FEW:
+            found[count + len(best)], at = _least_work(chunk, c), 0  # behind them, where it is none of them
+            while (found[count + at] != found[count + len(best)]).any():
+                at += 1
+            place[count + at] = 0
+            count += at == len(best)
         count += len(best)
     order = np.argsort(found[:count, 0], kind="mergesort")
     left = most - (place[:count] < FEW).sum()

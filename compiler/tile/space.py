@@ -205,6 +205,20 @@ def cycles_out(s: Shape, c: Cost, tiles_m: int, rows: int, tiles_n: int, n: int)
 
 
 @njit(cache=True)
+def work(
+    c: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int], weights: int, n_outer: int
+) -> tuple[int, int]:
+    """Cycles in which CUBE and MTE1 work on one chunk; weights: those that all of its right operand takes to L0B."""
+    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k) = along_m, along_n, along_k
+    cube = tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
+    times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
+    times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
+    a = times_a * (pixels + tiles_m * tiles_k * c.a_startup)
+    b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
+    return cube, a + b
+
+
+@njit(cache=True)
 def block_cycles(
     s: Shape,
     c: Cost,
@@ -217,20 +231,15 @@ def block_cycles(
     drain: int,
     n_outer: int,
 ) -> int:
-    """The estimate; weights: cycles that all of the right operand takes to L0B.  No division: it is the ranking's inner loop."""
-    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k) = along_m, along_n, along_k
-    products = tiles_m * tiles_n * tiles_k
-    cube = products * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
-    times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
-    times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
-    a = times_a * (pixels + tiles_m * tiles_k * c.a_startup)
-    b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
+    """The estimate; weights: see `work`.  No division: it is the ranking's inner loop."""
+    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
+    products = along_m[0] * along_n[0] * along_k[0]
     # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
     stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
-    released = (cube + a + b + products * c.cube_latency) >> 1
+    released = (cube + moves + products * c.cube_latency) >> 1
     repeats = s.groups * s.chunks_n * s.chunks_k
-    return repeats * (max(cube, a + b, fix, released) + (products >> 2)) + fill + stalls + c.cube_latency
+    return repeats * (max(cube, moves, fix, released) + (products >> 2)) + fill + stalls + c.cube_latency
 
 
 @njit(cache=True)

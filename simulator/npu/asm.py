@@ -31,7 +31,8 @@ _TYPE_NUMBERS = {name: int(dtype) for dtype, name in _TYPES.items()}
 _OPERAND = re.compile(r"(-|[A-Za-z0-9]+\[-?\d+\])\Z")
 _NAMED = re.compile(r"([a-z]\w*)=(\S+)\Z")
 _WORD = re.compile(r"word[0-9]{1,2}\Z")
-_LABEL = re.compile(r"\s*\d+:")
+_SHOWN = 60  # characters of a token in a message
+_LABEL = re.compile(r"\A\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
 
 
@@ -138,7 +139,8 @@ class _Line:
         self.number = number
 
     def error(self, token: str, accepted: str) -> BadInputError:
-        return BadInputError(f"line {self.number}: {token!r}: expected {accepted}")
+        shown = token if len(token) <= _SHOWN else token[:_SHOWN] + "..."
+        return BadInputError(f"line {self.number}: {shown!r}: expected {accepted}")
 
     def parse(self, tokens: list[str]) -> list[int]:
         if tokens[0] not in Engine.__members__:

@@ -27,10 +27,10 @@ from tuner.summary import LevelSummary, Summary
 
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for setting in (
-    "model.min_rows=20", "model.rounds=20", "segments.measured=32", "segments.candidates=64", "search.generation=4", "search.islands=1",
+    "model.min_rows=20", "model.rounds=10", "segments.measured=16", "segments.candidates=24", "search.generation=4", "search.islands=1",
     "use.cost_model=true", "search.climb=2",
 ) for word in ("--set", setting))  # fmt: skip
-FIRST, MORE = 16, 24  # programs of the run, and after --resume
+FIRST, MORE = 8, 12  # programs of the run, and after --resume
 
 
 @pytest.fixture(scope="module")

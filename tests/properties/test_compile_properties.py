@@ -11,13 +11,20 @@ from tests.everywhere import MACHINES, hold
 from tests.models import SMALL_MODELS, random_model, small_model
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "i"),
+    [
+        ("float16", 0),
+        ("float32", 1),
+        pytest.param("float16", 1, marks=pytest.mark.slow),
+        pytest.param("float32", 0, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", list(CORNER_MODELS))
-def test_corners(name: str, dtype: str) -> None:
-    names = list(MACHINES)
-    for i in range(2):
-        machine = MACHINES[names[(list(CORNER_MODELS).index(name) + i) % len(names)]]
-        assert hold(corner_model(name), machine, DataType[dtype], seed=i)
+def test_corners(name: str, dtype: str, i: int) -> None:
+    """Each on two machines, in one data type on either; slow: in the other."""
+    machine = MACHINES[list(MACHINES)[(list(CORNER_MODELS).index(name) + i) % len(MACHINES)]]
+    assert hold(corner_model(name), machine, DataType[dtype], seed=i)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -19,7 +19,7 @@ from tuner.candidate import canonical_json, text_digest
 from tuner.folder.runfolder import read_json
 from tuner.log.run_log import RunLog
 
-VERSION = 6
+VERSION = 7
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")

@@ -7,19 +7,27 @@ knows.  Single operators are dealt way by way: a model may be made of one struct
 
 from __future__ import annotations
 
-from compiler.derive.gene import Key
+from compiler.derive.gene import Gene, Key
 from compiler.derive.structures import Structures
 from tuner.search.names import key_name
 
 
-class Deal:
-    """To so many islands."""
+class Share:
+    """What one of so many islands looks for."""
 
-    def __init__(self, structures: Structures, islands: int) -> None:
-        self.islands = islands
-        self._alone = {structures.structure(k, k + 1) for k in range(len(structures.unit.kernels))}
+    def __init__(self, structures: Structures, islands: int = 1, island: int = 0) -> None:
+        self.islands, self.island, self._structures = islands, island, structures
+        self._alone = {structures.structure(k, k + 1) for k in range(len(structures.unit.kernels))} if islands > 1 else set()
 
-    def owner(self, key: Key) -> int:
-        """Number of an island, the same in every process."""
+    def may_hold(self, gene: Gene) -> bool:
+        """False where `holds` is, whatever else is done with the gene: its structure alone says so."""
+        structure = self._structures.structure(gene.start, gene.stop)
+        return structure in self._alone or self._is_mine(int(structure, 16))
+
+    def holds(self, key: Key) -> bool:
+        """Of one island alone, in every process."""
         structure = key[0]
-        return (key_name(key) if structure in self._alone else int(structure, 16)) % self.islands
+        return self._is_mine(key_name(key) if structure in self._alone else int(structure, 16))
+
+    def _is_mine(self, name: int) -> bool:
+        return name % self.islands == self.island

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from compiler.derive.columns import fewest_strips
-from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, Key, block_counts, whole_or, widths, with_weights
+from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.derive.moves import Move, on_random_cores, thin_operators
 from compiler.derive.starts import on_all_cores, on_cores
 from compiler.tile.channels import can_split
 from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import as_bits, families_in
 from compiler.tile.spec import Unit
+from tuner.search.dealing import Share
 from tuner.search.table import SegmentTable
 
 _OWN = (
@@ -73,19 +72,18 @@ def propose(
     rng: np.random.Generator,
     moves: dict[str, Move],
     width: int | None = None,
-    mine: Callable[[Key], bool] = lambda _: True,
-    islands: int = 1,
+    share: Share | None = None,
 ) -> list[Gene]:
-    """`count` genes (or fewer) that are not measured yet and are `mine`, from the covers (one per level).
+    """`count` genes (or fewer) of a share that are not measured yet, from the covers (one per level).
 
-    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  islands: that all are dealt to, so many
-    are drawn for one that is `mine`.
+    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
     """
+    share = share or Share(table.structures)
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
     every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
     singles = table.singles()
-    for _ in range(count * _DRAWS * islands):
+    for _ in range(count * _DRAWS * share.islands):
         if len(out) >= count:
             break
         draw = rng.random()
@@ -96,13 +94,14 @@ def propose(
             fresh = _moved(unit, singles, own, rng)
         else:
             fresh = _moved(unit, covers[int(rng.integers(len(covers)))], every, rng)
+        fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if width is not None:
             fresh = [gene for gene in (on_cores(unit, gene, width) for gene in fresh) if gene is not None]
         elif unit.machine.cores > 1 and rng.random() < 0.5:
             fresh = [on_all_cores(unit, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)
-            if key not in table.cycles and key not in out and mine(key):
+            if key not in table.cycles and key not in out and share.holds(key):
                 out[key] = gene
     return list(out.values())
 

@@ -14,7 +14,7 @@ from compiler.derive.starts import everywhere
 from compiler.tile.features import expected_cycles, scaled
 from tuner.evaluate import Ask
 from tuner.model.cost_model import Predictor
-from tuner.search.dealing import Deal
+from tuner.search.dealing import Share
 from tuner.search.explore import unknown
 from tuner.search.knowledge import Findings, Knowledge
 from tuner.search.names import genome_name
@@ -35,7 +35,7 @@ class Lab:
     ) -> None:
         self.rules, self.known, self.measure, self.island, self.epoch = rules, known, measure, island, epoch
         self.unit, self.table, self.config = rules.unit, known.table, rules.config
-        self.deal = Deal(known.structures, rules.islands)
+        self.share = Share(known.structures, rules.islands, island)
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, where nothing better is expected
         self.wide = rules.wide
@@ -54,10 +54,6 @@ class Lab:
             if gene not in self._widened:
                 self._widened[gene] = everywhere(self.unit, gene)
         return tuple(self._widened[gene] for gene in genome)
-
-    def mine(self, key: Key) -> bool:
-        """Whether segments of this kind are this island's to look for."""
-        return self.deal.owner(key) == self.island
 
     # measuring
 

@@ -28,7 +28,7 @@ def explore(lab: Lab, island: Island) -> None:
     now = np.stack([cost for _, cost in costs], 1)
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.unit.machine.cores if several else None
-    pool = propose(rules.unit, lab.table, bests, every[0], island.rng, moves, wide, lab.mine, rules.islands)
+    pool = propose(rules.unit, lab.table, bests, every[0], island.rng, moves, wide, lab.share)
     _measure_best(lab, island.rng, pool, now, every[1])
     if lab.placer is None:
         return
@@ -39,7 +39,7 @@ def explore(lab: Lab, island: Island) -> None:
     for width in reversed(widths(rules.unit)[:-1]):
         narrow = [lab.table.cover(level, lab.known.border[level], width=width) for level in range(len(rules.levels))]
         near = [cover[0] for cover in (*covers, *narrow) if cover is not None]
-        pool = propose(rules.unit, lab.table, near, count, rng, moves, width, lab.mine, rules.islands)
+        pool = propose(rules.unit, lab.table, near, count, rng, moves, width, lab.share)
         _measure_best(lab, rng, pool, now, many)
 
 

@@ -215,7 +215,7 @@ def test_what_holds_no_container_is_refused(model, container, tmp_path):
         read_container(tmp_path)
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True)
+@settings(max_examples=500, deadline=None, derandomize=True)
 @given(st.data())
 def test_arbitrary_damage_to_the_file_raises_nothing_but_bad_input(model_bytes, draw):
     data = bytearray(model_bytes)

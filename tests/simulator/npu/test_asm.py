@@ -66,6 +66,17 @@ def test_every_word_shows(op, word, change):
     assert first != second
 
 
+def test_a_number_is_left_out_in_front_only():
+    with pytest.raises(BadInputError, match="line 1: '3:'"):
+        parse("MTE2 3: MOVE")
+
+
+def test_a_long_token_is_refused_in_a_short_message():
+    with pytest.raises(BadInputError) as caught:
+        parse("9" * 100_000)  # of time, too: it took minutes
+    assert len(str(caught.value)) < 200
+
+
 def test_the_block_has_a_word_of_its_own():
     assert all(isa.P + len(spec.params) <= isa.BLOCK for spec in OPS.values())
     assert isa.RECORD.fields["block"][1] == 4 * isa.BLOCK

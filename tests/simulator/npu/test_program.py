@@ -240,7 +240,7 @@ VALUES = st.one_of(st.integers(-3, 40), st.sampled_from([63, 64, 100, 255, 256, 
 VECTOR_OPS = sorted(op for op in OPS if op >= isa.FIRST_VECTOR_OP)
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=400, deadline=None, derandomize=True)
 @given(
     st.integers(0, 6), st.sampled_from(VECTOR_OPS), st.lists(st.tuples(st.integers(isa.DTYPE, WORDS - 1), VALUES), min_size=1, max_size=4)
 )

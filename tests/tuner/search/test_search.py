@@ -25,6 +25,7 @@ from tests.plans import with_cores
 from tests.tuning import QUICK
 from tuner.config import TuneConfig, load_config
 from tuner.search.champions import Champions, genome_from, individual_from, individual_json
+from tuner.search.dealing import Share
 from tuner.search.explore import first_genes, propose, unknown, unlimited
 from tuner.search.population import Individual, Island
 from tuner.search.table import SegmentTable
@@ -218,6 +219,24 @@ def test_widths_are_looked_at_where_there_are_cores() -> None:
     wide = spread(four, tuple(Gene(k, k + 1) for k in range(len(four.kernels))))
     assert {gene.cores for gene in wide if four.kernels[gene.start].out_h >= 4} == {(0, 1, 2, 3)}
     assert all(realise(four, gene) for gene in wide)
+
+
+def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several cores most of the time went into finding out whether segments fit that were others'; what is proposed is the same."""
+    u = unit("inception_block")
+    table, _ = random_table("inception_block", np.random.default_rng(0), 40)
+    covers = [found[0] for level in range(len(LEVELS)) if (found := table.cover(level))]
+    shares = [Share(table.structures, 3, island) for island in range(3)]
+
+    def proposed() -> list[list[Gene]]:
+        return [propose(u, table, covers, 60, np.random.default_rng(1), MOVES, u.machine.cores, share) for share in shares]
+
+    found = proposed()
+    for share, genes in zip(shares, found, strict=True):
+        assert genes
+        assert all(share.holds(table.structures.key(gene)) for gene in genes)
+    monkeypatch.setattr(Share, "may_hold", lambda self, gene: True)
+    assert proposed() == found
 
 
 def test_proposals_are_new_legal_and_follow_the_generator() -> None:
