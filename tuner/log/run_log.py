@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -133,19 +134,25 @@ class RunLog:
                 self._new_rows.append(_Chosen(batch.rows, _mask(new, len(batch.names)), batch.levels, numbers))
                 self._pending += self._new_rows[-1].rows
         if self._pending >= PUBLISH_ROWS:
-            self._publish()
+            self._publish_aside()
         return len(new)
 
     def flush(self) -> None:
         """On return every row handed in is acknowledged."""
         self._raise_failure()
-        self._publish()
+        self._publish_aside()
 
     def close(self) -> None:
         """Flush and stop the publisher."""
         self._stop.set()
         self._publisher.join()
         self.flush()
+
+    def _publish_aside(self) -> None:
+        """Ctrl-C interrupts the main thread wherever it is: there, between a part and the note that its rows wait no longer, the part
+        would be written again."""
+        with ThreadPoolExecutor(1) as aside:
+            aside.submit(self._publish).result()
 
     def _publish(self) -> None:
         """Whatever waits now; what cannot be written goes on waiting."""

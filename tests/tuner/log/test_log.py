@@ -124,6 +124,29 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch
         add(log, row(1))
 
 
+@pytest.mark.parametrize("dataset_folder", ["tasks", "log"])
+def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset_folder: str) -> None:
+    """Whoever is interrupted closes the log, which writes what it takes to be waiting."""
+    publish = DatasetWriter.publish_table
+
+    def interrupted(self: DatasetWriter, table: pa.Table) -> None:
+        publish(self, table)
+        if self.folder.name == dataset_folder and not interrupts:
+            interrupts.append(1)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+    interrupts = list[int]()
+    monkeypatch.setattr(DatasetWriter, "publish_table", interrupted)
+    with pytest.raises(KeyboardInterrupt), RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        add(log, row(0), row(1))
+        log.flush()
+    assert interrupts
+    assert read_log(tmp_path)["row_id"].is_unique
+    assert len(read_log(tmp_path)) == 2
+    assert read_tasks(tmp_path)["task"].is_unique
+
+
 def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "PUBLISH_ROWS", 3)
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
