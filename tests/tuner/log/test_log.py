@@ -136,11 +136,15 @@ def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypat
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
 
+    def run() -> None:
+        with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+            add(log, row(0), row(1))
+            log.flush()
+
     interrupts = list[int]()
     monkeypatch.setattr(DatasetWriter, "publish_table", interrupted)
-    with pytest.raises(KeyboardInterrupt), RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        add(log, row(0), row(1))
-        log.flush()
+    with pytest.raises(KeyboardInterrupt):
+        run()
     assert interrupts
     assert read_log(tmp_path)["row_id"].is_unique
     assert len(read_log(tmp_path)) == 2
