@@ -41,6 +41,7 @@ from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features
 from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from scripts.studies import named
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import prepare, simulate_levels
@@ -278,10 +279,11 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Programs, tilings, segments and features per second and core; cold compiles."""
+    models = named(cold)
     try:
         unit = open_unit(network, machine, dtype)
         found = bench(unit, seconds, seed, not no_ray)
-        found["cold"] = [cold_compile(model, machine) for model in cold.split(",") if model]
+        found["cold"] = [cold_compile(model, machine) for model in models]
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None
     about = {"network": network, "machine": machine, "dtype": dtype}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Memory
@@ -61,6 +62,8 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     yield from _counter(t, t.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
     yield from _counter(t, t.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
     yield from _counter(t, t.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
+    for piece in _longest(t, names):
+        yield b",\n" + piece.encode()
     yield CLOSING
 
 
@@ -124,6 +127,10 @@ def _names(t: Timeline, level: str) -> Iterator[str]:
                 yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
     yield meta("process_name", t.cores + 1, 0, {"name": "DDR port"})
     yield meta("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
+    chain = t.cores + 2
+    yield meta("process_name", chain, 0, {"name": "longest chain"})
+    yield meta("process_sort_index", chain, 0, {"sort_index": 0})
+    yield meta("thread_name", chain, _lane(chain, 0, 0), {"name": "what held up what"})
 
 
 def _lane(core: int, engine: int, waits: int) -> int:
@@ -278,6 +285,33 @@ _CAUSES = {
     Cause.ISSUE: lambda source: ["waits for issue"] * len(source),
     Cause.QUEUE: lambda source: [f"waits for room in the queue of {name}" for name in source],
 }
+
+
+def _longest(t: Timeline, names: _Names) -> Iterator[str]:
+    """The chain that the run is as long as; links of one operator, engine and cause that follow one another are one event."""
+    chain = critical_chain(t)
+    rows = np.maximum(chain.row, 0)
+    kind = np.column_stack([np.where(chain.row >= 0, t.operator[rows], -1), chain.engine, chain.cause]) if len(t.code) else chain.engine[:0]
+    if not len(kind):
+        return
+    new = np.flatnonzero(np.concatenate(([True], (kind[1:] != kind[:-1]).any(axis=1))))
+    last = np.concatenate((new[1:], [len(kind)])) - 1
+    start, end = chain.start[new], chain.end[last]
+    engines, causes = [Engine(e).name for e in chain.engine[new].tolist()], chain.cause[new].tolist()
+    what = [engine if cause == WORK else f"{engine} {WAITS[Cause(cause)]}" for engine, cause in zip(engines, causes, strict=True)]
+    known = names.operator(rows[new])
+    operators = [name if row >= 0 else "" for name, row in zip(known, chain.row[new].tolist(), strict=True)]
+    shown = [f"{name}: {each}" if name else each for name, each in zip(operators, what, strict=True)]
+    texts = {"name": shown, "engine": engines, "operator": operators}
+    numbers = {
+        "segment": t.segment[rows[new]],
+        "instruction": rows[new] - t.stream_start[t.core[rows[new]]],
+        "links": last - new + 1,
+        "start_cycle": start,
+        "cycles": end - start,
+    }
+    pid = t.cores + 2
+    yield from _events(t, f'"cat":"chain","pid":{pid},"tid":{_lane(pid, 0, 0)}', start, end, texts, numbers)
 
 
 def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:

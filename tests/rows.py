@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, canonical_json, log_schema, task_schema, text_digest
-from tuner.log.run_log import Batch, Origin, RunLog, packed, travelling
+from tuner.log.run_log import Batch, RunLog
+from tuner.log.travelling import blocks, packed
 
 
 class Row(NamedTuple):
@@ -37,12 +38,11 @@ class Row(NamedTuple):
         return text_digest(f"{self.kind}:{self.payload}")
 
 
-def batch(origin: Origin, rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) -> Batch:
+def batch(rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) -> Batch:
     """One level, `none`; a row that is not ok died."""
     names = {each.name: each.features for each in sets}
     log = [
-        {name: getattr(origin, name) for name in Origin.__slots__}
-        | {"level": "none", "level_index": 0, "ddr_share": 1.0, "clock_hz": 10**9, "island": -1, "generation": -1}
+        {"level": "none", "level_index": 0, "ddr_share": 1.0, "clock_hz": 10**9, "island": -1, "generation": -1}
         | {"worker": "driver", "time": 1_700_000_000_000_000, "schema_version": SCHEMA_VERSION}
         | {**row._asdict(), "task": row.task, "error": None if row.status == "ok" else "it died"}
         | dict.fromkeys(RESULTS, row.cycles if row.status == "ok" else None)
@@ -53,15 +53,17 @@ def batch(origin: Origin, rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) 
         | {FEATURE_PREFIX + name: value for name, value in zip(names.get(row.feature_set, ()), row.features, strict=True)}
         for row in rows
     ]
-    return Batch([row.task for row in rows], packed(_columns(task_schema(sets), tasks)), packed(_columns(log_schema(), log)), 1)
+    return Batch([row.task for row in rows], _packed(task_schema(sets), tasks), _packed(log_schema(), log), 1)
 
 
 def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
     """Append rows; returns how many were new."""
-    return log.append(batch(log.origin, rows, sets), np.arange(len(rows)), np.array([row.seq for row in rows], np.int64))
+    return log.append(batch(rows, sets), np.arange(len(rows)), np.array([row.seq for row in rows], np.int64))
 
 
-def _columns(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    left_open, schema = ("row_id", "seq"), travelling(schema)
-    columns = [pa.array([None if field.name in left_open else row.get(field.name) for row in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _packed(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> bytes:
+    columns: dict[str, Any] = {}
+    for name, names in blocks(schema).items():
+        values = [[row.get(each) for each in names] for row in rows]
+        columns[name] = values if len(names) > 1 else [value for (value,) in values]
+    return packed(columns, schema)

@@ -95,6 +95,9 @@ _RESULTS: tuple[Column, ...] = (
 RESULTS = tuple(column.name for column in _RESULTS)
 """What is measured: null exactly where the status is not ok."""
 
+ORIGIN = ("run", "tag", "model", "machine", "simulator", "runner", "seed")
+"""Columns of `log/` that are the same in every row of a run."""
+
 LOG_COLUMNS: tuple[Column, ...] = (
     Column("row_id", _TEXT, "hash of run, seq, level, attempt"),
     Column("schema_version", _SHORT, "version of these columns"),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tuner.log.recorder import Measured
 from tuner.log.run_log import RunLog
 from tuner.search.champions import Champions
-from tuner.search.packing import from_bytes, unpack_individual
+from tuner.search.packing import Arrays, from_bytes, unpack_individual
 
 
 @dataclass
@@ -78,16 +78,13 @@ class Ledger:
         self._note(measured, new)
 
     def _note(self, measured: Measured, new: NDArray[np.bool_]) -> None:
-        """Champions: the best of these programs at every level, and of those of single operators; genomes are only unpacked to be kept."""
-        names, cycles = np.array(measured.batch.names)[measured.fits], measured.cycles
-        at = np.flatnonzero(new[measured.fits])
-        if not len(at):
-            return
-        winners = {int(at[np.lexsort((names[at], cycles[at, level]))[0]]) for level in range(len(self.levels))}
-        alone = at[measured.singles[at]]
-        if len(alone):
-            winners.add(int(alone[np.lexsort((names[alone], np.log(cycles[alone]).mean(1)))[0]]))
-        gains = [at for at in sorted(winners) if self.champions.gains(cycles[at], str(names[at]), bool(measured.singles[at]))]
-        arrays = from_bytes(measured.programs) if gains else {}
-        for winner in gains:
-            self.champions.note(unpack_individual(arrays, winner))
+        """Champions among these programs; genomes are only unpacked to be kept.
+
+        One by one: a job has a handful of programs.
+        """
+        arrays: Arrays = {}
+        for place, at in enumerate(measured.fits.tolist()):
+            cycles, task = measured.cycles[place], measured.batch.names[at]
+            if new[at] and self.champions.gains(cycles, task, bool(measured.singles[place])):
+                arrays = arrays or from_bytes(measured.programs)
+                self.champions.note(unpack_individual(arrays, place))

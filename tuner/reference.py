@@ -45,27 +45,32 @@ def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = 
         there, back = Path(folder) / "feeds.npz", Path(folder) / "out.npz"
         names = list(feeds)
         np.savez(there, *(_as_fed(feeds[name]) for name in names))
-        root = str(Path(__file__).resolve().parents[1])
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "tuner.reference", str(path), str(there), str(back), json.dumps(names)],
-                capture_output=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise BadInputError(f"{path}: onnxruntime is not done with its body after {timeout_s:g} s") from None
-        if done.returncode < 0:
-            raise BadInputError(f"{path}: onnxruntime died on its body (signal {-done.returncode})")
-        if done.returncode:
-            line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
-            raise BadInputError(f"{path}: {line}" if done.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")
-        told = json.loads(done.stdout)
+        told = json.loads(_ran(path, there, back, names, timeout_s))
         with np.load(back, allow_pickle=False) as arrays:
             outputs = {name: np.asarray(arrays[f"arr_{i}"], np.float32) for i, name in enumerate(told["outputs"])}
         return Reference(outputs, told["logits_scale"])
+
+
+def _ran(path: Path, there: Path, back: Path, names: list[str], timeout_s: float) -> str:
+    """What the child writes to its stdout."""
+    root = str(Path(__file__).resolve().parents[1])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tuner.reference", str(path), str(there), str(back), json.dumps(names)],
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BadInputError(f"{path}: onnxruntime is not done with its body after {timeout_s:g} s") from None
+    if done.returncode < 0:
+        raise BadInputError(f"{path}: onnxruntime died on its body (signal {-done.returncode})")
+    if done.returncode:
+        line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
+        raise BadInputError(f"{path}: {line}" if done.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")
+    return done.stdout.decode()
 
 
 def _as_fed(values: NDArray[Any]) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, compress
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from compiler.schedule.memory import (
     live_blocks,
     repeated,
     staged_wishes,
+    stays,
     through_ub,
     ub_buffers,
     ub_wishes,
@@ -25,6 +26,7 @@ from compiler.schedule.memory import (
     weight_wishes,
 )
 from compiler.schedule.run import can_stream
+from compiler.tile.alike import Kind, kind_of
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.tile.siblings import Joined, chosen, joined, with_siblings
@@ -51,7 +53,7 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     if seen is None:
         return None
     unit, gene, layout = seen
-    for streamed in (0, *_large_rights(unit, gene)):
+    for streamed in _in_chunks(unit, gene):
         if streamed:
             layout = _layout(unit, gene, streamed)
         fitting = _Fitting(unit, gene, layout)
@@ -65,15 +67,16 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     return None
 
 
-def _large_rights(unit: Unit, gene: Gene) -> list[int]:
-    """Operators, as bits, whose right operand may come in chunks: the largest, then the two largest, ..."""
+def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
+    """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ..."""
+    yield 0
     kernels = unit.kernels[gene.start : gene.stop]
     blocks = {k: spec.reads[1].planes * spec.pixels for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec)}
-    found = [0]
+    found = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
         if can_stream(unit, gene.start, k):
-            found.append(found[-1] | 1 << k)
-    return found[1:]
+            found |= 1 << k
+            yield found
 
 
 def of_joined(gene: Gene, made: Joined) -> Gene:
@@ -115,13 +118,13 @@ class _Asked(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)
-def _asked(unit: Unit, kernel: int, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> _Asked | None:
-    """The tiling of a kernel at place `choice` for blocks of so many rows; None where there is none.
+def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> _Asked | None:
+    """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
 
     inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
     blocks.
     """
-    spec = unit.kernels[kernel]
+    unit, spec = kind.unit, kind.spec
     if isinstance(spec, ConvSpec):
         tiling: Tiling | None = conv_tiling(unit, spec, rows, inside, whole, budget, choice)
     else:
@@ -160,7 +163,10 @@ class _Fitting:
     def fill(self) -> bool:
         """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
         by_size = self.run.weighted if keeps_weights(self.unit, self.gene) else ()
-        streamed = dict.fromkeys(self.operators, False)
+        every = {k: k in self.run.weighted for k in self.operators}
+        if by_size and self._all_stay() and self.take(every, 0):
+            return True
+        streamed = dict.fromkeys((*reversed(self.run.weighted), *self.operators), False)  # the one first that is most likely too much
         for budget in CHUNK_BUDGETS[self.gene.chunk :]:
             if not self.take(streamed, budget):
                 continue
@@ -171,8 +177,24 @@ class _Fitting:
                     break
             return True
         # two slots of the smallest chunk may need more than all of the weights
-        every = {k: k in self.run.weighted for k in self.operators}
         return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(streamed, budget) for budget in LAST_BUDGETS)
+
+    def _all_stay(self) -> bool:
+        """Whether all weights will stay where they may at all, clear before any chunk is looked for.
+
+        There is room for the largest chunks of those that do not stay yet; and a chunk as deep as all weights is legal where they are.
+        """
+        if self.gene.window == FORMULA or self.layout.streamed:
+            return False
+        budget = CHUNK_BUDGETS[self.gene.chunk]
+        sizes = self.run.sizes
+        if max(size.deep for size in sizes) > budget:
+            return False
+        needed = most = sum([2 * min(budget, size.group) for size in sizes])
+        for size in sizes:
+            needed += size.whole - 2 * min(budget, size.group)
+            most = max(most, needed)
+        return most <= self.room
 
     def fits_ub(self) -> bool:
         have = self.unit.machine.buffer_blocks(Memory.UB)
@@ -189,11 +211,13 @@ class _Fitting:
     def take(self, resident: dict[int, bool], budget: int) -> bool:
         """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
         taken = self.taken.copy()
-        for k, stays in resident.items():
-            asked = self._asked(k, stays, budget)
-            if asked is None:
+        for k, whole in resident.items():
+            asked = self._asked(k, whole, budget)
+            # one that alone is too much spares a look at the others
+            if asked is None or self.live[k] + asked.slots * asked.size > self.have:
                 return False
             taken[k] = asked
+        taken = {k: taken[k] for k in self.operators}
         if not self._fits_l1(taken):
             return False
         self.taken = taken
@@ -204,7 +228,7 @@ class _Fitting:
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
             return True
-        kept = [self.repeated and asked.slots == 1 for asked in taken.values()]  # as `weight_wishes` has it
+        kept = [stays(asked.slots, self.repeated) for asked in taken.values()]
         always = sum(compress(every, kept))
         if max([live + (0 if stays else size) for live, size, stays in zip(self.live, every, kept, strict=True)]) + always > self.have:
             return False
@@ -215,7 +239,7 @@ class _Fitting:
         gene = self.gene
         whole = resident or not (k in self.run.weighted or self.layout.streamed >> k & 1)
         choice = gene.choices[k] if gene.choices else 0
-        return _asked(self.unit, gene.start + k, self.rows[k], self.layout.inside[k], whole, 0 if whole else budget, choice)
+        return _asked(self.run.kinds[k], self.rows[k], self.layout.inside[k], whole, 0 if whole else budget, choice)
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""
@@ -238,22 +262,39 @@ class _Fitting:
         )
 
 
+class _Weights(NamedTuple):
+    """Blocks of an operator's weights: all of them, those of a group, and those of 16 of its channels."""
+
+    whole: int
+    group: int
+    deep: int
+
+
 class _Run(NamedTuple):
     """What the plans of a run of operators have in common, whatever its gene.
 
-    weighted: operators that have weights, the smallest first.  plain: a plan that names the operators, and nothing else.
+    weighted: operators that have weights, the smallest first; sizes: theirs.  plain: a plan that names the operators, and nothing else.
     """
 
     weighted: tuple[int, ...]
+    sizes: tuple[_Weights, ...]
+    kinds: tuple[Kind, ...]
     plain: SegmentPlan
 
 
 @lru_cache(maxsize=4096)
 def _run(unit: Unit, start: int, stop: int) -> _Run:
     kernels = unit.kernels[start:stop]
-    sizes = {k: spec.weight_blocks for k, spec in enumerate(kernels) if isinstance(spec, ConvSpec) and spec.weight_blocks}
+    sizes = {
+        k: _Weights(spec.weight_blocks, spec.n1 * spec.k1 * 16, spec.k1 * 16)
+        for k, spec in enumerate(kernels)
+        if isinstance(spec, ConvSpec) and spec.weight_blocks
+    }
+    weighted = sorted(sizes, key=lambda k: (sizes[k].whole, k))
     return _Run(
-        tuple(sorted(sizes, key=lambda k: (sizes[k], k))),
+        tuple(weighted),
+        tuple(sizes[k] for k in weighted),
+        tuple(kind_of(unit, spec) for spec in kernels),
         SegmentPlan.model_construct(operators=tuple(spec.name for spec in kernels), tilings=()),
     )
 

@@ -22,9 +22,10 @@ from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.emit.conv import PIXELS_K, PIXELS_N, WEIGHTS, ConvJob
 from compiler.emit.pixelwise import LayerNormJob, SoftmaxJob
 from compiler.emit.places import operand
+from compiler.emit.pool import PoolJob
 from compiler.emit.records import L1, UB, Ints
 from compiler.emit.resample import ResampleJob
-from compiler.emit.vector import PoolJob, ReflowJob, VectorJob
+from compiler.emit.vector import ReflowJob, VectorJob
 from compiler.ir.graph import Pool, Resample
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.memory import TO_L1, Places, way_out
@@ -260,6 +261,7 @@ def _pool(unit: Unit, spec: PoolSpec, common: dict[str, int], planes: int, count
         pad_top=pool.pads[0],
         pad_left=pool.pads[1],
         is_max=int(is_max),
+        passes=spec.passes,
         fill=float_bits(_LOWEST[unit.dtype.lanes] if is_max else 0.0),
         scale=float_bits(scale) if scale else 0,
         counts_at=spec.counts_at,

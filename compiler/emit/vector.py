@@ -1,4 +1,4 @@
-"""VECTOR kernels on one block: element-wise chains, pooling, pixels in another order.  Tile in, primitives on UB, tile out.
+"""VECTOR kernels on one block: element-wise chains, pixels in another order.  Tile in, primitives on UB, tile out.
 
 A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots; or, where not even one row fits, by
 some columns of one row: pixels that lie side by side in either case.
@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, FAR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, dense, flat, move, multiply_add, strided
-from compiler.tile.whole_rows import pixelwise
+from compiler.emit.records import DDR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, dense, flat, move, multiply_add
 from simulator.npu.isa import Op
 
-_VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL, _VMADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL, Op.VMADD))
+_VFILL, _VCOPY, _VMADD = int(Op.VFILL), int(Op.VCOPY), int(Op.VMADD)
 _ITSELF = -2
 
 UB_SLOT = 0  # the one parity these kernels keep
@@ -138,140 +137,6 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
                     other, step = v, 1
                 at = flat(out, at, op, j.dtype, j.tag, target_at, first, other, -1, step, 0, planes * size, imm)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, v)
-    return at
-
-
-class PoolJob(NamedTuple):
-    """Pooling of `rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`."""
-
-    dtype: int
-    tag: int
-    planes: int
-    out_w: int
-    in_h: int
-    in_w: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    pad_top: int
-    pad_left: int
-    is_max: int
-    fill: int  # float32 bits that the accumulator starts from
-    scale: int  # float32 bits of the factor before the sum, or 0 where counts are used
-    counts_at: int  # DDR blocks [out_h][out_w], or -1
-    counts_pitch: int  # from row to row of them
-    counts: int  # UB address for a tile's rows of them
-    tile_planes: int
-    tile_rows: int
-    tile_columns: int
-    slot_0: int
-    slot_1: int
-    first_row: int = 0
-    rows: int = 0
-    in_first: int = 0
-
-
-@njit(cache=True)
-def _over_pixels(
-    out: Code, at: int, op: int, dtype: int, tag: int, d: int, dplane: int, x: int, plane: int, planes: int, pixels: int, apart: bool
-) -> int:
-    """d op= all pixels of x, in every plane; apart: the first eight pixels of x may be overwritten."""
-    first, rest = pixels, 0
-    if apart and pixelwise(planes, pixels):
-        for i in range(planes):
-            begin = x + i * plane
-            at = strided(out, at, op, dtype, tag, begin, begin, begin + 8, 8, pixels // 8 - 1, 1, 0, 1, 0, 1, 8, 0)
-        first, rest = 8, pixels % 8
-    at = strided(out, at, op, dtype, tag, d, d, x, planes, first, dplane, 0, dplane, 0, plane, 1, 0)
-    if rest > 0:
-        at = strided(out, at, op, dtype, tag, d, d, x + pixels - rest, planes, rest, dplane, 0, dplane, 0, plane, 1, 0)
-    return at
-
-
-@njit(cache=True)
-def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
-    """Every kernel position is one strided VMAX or VADD over the outputs for which it lies inside the image; padding costs nothing.
-
-    Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.tile.whole_rows`).
-    """
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
-    in_rows_max = (tile_rows - 1) * j.sh + j.kh
-    in_columns_max = j.in_w if across == 1 else min(j.in_w, (j.tile_columns - 1) * j.sw + j.kw)
-    in_blocks = j.tile_planes * in_rows_max * in_columns_max
-    op = _VMAX if j.is_max else _VADD
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
-        for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * j.tile_columns
-            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
-            oy = j.first_row + r
-            y0 = max(0, oy * j.sh - j.pad_top)
-            y1 = min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
-            x0, x1 = 0, j.in_w
-            if across > 1:
-                x0 = min(j.in_w - 1, max(0, c * j.sw - j.pad_left))
-                x1 = max(x0 + 1, min(j.in_w, (c + columns - 1) * j.sw - j.pad_left + j.kw))
-            in_rows, wide = y1 - y0, x1 - x0
-            size_in, size_out = in_rows * wide, rows * columns
-            by_rows = planes * ((rows + 254) // 255)
-            by_planes = rows * ((planes + 254) // 255)
-            column = wide == 1 and columns == 1  # of a signal: its rows lie side by side as columns do
-            strips = (rows + 7) // 8 * ((planes + 254) // 255) if column else (columns + 7) // 8 * min(by_rows, by_planes)
-            left = c * j.sw - j.pad_left
-            whole = columns == 1 and left <= x0 and left + j.kw >= x1 and (rows == 1 or not column)
-            pooling = rows * (planes + 7) * (3 + j.kh * wide // 255) if whole else j.kh * j.kw * strips
-            worst = pooling + 64 + planes * 2 + 2 * in_rows
-            if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
-                return -1
-            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
-            parity[UB_SLOT] ^= 1
-            acc = slot + in_blocks
-            at = load_box(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, in_rows, j.in_w, x0, wide, planes, slot)
-            if j.scale != 0:
-                at = flat(out, at, _VMULS, j.dtype, j.tag, slot, slot, -1, -1, 0, 0, planes * size_in, j.scale)
-            at = flat(out, at, _VFILL, j.dtype, j.tag, acc, -1, -1, -1, 0, 0, planes * size_out, j.fill)
-            for row in range(rows if whole else 0):
-                top = (oy + row) * j.sh - j.pad_top
-                above, below = max(y0, top), min(y1, top + j.kh)
-                x, pixels = slot + (above - y0) * wide, (below - above) * wide
-                at = _over_pixels(out, at, op, j.dtype, j.tag, acc + row, size_out, x, size_in, planes, pixels, rows == 1 or j.sh >= j.kh)
-            for ky in range(0 if whole else j.kh):
-                # output rows whose tap ky lies inside [y0, y1)
-                top = j.pad_top - ky + y0 - oy * j.sh
-                r0 = max(0, (top + j.sh - 1) // j.sh)
-                r1 = min(rows, (y1 - 1 + j.pad_top - ky) // j.sh - oy + 1)
-                if r1 <= r0:
-                    continue
-                for kx in range(j.kw):
-                    c0 = max(0, (j.pad_left - kx + j.sw - 1) // j.sw - c)
-                    c1 = min(columns, (j.in_w - 1 + j.pad_left - kx) // j.sw + 1 - c)
-                    if c1 <= c0:
-                        continue
-                    src = slot + ((oy + r0) * j.sh - j.pad_top + ky - y0) * wide + (c + c0) * j.sw - j.pad_left + kx - x0
-                    dst = acc + r0 * columns + c0
-                    if column:
-                        at = strided(
-                            out, at, op, j.dtype, j.tag, dst, dst, src, r1 - r0, planes, 1, size_out, 1, size_out, j.sh, size_in, 0,
-                        )  # fmt: skip
-                    elif by_rows <= by_planes:
-                        for plane in range(planes):
-                            d, s = dst + plane * size_out, src + plane * size_in
-                            at = strided(
-                                out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, r1 - r0, 1, columns, 1, columns, j.sw, j.sh * wide, 0,
-                            )  # fmt: skip
-                    else:
-                        for row in range(r1 - r0):
-                            d, s = dst + row * columns, src + row * j.sh * wide
-                            at = strided(out, at, op, j.dtype, j.tag, d, d, s, c1 - c0, planes, 1, size_out, 1, size_out, j.sw, size_in, 0)
-            if j.counts_at >= 0:
-                first = j.counts_at + oy * j.counts_pitch + c
-                here, there = Place(DDR, first, 0, FAR, 0, columns, j.counts_pitch - columns), dense(UB, j.counts, 0)
-                at = move(out, at, j.dtype, j.tag, MTE2, here, 0, there, 0, 0, 1, size_out)
-                for plane in range(planes):
-                    d = acc + plane * size_out
-                    at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.counts, -1, 1, 0, size_out, 0)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size_out, planes, acc)
     return at
 
 

@@ -1,8 +1,7 @@
 """Handlers of pooling.  Windows of many pixels are pooled in stages: columns first, then rows; whole images in strips of whole rows.
 
-VECTOR starts an instruction for every position of a window that slides, h * w of them in one stage and h + w in two; and UB has to hold
-what one output sees, a whole window.  Maxima of maxima are exact; so are means of means, since every column of a window has as many
-pixels, or, at a border of the image, every one that counts.
+UB has to hold what one output sees: a whole window in one stage, a column of it and then a row in two.  Maxima of maxima are exact; so are
+means of means, since every column of a window has as many pixels, or, at a border of the image, every one that counts.
 """
 
 from __future__ import annotations

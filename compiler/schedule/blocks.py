@@ -9,7 +9,6 @@ Rows are int64 [.., 2], (start, stop), empty where start >= stop.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -184,9 +183,7 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
     }
     heights, stored = [], []
     for *high, handed_out in sizes.tolist():
-        counts = Counter(high)
-        counts.pop(0, None)
-        heights.append(counts)
+        heights.append({each: high.count(each) for each in dict.fromkeys(high) if each})
         stored.append(handed_out)
     carried = tuple([home >= 0 and bool(kept[home][0]) for home in run.homes.tolist()])
     computed, _, own = rows

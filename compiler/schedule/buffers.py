@@ -27,37 +27,39 @@ class Wish(NamedTuple):
 Apart = Callable[[Sequence[Wish]], NDArray[np.bool_]]  # wishes -> bool [n, n], pairs that must not share
 
 
+_NO_PAIRS = np.zeros((0, 0), np.bool_)
+
+
 @njit(cache=True)
-def _place(size: NDArray[np.int64], apart: NDArray[np.bool_], at: NDArray[np.int64]) -> int:
-    """Fill `at` with offsets of buffers of int64 [n] `size`, taken in their order; returns the blocks needed in all."""
-    n = size.shape[0]
+def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, stretch: int, at: NDArray[np.int64]) -> int:
+    """Fill `at` with offsets of buffers, int64 [n, 3] of (size, birth, death), taken in their order; returns the blocks needed in all.
+
+    pairs: bool [n, n], those that must not share, or none.  lives: nor may those share whose lives, `stretch` steps longer at both ends,
+    overlap.
+    """
+    n = spans.shape[0]
     by_offset = np.empty(n, np.int64)  # those placed so far, by offset
     peak = 0
     for i in range(n):
-        offset = 0
+        offset, (size, birth, death) = 0, spans[i]
         for p in range(i):
             j = by_offset[p]
-            if not apart[i, j]:
+            apart = pairs.size > 0 and pairs[i, j]
+            if lives and birth - stretch <= spans[j, 2] + stretch and spans[j, 1] - stretch <= death + stretch:
+                apart = True
+            if not apart:
                 continue
-            if offset + size[i] <= at[j]:
+            if offset + size <= at[j]:
                 break
-            offset = max(offset, at[j] + size[j])
+            offset = max(offset, at[j] + spans[j, 0])
         at[i] = offset
         p = i
         while p > 0 and at[by_offset[p - 1]] > offset:
             by_offset[p] = by_offset[p - 1]
             p -= 1
         by_offset[p] = i
-        peak = max(peak, offset + size[i])
+        peak = max(peak, offset + size)
     return peak
-
-
-def together(wishes: Sequence[Wish], stretch: int = 0) -> NDArray[np.bool_]:
-    """bool [n, n]: pairs whose lives, longer by `stretch` steps at both ends, overlap."""
-    birth = np.array([wish.birth for wish in wishes], np.int64) - stretch
-    death = np.array([wish.death for wish in wishes], np.int64) + stretch
-    found: NDArray[np.bool_] = birth[:, None] <= death[None, :]
-    return found & found.T
 
 
 def allocate(wishes: Sequence[Wish]) -> tuple[dict[str, int], int]:
@@ -71,12 +73,12 @@ def fit(wishes: Sequence[Wish], capacity: int, reach: int, apart: Apart | None =
     apart: says which of the ordered wishes must not share, where that does not follow from their lifetimes.
     """
     ordered = sorted(wishes, key=_order)
-    size = np.array([wish.size for wish in ordered], np.int64)
+    spans = np.array([wish[1:4] for wish in ordered], np.int64).reshape(-1, 3)
     at = np.empty(len(ordered), np.int64)
-    needed = together(ordered) if apart is None else apart(ordered)
+    pairs = _NO_PAIRS if apart is None else apart(ordered)
     peak = 0
     for stretch in range(reach, -1, -1):
-        peak = _place(size, needed | together(ordered, stretch) if stretch else needed, at)
+        peak = _place(spans, pairs, apart is None or stretch > 0, stretch, at)
         if peak <= capacity:
             break
     return {wish.name: offset for wish, offset in zip(ordered, at.tolist(), strict=True)}, peak
@@ -86,14 +88,19 @@ def _order(wish: Wish) -> tuple[int, int, str]:
     return -wish.size, wish.birth, wish.name
 
 
+def live(wishes: Sequence[Wish], steps: int) -> list[int]:
+    """Blocks that are live at each of the first `steps` steps, which are all that there are."""
+    change = [0] * (steps + 1)
+    for _, size, birth, death, _ in wishes:
+        change[birth] += size
+        change[death + 1] -= size
+    return list(accumulate(change[:-1]))
+
+
 def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> bool:
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum([wish.size for wish in wishes]) <= capacity:
         return True
-    change = [0] * (max(wish.death for wish in wishes) + 2)
-    for _, size, birth, death, _ in wishes:
-        change[birth] += size
-        change[death + 1] -= size
-    if max(accumulate(change)) > capacity:
+    if max(live(wishes, max(wish.death for wish in wishes) + 1)) > capacity:
         return False
     return fit(wishes, capacity, 0, apart)[1] <= capacity

@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import NamedTuple
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.schedule.blocks import Blocks, Staged
-from compiler.schedule.buffers import Apart, Wish, fit
+from compiler.schedule.buffers import Apart, Wish, fit, live
 from compiler.schedule.run import can_stream
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
@@ -188,12 +187,8 @@ def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
 
 @lru_cache(maxsize=4096)
 def live_blocks(wishes: tuple[Wish, ...], steps: int) -> tuple[list[int], int]:
-    """Blocks that are live at every step, and of all wishes."""
-    change = [0] * (steps + 1)
-    for wish in wishes:
-        change[wish.birth] += wish.size
-        change[wish.death + 1] -= wish.size
-    return list(accumulate(change[:-1])), sum([wish.size for wish in wishes])
+    """`live`, and blocks of all wishes."""
+    return live(wishes, steps), sum([wish.size for wish in wishes])
 
 
 def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
@@ -205,11 +200,16 @@ def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
     return (0, 0) if isinstance(spec, MatMulSpec) else (1, spec.weight_blocks)
 
 
+def stays(slots: int, again: bool) -> bool:
+    """Whether weights in so many buffers stay there from the first time on: all of them in one, of operators that run again."""
+    return again and slots == 1
+
+
 def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[Wish, ...]:
     """Buffers in L1 of kernel k's weights."""
     slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
-    kept = slots == 1 and repeated(unit, blocks)
-    return _weight_wishes(k, slots, size, blocks.stop - blocks.start - 1 if kept else -1)
+    last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
+    return _weight_wishes(k, slots, size, last)
 
 
 @lru_cache(maxsize=1 << 14)

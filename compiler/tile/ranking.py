@@ -104,19 +104,21 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
 def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
     """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
     ms, ns, ks = axes(s, c)
+    all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
     weights = to_l0b(c, s.n1, s.k1)
     out, least = np.zeros(7, np.int64), (np.int64(1) << 62, np.int64(0))
     for m in ms:
         along_m = m_side(s, c, m)
-        for n in ns:
-            along_n = n_side(s, c, n)
-            fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
-            for k in ks:
+        for n, along_n in zip(ns, all_n):  # noqa: B905  numba knows no `strict`
+            for k, along_k in zip(ks, all_k):  # noqa: B905
                 if not is_legal(s, c, m, n, k):
                     break  # nor is a larger one
-                along_k, fill = k_side(s, c, k), to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
                 for n_outer in range(orders(along_m[0], along_n[0])):
                     cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
+                    if cube + moves > least[0]:
+                        continue
+                    fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
+                    fill = to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
                     cycles = block_cycles(s, c, along_m, along_n, along_k, weights, fill, fix, drain, n_outer)
                     if (cube + moves, cycles) <= least:
                         least = cube + moves, cycles

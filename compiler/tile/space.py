@@ -152,7 +152,7 @@ def _per(amount: int, rate: int) -> int:
 
 
 @njit(cache=True)
-def _steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
+def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     """Steps of all tiles along one axis, the last one what is left."""
     whole = length // tile
     rest = length - whole * tile
@@ -164,19 +164,19 @@ def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
     tiles = (s.pixels + m - 1) // m
     rows = (tiles - 1) * m + (s.pixels - (tiles - 1) * m + 15) // 16 * 16
-    return tiles, _steps(rows, m, c.axes[0]), to_l0a(c, rows, s.k1), min(m, rows)
+    return tiles, all_steps(rows, m, c.axes[0]), to_l0a(c, rows, s.k1), min(m, rows)
 
 
 @njit(cache=True)
 def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
     """Tiles, and steps of MMAD."""
-    return (s.n1 + n - 1) // n, _steps(s.n1 * 16, n * 16, c.axes[2])
+    return (s.n1 + n - 1) // n, all_steps(s.n1 * 16, n * 16, c.axes[2])
 
 
 @njit(cache=True)
 def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int]:
     """Tiles, and steps of MMAD."""
-    return (s.k1 + k - 1) // k, _steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
+    return (s.k1 + k - 1) // k, all_steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
 
 
 @njit(cache=True)
@@ -279,19 +279,19 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         tiles_m = (s.pixels + m - 1) // m
         rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
-        steps_m = _steps(rows, m, c.axes[0])
+        steps_m = all_steps(rows, m, c.axes[0])
         cube, moves, stores = 0, 0, 0
         for n_start in range(0, n1, s.n1):
             size_n = min(s.n1, n1 - n_start)
             tiles_n = (size_n + n - 1) // n
             stores += tiles_m * tiles_n
-            steps_n = _steps(size_n * 16, n * 16, c.axes[2])
+            steps_n = all_steps(size_n * 16, n * 16, c.axes[2])
             for k_start in range(0, k1, s.k1):
                 size_k = min(s.k1, k1 - k_start)
                 tiles_k = (size_k + k - 1) // k
                 again_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
                 again_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
-                steps_k = _steps(size_k * c.lanes, k * c.lanes, c.axes[1])
+                steps_k = all_steps(size_k * c.lanes, k * c.lanes, c.axes[1])
                 cube += tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_n * steps_k * c.step_cycles
                 moves += again_a * (rows * size_k * 32 // c.a_rate + tiles_m * tiles_k * c.a_startup)
                 moves += again_b * (size_n * size_k * 512 // c.b_rate + tiles_n * tiles_k * c.b_startup)

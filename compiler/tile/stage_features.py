@@ -17,8 +17,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Tiling
-from compiler.schedule.blocks import Blocks
-from compiler.tile.spec import AnySpec, ConvSpec, Unit
+from compiler.tile.alike import Kind
+from compiler.tile.spec import ConvSpec
 from compiler.tile.stages import (
     Extents,
     Sizes,
@@ -39,25 +39,29 @@ _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store
 STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
 STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
 _MEANS = len(STAGE_SUMS)  # where they start
+Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute so many)
 
 
-def stage_features(unit: Unit, blocks: Blocks, k: int, tiling: Tiling, images: int) -> list[float]:
-    """[(*STAGE_SUMS, *STAGE_MEANS)] of operator k of the segment."""
-    spec, rows, times = unit.kernels[blocks.start + k], blocks.rows(k), sum(blocks.heights[k].values()) * images
-    on_chip = tuple([piece.storage in blocks.staged and blocks.staged[piece.storage].produced for piece in spec.reads])
-    if blocks.streamed >> k & 1:
-        on_chip = (on_chip[0], False)
+def stage_features(
+    kind: Kind, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int
+) -> NDArray[np.float64] | list[float]:
+    """[(*STAGE_SUMS, *STAGE_MEANS)] of an operator of a segment.
+
+    heights: (rows, blocks of an image that compute so many).  on_chip: which operands the segment makes; inside: whether its result stays.
+    """
+    unit, spec = kind.unit, kind.spec
+    rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images
     if isinstance(spec, ConvSpec):
         assert isinstance(tiling, ConvTiling)
-        table = _cube_table(unit, spec, on_chip, blocks.inside[k], tiling.weights, tiling.constants, tiling.chunk_k1 < spec.k1)
+        table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < spec.k1)
         source, lanes = spec.reads[0], unit.dtype.lanes
         source_blocks = input_rows(spec, rows) * unit.storages[source.storage].row_blocks
         extents = spec.groups, rows * spec.out_w, spec.n1, spec.k1, lanes, source.planes, source_blocks
-        found: list[float] = _add_cube(table, extents, sizes_of(tiling), times).tolist()
+        found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
         return found
     out = [0.0] * (2 * _MEANS)
-    nest = nest_of(unit, spec, rows, _kept(on_chip), blocks.inside[k])
-    stages, places = _stages(unit, spec, on_chip, blocks.inside[k])
+    nest = nest_of(unit, spec, rows, _kept(on_chip), inside)
+    stages, places = _stages(kind, on_chip, inside)
     for stage, place, tile in zip(stages, places, tiles_of(nest, stages, (), tiling), strict=True):
         at = 2 * place
         out[at] += tile.computed * stage.bits * times
@@ -84,11 +88,9 @@ def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, times: i
 
 
 @lru_cache(maxsize=1 << 12)
-def _cube_table(
-    unit: Unit, spec: ConvSpec, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool
-) -> NDArray[np.int64]:
+def _cube_table(kind: Kind, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool) -> NDArray[np.int64]:
     """int64 [stages, 4] of a product: its `cube_places`, bits, place among `_STAGES`, and how many tiles are live."""
-    stages, places = _stages(unit, spec, on_chip, inside)
+    stages, places = _stages(kind, on_chip, inside)
     partial = weights == "streamed" and pieces_of_k
     doubles = [cube_placed(stage.tensor, stage.buffer.name, weights, constants, partial)[1] for stage in stages]
     rows = zip(cube_places(stages), [stage.bits for stage in stages], places, [1 + double for double in doubles], strict=True)
@@ -100,9 +102,9 @@ def _kept(on_chip: tuple[bool, ...]) -> frozenset[int]:
 
 
 @lru_cache(maxsize=1 << 12)
-def _stages(unit: Unit, spec: AnySpec, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+def _stages(kind: Kind, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """Stages, and the place of each among `_STAGES`; they do not depend on the block's rows."""
-    stages = stages_of(unit.machine, nest_of(unit, spec, 1, _kept(on_chip), inside))
+    stages = stages_of(kind.unit.machine, nest_of(kind.unit, kind.spec, 1, _kept(on_chip), inside))
     return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
 
 

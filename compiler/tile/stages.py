@@ -129,7 +129,8 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
         reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
     elif isinstance(spec, PoolSpec):
         assert isinstance(spec.kernel, Pool)
-        steps = spec.kernel.kernel[0] * spec.kernel.kernel[1]
+        high, wide = spec.kernel.kernel
+        steps = high * wide if spec.whole_rows else sum(spec.operations)
         if spec.counts_at >= 0:
             reads.append(Operand("counts", ("h", "w"), bits, Memory.DDR, Memory.UB))
     result = Operand("y", plane, bits, goes, Memory.UB)

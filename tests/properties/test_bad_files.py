@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -141,10 +142,9 @@ def test_a_damaged_parquet_file_is_a_trace_or_refused(tmp_path: Path, at: int, v
 # containers and programs ---------------------------------------------------------------------------------------------
 
 
-def test_every_byte_of_a_container_matters() -> None:
-    """In one of its bits, each in its turn; in what comes before the records, in all of them."""
+def test_every_bit_of_a_container_matters() -> None:
     for at in range(len(DATA)):
-        for bit in range(8) if at < 64 else (at % 8,):
+        for bit in range(8):
             damaged = bytearray(DATA)
             damaged[at] ^= 1 << bit
             assert refusal(lambda damaged=damaged: decode(bytes(damaged)))  # type: ignore[misc]
@@ -222,7 +222,7 @@ def test_an_odd_value_of_every_parameter() -> None:
     for (_, name), words in found.items():
         for value in ("nan", "0x", "x"):
             text = " ".join(f"{name}={value}" if word.startswith(f"{name}=") else word for word in words)
-            refusal(lambda text=text: stream(text))  # type: ignore[misc]
+            refusal(functools.partial(stream, text))
 
 
 @settings(FUZZ, max_examples=200)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from scripts import bench_evaluate
+from simulator.npu.errors import BadInputError
 from tests.scripting import run_script
 from tests.tuning import save_small
 
@@ -57,10 +57,16 @@ def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
     assert cold["instructions"] > 50
 
 
-def test_a_model_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_evaluate, "bench", lambda *_: {})
-    with pytest.raises(typer.BadParameter, match=r"--cold missing\.onnx: tilefarm: missing\.onnx: no such file"):
-        bench_evaluate.main("squeezenet", no_ray=True, cold="missing.onnx")
+def test_a_model_to_compile_that_is_not_there_is_named_before_anything_is_measured(tmp_path: Path) -> None:
+    done = run_script("bench_evaluate", "--network", "squeezenet", "--no-ray", "--cold", "missing.onnx", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "missing.onnx: no such file" in done.stderr
+
+
+def test_a_model_that_does_not_compile_is_named(tmp_path: Path) -> None:
+    (tmp_path / "odd.onnx").write_bytes(b"odd")
+    with pytest.raises(BadInputError, match=r"--cold \S*odd\.onnx: tilefarm: \S*odd\.onnx: "):
+        bench_evaluate.cold_compile(str(tmp_path / "odd.onnx"), "edge")
 
 
 def test_an_unknown_network_is_named(tmp_path: Path) -> None:

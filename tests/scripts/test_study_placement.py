@@ -17,7 +17,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
     """Its output, and the rows of the CSV."""
     folder = tmp_path_factory.mktemp("study")
     out = folder / "deep" / "placement.csv"
-    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "12", "--seeds", "1"]
+    arguments = ["--networks", str(save_small("inception_block", folder)), "--shapes", "2x134,4x268", "--candidates", "16", "--seeds", "1"]
     done = run_script("study_placement", *arguments, "--out", out, cwd=folder)
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:

@@ -25,7 +25,7 @@ def study(folder: Path, **options: Any) -> list[dict[str, str]]:
 
 
 def test_a_switch_is_compared_pair_by_pair(tmp_path: Path) -> None:
-    rows = study(tmp_path, seeds=2, candidates=6, only="whole tensors only")
+    rows = study(tmp_path, seeds=2, candidates=6, only="no prefetch")
     assert len(rows) == 2 * 2 * len(load_machine("edge").contention)
     logs = [math.log(float(row["over_default"])) for row in rows if row["settings"] != "default"]
     assert any(logs), "that switch is not without effect"

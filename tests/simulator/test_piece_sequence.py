@@ -95,7 +95,7 @@ def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) ->
     t = in_sequence(runs, COUNTS)
     names = [f"op{i}" for i in range(8)]
     events = json.loads(b"".join(chrome_trace(t, names)))["traceEvents"]
-    work = [e for e in events if e["ph"] == "X" and e["cat"] not in ("stall", "SCALAR")]
+    work = [e for e in events if e["ph"] == "X" and e["cat"] not in ("stall", "SCALAR", "chain")]
     assert len(work) == int((t.work & (t.engine < 6)).sum())
     assert max(e["args"]["start_cycle"] + e["args"]["cycles"] for e in work) <= t.cycles
     assert float(ddr_use(t).read.value.max()) > 0

@@ -209,7 +209,7 @@ def test_blocks_of_a_compiled_program() -> None:
     value = read(found, EDGE, EDGE.share_units("severe"))
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for event in value["traceEvents"]:
-        if event["ph"] == "X" and event["cat"] not in ("SCALAR", "stall") and event["args"]["segment"] == 0:
+        if event["ph"] == "X" and event["cat"] not in ("SCALAR", "stall", "chain") and event["args"]["segment"] == 0:
             spans[event["args"]["block"]].append((event["args"]["start_cycle"], event["args"]["start_cycle"] + event["args"]["cycles"]))
     begins = [e for e in value["traceEvents"] if e["ph"] == "b" and e["cat"] == "block"]
     shown = {e["args"]["block"]: (e["args"]["start_cycle"], e["args"]["start_cycle"] + e["args"]["cycles"]) for e in begins}

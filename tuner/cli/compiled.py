@@ -105,7 +105,10 @@ def _simulate(
         str | None, typer.Option(metavar="L", help="Contention level; all unless given. With --controller static: the variant that runs.")
     ] = None,
     by_segment: Annotated[
-        bool, typer.Option("--segments", help="Segment by segment instead: cycles, what limits it, bytes, work.")
+        bool,
+        typer.Option(
+            "--segments", help="Segment by segment instead: cycles, limits, bytes, work; and the longest chain of work and waits."
+        ),
     ] = False,
     trace: Load = None,
     controller: Controller = None,

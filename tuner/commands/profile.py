@@ -9,8 +9,9 @@ from typing import Any
 
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
 from simulator.compiled import Compiled, read_compiled
+from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
 from simulator.npu.container import Operator
-from simulator.timeline import Timeline
+from simulator.timeline import Cause, Timeline
 from simulator.trace import chrome_trace
 from tuner.commands.compiled import check_cycles
 from tuner.commands.text import print_json, print_table, ratio
@@ -43,6 +44,7 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
     runs = {name: _run(compiled, name) for name in levels}
     operators = compiled.operators
     rows = {name: breakdown(t, compiled.segments(name), operators) for name, t in runs.items()}
+    chains = {name: spent(t, critical_chain(t)) for name, t in runs.items()}
     machine = compiled.machine
     if as_json:
         print_json(
@@ -56,6 +58,7 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
                         "cycles": runs[name].cycles,
                         "reuse": asdict(program_reuse(found)),
                         "segments": [_json(operators, row) for row in found],
+                        "longest_chain": [_link(operators, each) for each in chains[name]],
                     }
                     for name, found in rows.items()
                 },
@@ -67,6 +70,35 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
         print(f"{'' if i == 0 else chr(10)}{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
         print_table(_COLUMNS, [_cells(operators, row, cycles) for row in found])
         print(_reuse_line(program_reuse(found)))
+        _print_chain(operators, chains[name], cycles)
+
+
+_SHOWN_LINKS = 10
+
+
+def _print_chain(operators: Sequence[Operator], chain: Sequence[Spent], cycles: int) -> None:
+    """What held up what, the most first, and by engine."""
+    print("\nthe longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
+    rows = [(_of(operators, each) or "", _what(each), each.cycles, f"{each.cycles / cycles:.1%}") for each in chain[:_SHOWN_LINKS]]
+    print_table(("<operator", "<on", "cycles", "of run"), rows)
+    by: dict[str, int] = {}
+    for each in chain:
+        what = each.engine.name if each.cause == WORK else "waits"
+        by[what] = by.get(what, 0) + each.cycles
+    print("in all: " + ", ".join(f"{what} {count / cycles:.1%}" for what, count in sorted(by.items(), key=lambda item: -item[1])))
+
+
+def _of(operators: Sequence[Operator], each: Spent) -> str | None:
+    return _name(operators, each.operator) if each.operator >= 0 else None
+
+
+def _what(each: Spent) -> str:
+    return each.engine.name if each.cause == WORK else f"{each.engine.name} {WAITS[Cause(each.cause)]}"
+
+
+def _link(operators: Sequence[Operator], each: Spent) -> dict[str, Any]:
+    cause = "work" if each.cause == WORK else Cause(each.cause).name.lower()
+    return {"operator": _of(operators, each), "engine": each.engine.name, "cause": cause, "cycles": each.cycles}
 
 
 _COLUMNS = (

@@ -295,8 +295,8 @@ class RayBackend(Generic[T, R]):
             if allowed_s is not None:
                 patience_s = min(patience_s, max(0.0, slot.since + allowed_s - now) + 0.01)
         waited = [slot.awaited for slot in busy]
-        ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)
-        ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
+        any_ready, _ = ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)
+        ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0]) if any_ready else set()
         for slot in busy:
             if slot.awaited in ready:
                 self._arrived(slot)

@@ -108,7 +108,15 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     if wanted == "local":
         cpus = max(local_cpus or 1, len(os.sched_getaffinity(0)))
         # sockets live in the session folder and a socket's path has 107 characters: not under a long TMPDIR
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=STORE_BYTES, _temp_dir="/tmp/ray", **quiet)
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            _temp_dir="/tmp/ray",
+            _system_config={"task_events_report_interval_ms": 0},  # every process reports what it runs to the dashboard, which is not there
+            **quiet,
+        )
         _tighten_token()
         return Connection(owned=True)
     if wanted != "auto":

@@ -7,6 +7,7 @@ what it asks goes through the farm's batches (`tuner.farm.actors`), which find t
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,19 +25,23 @@ from tuner.farm.cluster import FarmError
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 
 SILENCE_S = 60.0  # a job in which nothing is finished for so long is run carefully; to compile a kernel takes half a minute, once
-PULSE_S = 2.0
+PULSE_S = 10.0  # to ask costs the driver as much as a job does, and most jobs are done before
 TRAINING_SILENCE_S = 600.0
+RAY_STEP_S = 1e-3  # it waits whole ones, so it is back a part of one early
 TRAINING_TRIES = 3
 
 
 class JobShell(Shell):
-    """The shell around a Workshop.  Its pulse is asked for while a job runs, so it has a thread of its own."""
+    """The shell around a Workshop.  Its pulse is asked for while a job runs, so it has a thread of its own.
+
+    Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
+    """
 
     _worker: Workshop
 
-    def work(self, name: str, job: Job | Training, first: int, models: Models | None, *epochs: Sequence[bytes]) -> Result | Trained:
-        self._worker.worker = name
-        return self._worker.work(job, News(first, epochs, models))
+    def work(self, message: bytes, models: Models | None, *epochs: Sequence[bytes]) -> bytes:
+        self._worker.worker, job, first = pickle.loads(message)
+        return pickle.dumps(self._worker.work(job, News(first, epochs, models)))
 
     @ray.method(concurrency_group="pulse")
     def pulse(self) -> int:
@@ -115,7 +120,7 @@ class JobFarm(RayBackend[Ask, Answer]):
         self._heard[slot.index] = (job.version, job.models or self._heard[slot.index][1])
         self._tasks[slot.index] = _Task(key, job, asked_s=time.monotonic())
         slot.since = time.monotonic()
-        slot.alone = slot.actor.work.remote(slot.name, job, news.first, news.models, *news.epochs)
+        slot.alone = slot.actor.work.remote(pickle.dumps((slot.name, job, news.first)), news.models, *news.epochs)
 
     def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
         end_s = time.monotonic() + patience_s
@@ -127,7 +132,7 @@ class JobFarm(RayBackend[Ask, Answer]):
                 self._done.append((key, self._carefully(job)))
                 break
             self._poll(max(0.0, min(POLL_S, end_s - time.monotonic())))
-            if time.monotonic() >= end_s or not any(slot.awaited for slot in self._slots):
+            if end_s - time.monotonic() < RAY_STEP_S or not any(slot.awaited for slot in self._slots):
                 break
         done, self._done = self._done, []
         return done
@@ -174,7 +179,7 @@ class JobFarm(RayBackend[Ask, Answer]):
             super()._arrived(slot)
             return
         try:
-            result = ray.get(slot.alone)
+            result = pickle.loads(ray.get(slot.alone))
         except RayTaskError as error:  # an island's code, not an item: `Workshop` sees to those
             raise error.cause if isinstance(error.cause, Exception) else error from None
         except RayError as error:

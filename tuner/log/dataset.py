@@ -98,7 +98,8 @@ class DatasetWriter:
             names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
             # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
             codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
-            pq.write_table(table, sink, compression=codecs, use_dictionary=names)
+            # nobody skips a part of some seconds by the least and the greatest of its columns
+            pq.write_table(table, sink, compression=codecs, use_dictionary=names, write_statistics=False)
             sink.flush()
             os.fsync(sink.fileno())
 

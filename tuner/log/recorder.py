@@ -1,6 +1,7 @@
 """Questions become measurements and rows: the `Measure` of one job, beside the worker or in it.
 
-What a worker knows of a row is written there, as columns of the log's own schema; the driver adds what only it knows (`tuner.ledger`).
+What a worker knows of a row is written there, as columns that travel (`tuner.log.travelling`); the driver adds what it knows
+(`tuner.ledger`, `tuner.log.run_log`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from numpy.typing import NDArray
 
 from compiler.tile.features import FEATURE_SET, FEATURES, scaled
 from compiler.tile.spec import Unit
-from tuner.candidate import RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, canonical_json, log_schema, task_digest, task_schema
+from tuner.candidate import (
+    FEATURE_PREFIX,
+    RESULTS,
+    SCHEMA_VERSION,
+    FeatureSet,
+    TaskKind,
+    canonical_json,
+    log_schema,
+    task_digest,
+    task_schema,
+)
 from tuner.evaluate import Answer, Ask, task_kind
 from tuner.farm.backend import Outcome
-from tuner.log.run_log import Batch, Origin, packed, travelling
+from tuner.log.run_log import Batch, Origin
+from tuner.log.travelling import packed, side_by_side
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.packing import pack_individuals, to_bytes
 from tuner.search.population import Individual
@@ -122,7 +134,7 @@ class Recorder:
         """All of it."""
         rows, found, levels = self._rows, self._found, len(self.facts.levels)
         return Measured(
-            Batch([row.task for row in rows], packed(self._task_columns()), packed(self._log_columns()), levels),
+            Batch([row.task for row in rows], self._packed_tasks(), self._packed_rows(), levels),
             np.array([row.kind == "program" for row in rows], np.bool_),
             [row.status for row in rows],
             to_bytes(pack_individuals(found, levels)),
@@ -131,7 +143,7 @@ class Recorder:
             np.array([single_operators_in_turn(m.genome) for m in found], np.bool_),
         )
 
-    def _task_columns(self) -> pa.RecordBatch:
+    def _packed_tasks(self) -> bytes:
         rows, count = self._rows, len(self._rows)
         blank = np.full(len(FEATURES), np.nan, np.float32)
         raws = [blank if row.answer is None or row.answer.features is None else scaled(row.answer.features) for row in rows]
@@ -143,11 +155,11 @@ class Recorder:
             "payload": pa.array([row.payload for row in rows], pa.string()),
             "parents": pa.repeat("", count),
             "feature_set": pa.repeat(FEATURE_SET, count),
+            FEATURE_PREFIX + FEATURES[0]: side_by_side(features),
         }
-        columns |= {f"f_{name}": features[:, i] for i, name in enumerate(FEATURES)}
-        return _batch(task_schema(FEATURE_SETS), columns)
+        return packed(columns, task_schema(FEATURE_SETS))
 
-    def _log_columns(self) -> pa.RecordBatch:
+    def _packed_rows(self) -> bytes:
         rows, facts, levels = self._rows, self.facts, len(self.facts.levels)
         count, machine = len(self._rows), self.facts.unit.machine
         every = pa.array(np.repeat(np.arange(count), levels))
@@ -161,11 +173,11 @@ class Recorder:
         def texts(values: Sequence[str | None]) -> Any:
             return pa.array(values, pa.string()).take(every)
 
-        status, origin = [row.status for row in rows], facts.origin
-        bad = np.repeat(np.array([text != "ok" for text in status], np.bool_), levels)
+        status = [row.status for row in rows]
+        bad = np.repeat(np.array([text != "ok" for text in status], np.bool_), levels * len(RESULTS))
         blank = np.zeros((levels, len(RESULTS)), np.int64)
         values = np.array([blank if row.answer is None or row.answer.values is None else row.answer.values for row in rows], np.int64)
-        values = values.reshape(count * levels, len(RESULTS))
+        shape = (count * levels, len(RESULTS))
         predicted, versions = self._predictions()
         columns: dict[str, Any] = {
             "schema_version": np.full(count * levels, SCHEMA_VERSION, np.int16),
@@ -180,6 +192,7 @@ class Recorder:
             "ddr_share": level([machine.contention[name] for name in facts.levels], np.float64),
             "status": texts(status),
             "error": texts([row.error for row in rows]),
+            RESULTS[0]: side_by_side(values.reshape(shape), bad.reshape(shape)),
             "clock_hz": np.full(count * levels, machine.clock_hz, np.int64),
             "predicted_cycles": pa.array(predicted, mask=np.isnan(predicted)),
             "model_version": versions,
@@ -187,11 +200,7 @@ class Recorder:
             "wall_s": each(np.array([row.outcome.wall_s / levels for row in rows], np.float64)),
             "time": each(np.array([row.time_us for row in rows], np.int64)).cast(pa.timestamp("us", tz="UTC")),
         }
-        columns |= {name: pa.array(values[:, i], mask=bad) for i, name in enumerate(RESULTS)}
-        for name in ("run", "tag", "model", "machine", "simulator", "runner"):
-            columns[name] = pa.repeat(getattr(origin, name), count * levels)
-        columns["seed"] = np.full(count * levels, origin.seed, np.int64)
-        return _batch(log_schema(), columns)
+        return packed(columns, log_schema())
 
     def _predictions(self) -> tuple[NDArray[np.float64], Any]:
         """By row of the log: what was expected (NaN: nothing), and the model that said so."""
@@ -238,10 +247,3 @@ class _Row(NamedTuple):
 def workload(model: str, first: str, last: str) -> str:
     """What the log calls a run of a model's operators, by its ends."""
     return f"{model}:{first}" if first == last else f"{model}:{first}..{last}"
-
-
-def _batch(schema: pa.Schema, columns: dict[str, Any]) -> pa.RecordBatch:
-    """Columns in the order of a dataset's schema; those that are missing are null until the driver sets them."""
-    count, schema = len(next(iter(columns.values()))), travelling(schema)
-    arrays = [pa.array(columns[field.name]) if field.name in columns else pa.nulls(count, field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -19,9 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import FeatureSet, log_schema, task_schema
-from tuner.compressed import compressed, decompressed
+from tuner.candidate import ORIGIN, FeatureSet, log_schema, task_schema
 from tuner.log.dataset import DatasetWriter
+from tuner.log.travelling import Columns, gathered
 
 PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
 PUBLISH_ROWS = 65_536
@@ -43,8 +42,7 @@ class Origin:
 class Batch(NamedTuple):
     """Tasks as whoever measured them wrote them down.
 
-    names: of the tasks.  tasks, rows: rows of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each, `seq` and `row_id`
-    still to be set.
+    names: of the tasks.  tasks, rows: rows of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
     """
 
     names: list[str]
@@ -160,7 +158,7 @@ class RunLog:
             with self._lock:
                 tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), time.monotonic()
             if tasks:
-                self._tasks.publish_table(_gathered(tasks, self._tasks.schema))
+                self._tasks.publish_table(pa.table(_gathered(tasks, self._tasks.schema), schema=self._tasks.schema))
                 with self._lock:
                     del self._new_tasks[: len(tasks)]
             if rows:
@@ -171,16 +169,15 @@ class RunLog:
                     self._oldest_s = asked_s
 
     def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
-        """Rows with what only the driver knows of them."""
-        table = _gathered(rows, self._rows.schema)
+        """Rows with what the driver knows of them."""
+        schema, run = self._rows.schema, self.origin.run
+        columns = _gathered(rows, schema)
         seqs = np.concatenate([np.repeat(chosen.seqs, chosen.levels) for chosen in rows if chosen.seqs is not None])
-        level = table["level"].combine_chunks()
-        names, indices = level.dictionary.to_pylist(), level.indices.to_numpy()
-        ids = row_ids(self.origin.run, seqs.tolist(), [names[i] for i in indices.tolist()], table["attempt"].to_numpy().tolist())
-        for name, values in (("row_id", pa.array(ids, pa.string())), ("seq", pa.array(seqs))):
-            at = table.schema.get_field_index(name)
-            table = table.set_column(at, table.schema.field(at), values)
-        return table
+        names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
+        ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
+        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs)}
+        columns |= {name: pa.repeat(pa.scalar(getattr(self.origin, name), schema.field(name).type), len(seqs)) for name in ORIGIN}
+        return pa.table(columns, schema=schema)
 
     @property
     def _due(self) -> bool:
@@ -224,29 +221,6 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
     return mask
 
 
-def _gathered(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
-    """The rows of all of them, in columns of one piece."""
-    table = pa.Table.from_batches([unpacked(chosen.packed, schema) for chosen in parts]).combine_chunks()
-    mask = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
-    if not mask.all():
-        table = table.filter(pa.array(mask))
-    coded = [pa.types.is_dictionary(field.type) for field in schema]
-    columns = [column.dictionary_encode() if by_code else column for column, by_code in zip(table.columns, coded, strict=True)]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-@lru_cache(maxsize=4)
-def travelling(schema: pa.Schema) -> pa.Schema:
-    """Of rows on their way to a dataset: without metadata, and names are texts, whose dictionaries are made for a whole part."""
-    types = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
-    return pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, types, strict=True)])
-
-
-def packed(batch: pa.RecordBatch) -> bytes:
-    """Rows as they travel, without their schema, `travelling`, which takes longer to read than they do."""
-    return compressed(batch.serialize())
-
-
-def unpacked(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """What `packed` was given.  schema: of the dataset."""
-    return pa.ipc.read_record_batch(decompressed(data), travelling(schema))
+def _gathered(parts: Sequence[_Chosen], schema: pa.Schema) -> Columns:
+    kept = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
+    return gathered([chosen.packed for chosen in parts], kept, schema)

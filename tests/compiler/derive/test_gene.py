@@ -11,7 +11,7 @@ import pytest
 from compiler.derive.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Gene, block_counts, choice_count
 from compiler.derive.moves import verify
 from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
-from compiler.derive.realise import plan_of, realise, realise_all
+from compiler.derive.realise import _Fitting, plan_of, realise, realise_all
 from compiler.derive.starts import layer_by_layer, single_operators, spread
 from compiler.derive.structures import Structures
 from compiler.pipeline import Compiler
@@ -74,6 +74,25 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
         lowered = compiler.segment(plan, gene.start)
         assert isinstance(lowered, Infeasible) or lowered.peak_bytes["L1"] <= u.machine.buffers_bytes.L1
     assert realised >= 10
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    u, rng = unit(name, "edge"), np.random.default_rng(5)
+    starts = [int(rng.integers(len(u.kernels))) for _ in range(60)]
+    genes = [random_gene(u, rng, k, int(rng.integers(k + 1, min(len(u.kernels), k + 5) + 1)))._replace(weights="resident") for k in starts]
+    clear = []
+
+    def found(fitting: _Fitting) -> bool:
+        clear.append(looked(fitting))
+        return clear[-1]
+
+    looked = _Fitting._all_stay
+    monkeypatch.setattr(_Fitting, "_all_stay", found)
+    plans = [realise.__wrapped__(u, gene) for gene in genes]
+    monkeypatch.setattr(_Fitting, "_all_stay", lambda fitting: False)
+    assert plans == [realise.__wrapped__(u, gene) for gene in genes]
+    assert any(clear) or not clear
 
 
 def test_choices_name_different_tilings() -> None:

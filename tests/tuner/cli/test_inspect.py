@@ -50,9 +50,14 @@ def test_simulate_by_segments(cli, compiled):
         assert sum(row["macs"] for row in rows) == program_macs(program(container, level))
         assert all(row["utilisation"][row["bound"]] == max(row["utilisation"].values()) for row in rows)
         assert {row["halo"] for row in rows if row["macs"]} == {1.0}  # nothing is computed twice
+        chain = found["longest_chain"]
+        assert sum(link["cycles"] for link in chain) == found["cycles"]
+        assert {link["operator"] for link in chain} <= {*names, None}
+        assert [link["cycles"] for link in chain] == sorted((link["cycles"] for link in chain), reverse=True)
     code, out, _ = cli("simulate", compiled, "--segments", "--level", "severe")
     assert code == 0
     assert all(name in out for name in names)
+    assert "the longest chain" in out
     assert "level none" not in out
 
 

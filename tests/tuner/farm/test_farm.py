@@ -127,11 +127,13 @@ def test_a_dying_and_a_hanging_item_are_isolated(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("behind", "blamed"), [([[1]], set()), ([], {0})])
-def test_only_an_item_that_was_alone_is_blamed_for_silence(behind: list[list[int]], blamed: set[int]) -> None:
+def test_only_an_item_that_was_alone_is_blamed_for_silence(
+    behind: list[list[int]], blamed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that an item stops may hold back the answer to the item before it, which then looks as if it hung."""
     backend = object.__new__(RayBackend)
     backend._items, backend._deaths, backend._answers, backend._suspects = {0: 2, 1: 3}, {}, {}, deque()
-    backend._replace = lambda _: None  # type: ignore[method-assign]
+    monkeypatch.setattr(backend, "_replace", lambda _: None)
     slot = Slot(0, sent=deque(_Sent(None, ids, False) for ids in ([0], *behind)))
     backend._lost(slot, "timeout", "no answer")
     assert set(backend._answers) == blamed

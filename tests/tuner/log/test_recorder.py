@@ -25,7 +25,8 @@ from tuner.farm.backend import Outcome
 from tuner.ledger import Budget, Ledger
 from tuner.log.read import read_log, read_tasks
 from tuner.log.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
-from tuner.log.run_log import Origin, RunLog, row_ids, unpacked
+from tuner.log.run_log import Origin, RunLog, row_ids
+from tuner.log.travelling import travelling, unpacked
 from tuner.search.champions import Champions
 from tuner.search.question import Question
 
@@ -125,8 +126,8 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert [reply.question.ask for reply in replies[:4]] == asks, "in the order of the questions"
     assert replies[1].answer is None
     measured = recorder.measured()
-    assert unpacked(measured.batch.tasks, task_schema(FEATURE_SETS)).num_rows == 5
-    assert unpacked(measured.batch.rows, log_schema()).num_rows == 5 * len(LEVELS)
+    assert unpacked(measured.batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
+    assert unpacked(measured.batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
     book = ledger(log, Budget(candidates=9))
     book.commit(measured)
     found = rows(log, tmp_path)

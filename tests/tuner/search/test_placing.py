@@ -190,9 +190,9 @@ def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
     assert wide is not None
     for start in (singles(table), wide[0]):
         estimate = annealer(table)
-        found = estimate.annealed(start, 2000, np.random.default_rng(0), noise)
+        found = estimate.annealed(start, 8000, np.random.default_rng(0), noise)
         verify(unit(), found)
-        assert found == annealer(table).annealed(start, 2000, np.random.default_rng(0), noise)
+        assert found == annealer(table).annealed(start, 8000, np.random.default_rng(0), noise)
         assert all(table.of(gene) is not None for gene in found), "only what was measured"
         assert estimate.annealed(start, 0, np.random.default_rng(0), noise) == start
         assert noise or estimate.expected(found) <= estimate.expected(start)

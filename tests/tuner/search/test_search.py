@@ -222,7 +222,7 @@ def test_widths_are_looked_at_where_there_are_cores() -> None:
 
 
 def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On several cores most of the time went into finding out whether segments fit that were others'; what is proposed is the same."""
+    """Before it is found out whether they fit; what is proposed is the same."""
     u = unit("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     covers = [found[0] for level in range(len(LEVELS)) if (found := table.cover(level))]

@@ -1,0 +1,70 @@
+"""A VECTOR operation over a grid of blocks, on whichever axes take the least time (`compiler.tile.grid`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from compiler.emit.records import Code, general, vector
+from compiler.tile.grid import cheapest
+from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
+
+Axes = tuple[int, int, int]
+
+
+@njit(cache=True)
+def _one(n: Axes, d: Axes, s0: Axes, s1: Axes, i: int, j: int) -> bool:
+    """Whether axes i and j are one: axis j goes on where axis i ends, or one of them has a single place."""
+    return n[i] == 1 or n[j] == 1 or (d[j] == n[i] * d[i] and s0[j] == n[i] * s0[i] and s1[j] == n[i] * s1[i])
+
+
+@njit(cache=True)
+def _joined(x: Axes, i: int, first: bool) -> Axes:
+    """Strides after axes i and i + 1 have become one; first: those of axis i count."""
+    kept = x[i] if first else x[i + 1]
+    return (kept, x[2], 0) if i == 0 else (x[0], kept, 0)
+
+
+@general
+@njit(cache=True)
+def grid(
+    out: Code, at: int, op: int, dtype: int, tag: int, n: Axes, d: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes
+) -> int:  # fmt: skip
+    """d = op(s0, s1) over n[0] x n[1] x n[2] blocks, each with its strides; s1: -1 where the operation has one source."""
+    if s1 < 0:
+        s1s = s0s
+    for i in (0, 0, 1):
+        if _one(n, ds, s0s, s1s, i, i + 1):
+            first = n[i] > 1
+            n = (n[0] * n[1], n[2], 1) if i == 0 else (n[0], n[1] * n[2], 1)
+            ds, s0s, s1s = _joined(ds, i, first), _joined(s0s, i, first), _joined(s1s, i, first)
+    way = cheapest(n[0], n[1], n[2])
+    b, r = way.blocks, way.repeats
+    apart = b != r
+    u: Any = 3 - b - r if apart else (b + 1) % 3
+    v: Any = (b + 2) % 3
+    for i in range(n[u]):
+        for j in range(1 if apart else n[v]):
+            d_at = d + i * ds[u] + (0 if apart else j * ds[v])
+            s0_at = s0 + i * s0s[u] + (0 if apart else j * s0s[v])
+            s1_at = s1 + i * s1s[u] + (0 if apart else j * s1s[v])
+            block = 0
+            while block < n[b]:
+                width = min(REPEAT_BLOCKS, n[b] - block)
+                step = 1 if apart else width  # of the repeats' axis from one to the next
+                times = n[r] if apart else (n[b] - block) // width
+                repeat = 0
+                while repeat < times:
+                    repeats = min(MAX_REPEATS, times - repeat)
+                    along = repeat * step
+                    at = vector(
+                        out, at, op, dtype, tag,
+                        d_at + block * ds[b] + along * ds[r], s0_at + block * s0s[b] + along * s0s[r],
+                        s1_at + block * s1s[b] + along * s1s[r] if s1 >= 0 else -1, -1,
+                        width, repeats, ds[b], step * ds[r], s0s[b], step * s0s[r], s1s[b] if s1 >= 0 else 0,
+                        step * s1s[r] if s1 >= 0 else 0, 0, 0, 0,
+                    )  # fmt: skip
+                    repeat += repeats
+                block += width if apart else width * times
+    return at

@@ -1,0 +1,214 @@
+"""Pooling: windows that slide, over their rows first and then over their columns; and windows of whole rows of the image.
+
+The maximum, or the sum, of a window is that of its columns' maxima, or sums: kh - 1 operations on as many columns as the windows cover and
+kw - 1 on as many as there are results, not kh * kw on these.  Padding costs nothing: an operation goes over the results for which
+what it takes lies inside the image.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.emit.grid import Axes, grid
+from compiler.emit.records import DDR, FAR, MTE2, UB, Code, Ints, Place, dense, flat, general, move, strided
+from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
+from compiler.tile.grid import cheapest
+from compiler.tile.spec import BOTH, COLUMNS, ROWS
+from compiler.tile.whole_rows import START, pixelwise
+from simulator.npu.isa import Op
+
+_VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL))
+
+
+class PoolJob(NamedTuple):
+    """Pooling of `rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`."""
+
+    dtype: int
+    tag: int
+    planes: int
+    out_w: int
+    in_h: int
+    in_w: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    pad_top: int
+    pad_left: int
+    is_max: int
+    passes: int  # `PoolSpec.passes`
+    fill: int  # float32 bits that a result starts from to which no input comes
+    scale: int  # float32 bits of the factor before the sum, or 0 where counts are used
+    counts_at: int  # DDR blocks [out_h][out_w], or -1
+    counts_pitch: int  # from row to row of them
+    counts: int  # UB address for a tile's rows of them
+    tile_planes: int
+    tile_rows: int
+    tile_columns: int
+    slot_0: int
+    slot_1: int
+    first_row: int = 0
+    rows: int = 0
+    in_first: int = 0
+
+
+@njit(cache=True)
+def _over_pixels(
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, dplane: int, x: int, plane: int, planes: int, pixels: int, apart: bool
+) -> int:
+    """d op= all pixels of x, in every plane; apart: the first eight pixels of x may be overwritten."""
+    first, rest = pixels, 0
+    if apart and pixelwise(planes, pixels):
+        for i in range(planes):
+            begin = x + i * plane
+            at = strided(out, at, op, dtype, tag, begin, begin, begin + 8, 8, pixels // 8 - 1, 1, 0, 1, 0, 1, 8, 0)
+        first, rest = 8, pixels % 8
+    at = strided(out, at, op, dtype, tag, d, d, x, planes, first, dplane, 0, dplane, 0, plane, 1, 0)
+    if rest > 0:
+        at = strided(out, at, op, dtype, tag, d, d, x + pixels - rest, planes, rest, dplane, 0, dplane, 0, plane, 1, 0)
+    return at
+
+
+class Fold(NamedTuple):
+    """Along `axis` of a grid, result i is made of the inputs origin + i * stride + tap, tap < taps, of which there are `length`."""
+
+    axis: int
+    taps: int
+    origin: int
+    stride: int
+    length: int
+    pitch: int  # blocks from an input to the next
+
+
+@njit(cache=True)
+def _reach(f: Fold, tap: int, results: int) -> tuple[int, int]:
+    """Results [first, end) that have an input at this tap."""
+    at = f.origin + tap
+    first = min(results, max(0, -(at // f.stride)))
+    return first, max(first, min(results, (f.length - 1 - at) // f.stride + 1))
+
+
+@general
+@njit(cache=True)
+def _put(
+    out: Code, at: int, op: int, dtype: int, tag: int, f: Fold, n: Axes, d: int, ds: Axes, s: int, ss: Axes, tap: int, base: int,
+    first: int, end: int,
+) -> int:  # fmt: skip
+    """Results [first, end): op of their inputs at taps `base` and `tap`; of what they are, if there is no base; a copy, if it is both."""
+    if end <= first:
+        return at
+    n = (end - first, n[1], n[2]) if f.axis == 0 else (n[0], end - first, n[2])
+    d += first * ds[f.axis]
+    s += (f.origin + first * f.stride) * f.pitch
+    if base == tap:
+        return grid(out, at, _VCOPY, dtype, tag, n, d, ds, s + tap * f.pitch, ss, -1, ss)
+    if base < 0:
+        return grid(out, at, op, dtype, tag, n, d, ds, d, ds, s + tap * f.pitch, ss)
+    return grid(out, at, op, dtype, tag, n, d, ds, s + base * f.pitch, ss, s + tap * f.pitch, ss)
+
+
+@njit(cache=True)
+def _fold(
+    out: Code, at: int, op: int, dtype: int, tag: int, fill: int, f: Fold, n: Axes, d: int, ds: Axes, s: int, ss: Axes
+) -> int:  # fmt: skip
+    """d, which is dense, from s: begins with two taps, one of which every result has, or with `fill` where there is no such tap."""
+    results = n[f.axis]
+    base, other, widest = -1, -1, 0
+    for tap in range(f.taps):
+        first, end = _reach(f, tap, results)
+        if base < 0 and end - first == results:
+            base = tap
+        elif end - first > widest:
+            other, widest = tap, end - first
+    if base < 0:
+        other = -1
+        at = flat(out, at, _VFILL, dtype, tag, d, -1, -1, -1, 0, 0, n[0] * n[1] * n[2], fill)
+    else:
+        first, end = _reach(f, other, results) if other >= 0 else (results, results)
+        at = _put(out, at, op, dtype, tag, f, n, d, ds, s, ss, base, base, 0, first)
+        at = _put(out, at, op, dtype, tag, f, n, d, ds, s, ss, other, base, first, end)
+        at = _put(out, at, op, dtype, tag, f, n, d, ds, s, ss, base, base, end, results)
+    for tap in range(f.taps):
+        if tap != base and tap != other:
+            first, end = _reach(f, tap, results)
+            at = _put(out, at, op, dtype, tag, f, n, d, ds, s, ss, tap, -1, first, end)
+    return at
+
+
+@njit(cache=True)
+def _most(taps: int, a: int, b: int, c: int) -> int:
+    """Instructions of a fold, at most: none takes less time than its start, and part of a grid no more than all of it."""
+    way = cheapest(a, b, c)
+    return (taps + 3) * (way.work // START + way.instructions + 1) + a * b * c // 2040 + 2
+
+
+@njit(cache=True)
+def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
+    """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.tile.whole_rows`).
+
+    A slot of UB holds what the windows of a tile cover, and behind it what the first of two passes makes; the results of the second take
+    the place of what they are made of.  With one pass they come behind it.  Returns the next row or -1.
+    """
+    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
+    in_rows_max = (tile_rows - 1) * j.sh + j.kh
+    in_columns_max = j.in_w if across == 1 else min(j.in_w, (j.tile_columns - 1) * j.sw + j.kw)
+    in_blocks = j.tile_planes * in_rows_max * (max(in_columns_max, j.tile_columns) if j.passes == BOTH else in_columns_max)
+    op = _VMAX if j.is_max else _VADD
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for tile in range(count):
+            r, c = tile // across * tile_rows, tile % across * j.tile_columns
+            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
+            oy = j.first_row + r
+            y0 = max(0, oy * j.sh - j.pad_top)
+            y1 = min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
+            x0, x1 = 0, j.in_w
+            if across > 1:
+                x0 = min(j.in_w - 1, max(0, c * j.sw - j.pad_left))
+                x1 = max(x0 + 1, min(j.in_w, (c + columns - 1) * j.sw - j.pad_left + j.kw))
+            in_rows, wide = y1 - y0, x1 - x0
+            size_in, size_out = in_rows * wide, rows * columns
+            left = c * j.sw - j.pad_left
+            whole = columns == 1 and left <= x0 and left + j.kw >= x1 and (rows == 1 or wide > 1)
+            pooling = rows * (planes + 7) * (3 + j.kh * wide // 255)
+            if not whole:
+                pooling = _most(j.kh, wide, rows, planes) + _most(j.kw, columns, rows, planes)
+            worst = pooling + 64 + planes * 2 + 2 * in_rows
+            if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
+                return -1
+            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            behind = slot + in_blocks
+            acc = slot if j.passes == BOTH and not whole else behind
+            at = load_box(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, in_rows, j.in_w, x0, wide, planes, slot)
+            if j.scale != 0:
+                at = flat(out, at, _VMULS, j.dtype, j.tag, slot, slot, -1, -1, 0, 0, planes * size_in, j.scale)
+            if whole:
+                at = flat(out, at, _VFILL, j.dtype, j.tag, acc, -1, -1, -1, 0, 0, planes * size_out, j.fill)
+                for row in range(rows):
+                    top = (oy + row) * j.sh - j.pad_top
+                    above, below = max(y0, top), min(y1, top + j.kh)
+                    x, pixels = slot + (above - y0) * wide, (below - above) * wide
+                    apart = rows == 1 or j.sh >= j.kh
+                    at = _over_pixels(out, at, op, j.dtype, j.tag, acc + row, size_out, x, size_in, planes, pixels, apart)
+            else:
+                s, plane = slot, size_in
+                if j.passes & ROWS:
+                    f = Fold(1, j.kh, oy * j.sh - j.pad_top - y0, j.sh, in_rows, wide)
+                    n, s, plane = (wide, rows, planes), behind, rows * wide
+                    at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, s, (1, wide, plane), slot, (1, j.sh * wide, size_in))
+                if j.passes & COLUMNS:
+                    f = Fold(0, j.kw, left - x0, j.sw, wide, 1)
+                    n = (columns, rows, planes)
+                    at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, acc, (1, columns, size_out), s, (j.sw, wide, plane))
+            if j.counts_at >= 0:
+                first = j.counts_at + oy * j.counts_pitch + c
+                here, there = Place(DDR, first, 0, FAR, 0, columns, j.counts_pitch - columns), dense(UB, j.counts, 0)
+                at = move(out, at, j.dtype, j.tag, MTE2, here, 0, there, 0, 0, 1, size_out)
+                for plane in range(planes):
+                    d = acc + plane * size_out
+                    at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.counts, -1, 1, 0, size_out, 0)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size_out, planes, acc)
+    return at

@@ -1,0 +1,42 @@
+"""Operators that are alike: one object for all that cost the same, wherever in a model they are and whichever part of one they are.
+
+What is kept of an operator, tilings and features, is kept by its kind: a network's equal layers and the parts of a channel split share it.
+Kinds are compared by identity, because tens of numbers and a machine take long to hash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """The first operator of its kind that was met, and where."""
+
+    unit: Unit
+    spec: AnySpec
+
+
+@lru_cache(maxsize=1 << 14)
+def kind_of(unit: Unit, spec: AnySpec) -> Kind:
+    """Convolutions are alike where their sizes are, on one machine in one data type; any other operator is like itself only."""
+    sizes: tuple[object, ...] = (spec,)
+    if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec):
+        sizes = spec.in_h, spec.in_w, spec.out_h, spec.out_w, spec.groups, spec.c1, spec.k1, spec.n1, spec.lanes, *spec.window
+        rows = [unit.storages[piece.storage].row_blocks for piece in (*spec.reads, spec.y)]
+        sizes = (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows)
+    return _first(_Met((unit.machine, unit.dtype, *sizes), Kind(unit, spec)))
+
+
+@dataclass(frozen=True)
+class _Met:
+    sizes: tuple[object, ...]
+    kind: Kind = field(compare=False)
+
+
+@lru_cache(maxsize=1 << 14)
+def _first(met: _Met) -> Kind:
+    return met.kind
