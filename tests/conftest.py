@@ -22,9 +22,16 @@ LONG_FIRST = ("tuner", "docs", "scripts", "system", "properties")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With -n, the tests of a file are one process's, so that what they share is made once; files are taken in their order."""
-    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
-        config.option.dist, config.option.loadscopereorder = "loadfile", False
+    """With -n, the tests of a file are one process's, so that what they share is made once; files are taken in their order.
+
+    A process that dies ends the run, which names the test.  With another in its place, pytest-xdist 3.8 gives the others
+    files of which nothing is left to do, and waits for ever (its issue 1378).
+    """
+    if getattr(config.option, "numprocesses", None):
+        if config.option.dist == "no":
+            config.option.dist, config.option.loadscopereorder = "loadfile", False
+        if config.option.maxworkerrestart is None:
+            config.option.maxworkerrestart = "0"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,6 +17,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.docs.fences import ROOT, blocks
 from tests.piece_models import piece_model
+from tests.ray_heads import ray_head
 from tests.tuning import VOLATILE, Driver, quick, save_small, sorted_log
 from tuner.board import plan_for
 from tuner.build import default_plan, measure, open_source
@@ -157,14 +158,8 @@ def test_a_plan_is_taken_over_to_a_piece_with_other_names(model: Path) -> None:
 @pytest.fixture
 def head() -> Iterator[str]:
     """Two CPUs, one board."""
-    from ray.cluster_utils import Cluster
-
-    arguments = {"num_cpus": 2, "resources": {"npu": 1}, "object_store_memory": 80 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=arguments)
-    try:
-        yield cluster.address
-    finally:
-        cluster.shutdown()
+    with ray_head(cpus=2, resources={"npu": 1}) as head:
+        yield head.address
 
 
 def test_a_worker_has_a_board_to_itself(model: Path, tmp_path: Path, head: str) -> None:

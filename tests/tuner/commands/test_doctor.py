@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
 from tuner.cli import main
 from tuner.commands import doctor
@@ -36,14 +37,8 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
     """A head with a custom resource; its address."""
-    from ray.cluster_utils import Cluster
-
-    arguments = {"num_cpus": 3, "resources": {"board": 2}, "object_store_memory": 80 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=arguments)
-    try:
-        yield cluster.address
-    finally:
-        cluster.shutdown()
+    with ray_head(cpus=3, resources={"board": 2}) as head:
+        yield head.address
 
 
 def test_what_ray_has_is_asked_and_left_alone(head: str, told: Any) -> None:

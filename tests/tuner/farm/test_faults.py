@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
+from tests.ray_heads import Head, ray_head
 from tests.tuner.farm.test_farm import Squares
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
 from tuner.farm import actors
@@ -39,27 +39,20 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
-    """A head and a second node, one CPU each, as processes of this computer."""
-    from ray.cluster_utils import Cluster
-
-    small = {"num_cpus": 1, "object_store_memory": 80 << 20}
-    made = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
-    made.second = made.add_node(**small)
-    try:
-        yield made
-    finally:
-        made.shutdown()
+def cluster() -> Iterator[Head]:
+    """A head and a second node, one CPU each."""
+    with ray_head(nodes=2) as head:
+        yield head
 
 
 def on_cluster(model: Path, run: Path, address: str) -> Driver:
     return Driver(model, run, N, options=("--backend", "ray", "--address", address, "--workers", "2"))
 
 
-def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path, cluster: Any) -> None:
+def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path, cluster: Head) -> None:
     driver = on_cluster(model, tmp_path / "run", cluster.address)
     driver.wait_for_parts(4)
-    cluster.remove_node(cluster.second, allow_graceful=False)
+    cluster.kill_second_node()
     code, errors = driver.wait()
     assert code == 0, errors
     assert_equal_runs(tmp_path / "run", whole)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.ray_heads import ray_head
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner.folder.runfolder import read_json
 from tuner.log.care import verify
@@ -114,38 +113,19 @@ def test_a_driver_killed_twenty_times(model: Path, whole: Path, tmp_path: Path) 
     assert sum(driver_killed(model, whole, tmp_path / f"run{seed}", seed, kills=5) for seed in range(1, 5)) >= 10
 
 
-@pytest.fixture
-def heads() -> Iterator[Any]:
-    """A function that starts a head of one CPU, as a process of this computer."""
-    from ray.cluster_utils import Cluster
-
-    made: list[Any] = []
-
-    def start() -> Any:
-        small = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
-        made.append(Cluster(initialize_head=True, head_node_args=small))
-        return made[-1]
-
-    try:
-        yield start
-    finally:
-        for cluster in made:
-            cluster.shutdown()
-
-
-def head_killed(model: Path, whole: Path, run: Path, heads: Any, seed: int, kills: int) -> list[str]:
+def head_killed(model: Path, whole: Path, run: Path, seed: int, kills: int) -> list[str]:
     """Kill the head under a driver `kills` times, each time a new head, and let the run finish; what drivers that it caught said."""
     rng, watch, said = np.random.default_rng(seed), Watch(run), []
     for number in range(kills):
-        cluster = heads()
-        options = ("--backend", "ray", "--address", cluster.address, "--workers", "1")
-        driver = Driver(model, run, N, resume=(run / "run.json").exists(), options=options)
-        driver.wait_for_parts(max(1, watch.parts) + 1)
-        watch.look_for(float(rng.uniform(0, 0.3)), driver)
-        cluster.head_node.kill_gcs_server()
-        if number:  # a raylet that dies too may end its driver before that has said a word
-            cluster.head_node.kill_raylet()
-        code, errors = driver.wait()
+        with ray_head() as head:
+            options = ("--backend", "ray", "--address", head.address, "--workers", "1")
+            driver = Driver(model, run, N, resume=(run / "run.json").exists(), options=options)
+            driver.wait_for_parts(max(1, watch.parts) + 1)
+            watch.look_for(float(rng.uniform(0, 0.3)), driver)
+            head.kill_gcs()
+            if number:  # a raylet that dies too may end its driver before that has said a word
+                head.kill_raylet()
+            code, errors = driver.wait()
         if code:
             said.append(errors)
         watch.look()
@@ -156,10 +136,8 @@ def head_killed(model: Path, whole: Path, run: Path, heads: Any, seed: int, kill
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_heads_killed_under_a_run(
-    model: Path, whole: Path, tmp_path: Path, heads: Any, kills: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heads_killed_under_a_run(model: Path, whole: Path, tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "4")
-    said = head_killed(model, whole, tmp_path / "run", heads, kills, kills)
+    said = head_killed(model, whole, tmp_path / "run", kills, kills)
     assert said
     assert any("is gone; Ray ends this process after 4 s, --resume continues the run" in text for text in said), said
