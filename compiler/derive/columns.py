@@ -58,4 +58,4 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     finest = max(1, min(rows.size for rows in needed(unit)[start:stop]))
     have = unit.machine.buffer_blocks(Memory.L1)
     layouts = (cut(strip, start, stop, finest, halo) for halo in (0, (1 << stop - start) - 1))
-    return any(fits([*staged_wishes(strip, layout, 1, 1), *weights], have) for layout in layouts)
+    return any(fits((*staged_wishes(strip, layout, 1, 1), *weights), have) for layout in layouts)

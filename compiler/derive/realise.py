@@ -12,8 +12,9 @@ from compiler.derive.formula import formula_window
 from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.blocks import Blocks, cut
-from compiler.schedule.buffers import fit, fits
+from compiler.schedule.buffers import fits, packed
 from compiler.schedule.memory import (
+    UbBuffers,
     apart_rule,
     live_blocks,
     repeated,
@@ -21,9 +22,9 @@ from compiler.schedule.memory import (
     stays,
     through_ub,
     ub_buffers,
-    ub_wishes,
+    ub_wishes_of,
     weight_slots,
-    weight_wishes,
+    weight_wishes_of,
 )
 from compiler.schedule.run import can_stream
 from compiler.tile.alike import Kind, kind_of
@@ -109,11 +110,12 @@ def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
 
 
 class _Asked(NamedTuple):
-    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, `ub` blocks of UB in all."""
+    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all."""
 
     tiling: Tiling
     slots: int
     size: int
+    buffers: tuple[UbBuffers, ...]
     ub: int
 
 
@@ -131,8 +133,8 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
         tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
     if tiling is None:
         return None
-    ub = sum([each.slots * each.size for each in ub_buffers(spec, tiling, through_ub(unit, inside), unit.dtype)])
-    return _Asked(tiling, *weight_slots(spec, tiling), ub)
+    buffers = ub_buffers(spec, tiling, through_ub(unit, inside), unit.dtype)
+    return _Asked(tiling, *weight_slots(spec, tiling), buffers, sum([each.slots * each.size for each in buffers]))
 
 
 class _Fitting:
@@ -200,7 +202,9 @@ class _Fitting:
         have = self.unit.machine.buffer_blocks(Memory.UB)
         if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
-        return fits(ub_wishes(self.unit, self.layout, self.tilings), have, self.apart)
+        last = len(self.operators) - 1 if self.repeated else -1
+        wishes = [ub_wishes_of(k, asked.buffers, last) for k, asked in self.taken.items()]
+        return fits(tuple(chain.from_iterable(wishes)), have, self.apart)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -230,10 +234,12 @@ class _Fitting:
             return True
         kept = [stays(asked.slots, self.repeated) for asked in taken.values()]
         always = sum(compress(every, kept))
-        if max([live + (0 if stays else size) for live, size, stays in zip(self.live, every, kept, strict=True)]) + always > self.have:
+        if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, kept, strict=True)]) + always > self.have:
             return False
-        weights = (weight_wishes(self.unit, self.layout, k, asked.tiling) for k, asked in taken.items())
-        return fit([*self.staged, *chain.from_iterable(weights)], self.have, 0, self.apart)[1] <= self.have
+        last = len(self.operators) - 1
+        asks = zip(taken.items(), kept, strict=True)
+        weights = [weight_wishes_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
+        return packed((*self.staged, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
         gene = self.gene

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -73,6 +74,16 @@ def fit(wishes: Sequence[Wish], capacity: int, reach: int, apart: Apart | None =
     apart: says which of the ordered wishes must not share, where that does not follow from their lifetimes.
     """
     ordered = sorted(wishes, key=_order)
+    at, peak = _placed(ordered, capacity, reach, apart)
+    return {wish.name: offset for wish, offset in zip(ordered, at.tolist(), strict=True)}, peak
+
+
+def _order(wish: Wish) -> tuple[int, int, str]:
+    return -wish[1], wish[2], wish[0]
+
+
+def _placed(ordered: Sequence[Wish], capacity: int, reach: int, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
+    """Offsets, int64 [n], and the blocks needed in all."""
     spans = np.array([wish[1:4] for wish in ordered], np.int64).reshape(-1, 3)
     at = np.empty(len(ordered), np.int64)
     pairs = _NO_PAIRS if apart is None else apart(ordered)
@@ -81,11 +92,7 @@ def fit(wishes: Sequence[Wish], capacity: int, reach: int, apart: Apart | None =
         peak = _place(spans, pairs, apart is None or stretch > 0, stretch, at)
         if peak <= capacity:
             break
-    return {wish.name: offset for wish, offset in zip(ordered, at.tolist(), strict=True)}, peak
-
-
-def _order(wish: Wish) -> tuple[int, int, str]:
-    return -wish.size, wish.birth, wish.name
+    return at, peak
 
 
 def live(wishes: Sequence[Wish], steps: int) -> list[int]:
@@ -97,10 +104,16 @@ def live(wishes: Sequence[Wish], steps: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def fits(wishes: Sequence[Wish], capacity: int, apart: Apart | None = None) -> bool:
+def fits(wishes: tuple[Wish, ...], capacity: int, apart: Apart | None = None) -> bool:
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum([wish.size for wish in wishes]) <= capacity:
         return True
     if max(live(wishes, max(wish.death for wish in wishes) + 1)) > capacity:
         return False
-    return fit(wishes, capacity, 0, apart)[1] <= capacity
+    return packed(wishes, capacity, apart)
+
+
+@lru_cache(maxsize=1 << 13)
+def packed(wishes: tuple[Wish, ...], capacity: int, apart: Apart | None = None) -> bool:
+    """`fits` where sums do not tell; remembered, as every second gene asks for buffers that another one asked for."""
+    return _placed(sorted(wishes, key=_order), capacity, 0, apart)[1] <= capacity

@@ -134,7 +134,12 @@ def repeated(unit: Unit, blocks: Blocks) -> bool:
 
 def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
     """What `fit` needs to know of a segment's order beside the buffers' lifetimes."""
-    return (lambda wishes: apart(unit, blocks, wishes, window == 1)) if sliding else None
+    return _sliding_rule(unit, blocks, window == 1) if sliding else None
+
+
+@lru_cache(maxsize=4096)  # one object for one rule, so that what is known of it is found again
+def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
+    return lambda wishes: apart(unit, blocks, wishes, one_block)
 
 
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
@@ -209,12 +214,12 @@ def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[W
     """Buffers in L1 of kernel k's weights."""
     slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
     last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
-    return _weight_wishes(k, slots, size, last)
+    return weight_wishes_of(k, slots, size, last)
 
 
 @lru_cache(maxsize=1 << 14)
-def _weight_wishes(k: int, slots: int, size: int, last: int) -> tuple[Wish, ...]:
-    """last: step until which they are kept from the first on; -1: kernel k's alone."""
+def weight_wishes_of(k: int, slots: int, size: int, last: int) -> tuple[Wish, ...]:
+    """`slots` buffers of `size` blocks for kernel k's weights.  last: step until which they are kept from the first on; -1: k's alone."""
     life = (0, last) if last >= 0 else _scratch(k)
     return tuple(Wish(f"w{k}.{slot}", size, *life) for slot in range(slots))
 
@@ -269,11 +274,18 @@ def through_ub(unit: Unit, inside: bool) -> bool:
 
 def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
-    again = repeated(unit, blocks)
-    last = blocks.stop - blocks.start - 1
-    wishes = []
+    last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
+    wishes: list[Wish] = []
     for k, tiling in enumerate(tilings):
-        for kind, slots, size, kept in ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype):
-            names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
-            wishes += [Wish(name, size, *((0, last) if again and kept else _scratch(k))) for name in names]
+        wishes += ub_wishes_of(k, ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype), last)
     return wishes
+
+
+@lru_cache(maxsize=1 << 14)
+def ub_wishes_of(k: int, buffers: tuple[UbBuffers, ...], last: int) -> tuple[Wish, ...]:
+    """Of kernel k.  last: step until which what is kept lives from the first on; -1: it lives while k works."""
+    wishes = []
+    for kind, slots, size, kept in buffers:
+        names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
+        wishes += [Wish(name, size, *((0, last) if kept and last >= 0 else _scratch(k))) for name in names]
+    return tuple(wishes)

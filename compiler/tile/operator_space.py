@@ -82,7 +82,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
             slots = [
                 prefetch
                 for prefetch in (_PREFETCH if blocks * images > 1 else _PREFETCH[:1])
-                if fits([*staged_wishes(unit, layout, prefetch, 1), *weight_wishes(unit, layout, 0, tiling)], l1)
+                if fits((*staged_wishes(unit, layout, prefetch, 1), *weight_wishes(unit, layout, 0, tiling)), l1)
             ]
             engines, guess = np.zeros((len(points), 3), np.int64), np.zeros(len(points), np.int64)
             for size, count in sizes.items():

@@ -47,7 +47,7 @@ def test_fit_stretches_lifetimes_only_where_there_is_room(wishes: list[Wish], ca
 @settings(deadline=None)
 @given(WISHES, st.integers(1, 300))
 def test_fits_agrees_with_the_addresses(wishes: list[Wish], capacity: int) -> None:
-    assert fits(wishes, capacity) == (allocate(wishes)[1] <= capacity)
+    assert fits(tuple(wishes), capacity) == (allocate(wishes)[1] <= capacity)
 
 
 def test_reuse_on_paper() -> None:
