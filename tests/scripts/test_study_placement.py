@@ -29,7 +29,7 @@ def test_a_row_for_every_shape(found: tuple[str, list[dict[str, str]]]) -> None:
     assert [(row["cores"], row["ddr"]) for row in rows] == [("2", "134"), ("4", "268")]
     for row in rows:
         one, every, placed = (int(row[f"{mode}_cycles"]) for mode in ("one", "all", "placed"))
-        assert float(row["over_one"]) == pytest.approx(one / placed)
+        assert float(row["over_one"]) == pytest.approx(one / placed), "of one seed"
         assert float(row["over_all"]) == pytest.approx(every / placed)
         assert placed < 1.1 * min(one, every), "it knows their segments; one round of exploring decides on so few programs"
         alone = [int(row[f"alone_{form}_cycles"]) for form in ("one", "rows", "either")]
