@@ -13,7 +13,6 @@ Where a machine goes away, its workers wait for room elsewhere, and the others g
 
 from __future__ import annotations
 
-import copy
 import os
 import secrets
 import socket
@@ -21,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self
+from typing import Any, Generic, Literal, NamedTuple, Self
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -113,7 +112,6 @@ class RayBackend(Generic[T, R]):
     """
 
     shell: type[Shell] = Shell
-    shell_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -213,14 +211,11 @@ class RayBackend(Generic[T, R]):
 
     # actors
 
-    def _remote_shell(self) -> Any:
-        return ray.remote(**copy.deepcopy(self.shell_options))(self.shell) if self.shell_options else ray.remote(self.shell)
-
     def _start(self, slot: Slot) -> None:
         slot.name = f"{self._name}-w{slot.index}.{self._born}"
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot.index)
         options = {**self._options, "name": slot.name, "scheduling_strategy": strategy}
-        slot.actor = self._remote_shell().options(**options).remote(self._make_worker)
+        slot.actor = ray.remote(self.shell).options(**options).remote(self._make_worker)
         slot.building = slot.actor.build.remote()
         slot.since = time.monotonic()
         self._born += 1

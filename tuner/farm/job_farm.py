@@ -1,7 +1,7 @@
 """Ray actors that run jobs whole: an epoch of an island each, with no round trip inside.
 
-An actor keeps what it has heard; a job brings what it has not.  Beside the job, the actor says how many items it has finished, which tells
-one that hangs from one that is long.  A job whose actor dies or says nothing is run again carefully: its island's code runs in the driver,
+An actor keeps what it has heard; a job brings what it has not.  While a job runs, the actor says now and then how many items it has finished,
+which tells one that hangs from one that is long.  A job whose actor dies or says nothing is run again carefully: its island's code runs in the driver,
 what it asks goes through the farm's batches (`tuner.farm.actors`), which find the item at fault; nobody asks for that item again.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -25,45 +26,50 @@ from tuner.farm.cluster import FarmError
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
 
 SILENCE_S = 60.0  # a job in which nothing is finished for so long is run carefully; to compile a kernel takes half a minute, once
-PULSE_S = 10.0  # to ask costs the driver as much as a job does, and most jobs are done before
+PULSE_S = 10.0  # a word costs the driver as much as a job does, and most jobs are done before
 TRAINING_SILENCE_S = 600.0
 RAY_STEP_S = 1e-3  # it waits whole ones, so it is back a part of one early
 TRAINING_TRIES = 3
 
 
 class JobShell(Shell):
-    """The shell around a Workshop.  Its pulse is asked for while a job runs, so it has a thread of its own.
+    """The shell around a Workshop.  A job has a thread of its own, so that Ray's can say that it goes on.
+
+    Not a method of a second concurrency group that is asked: with groups, Ray's thread looks for signals a hundred times a second, each
+    time in turn with Python's lock, which took 3% of the actor's time.
 
     Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
     """
 
     _worker: Workshop
 
-    def work(self, message: bytes, models: Models | None, *epochs: Sequence[bytes]) -> bytes:
-        self._worker.worker, job, first = pickle.loads(message)
-        return pickle.dumps(self._worker.work(job, News(first, epochs, models)))
+    def __init__(self, make_worker: Callable[[], Workshop]) -> None:
+        super().__init__(make_worker)
+        self._thread = ThreadPoolExecutor(1)
 
-    @ray.method(concurrency_group="pulse")
-    def pulse(self) -> int:
-        return self._worker.done
+    @ray.method(num_returns="streaming")
+    def work(self, message: bytes, models: Models | None, *epochs: Sequence[bytes]) -> Iterator[int | bytes]:
+        """Items finished so far, every `PULSE_S`; at last the result."""
+        self._worker.worker, job, first = pickle.loads(message)
+        working = self._thread.submit(self._worker.work, job, News(first, epochs, models))
+        while not wait([working], PULSE_S).done:
+            yield self._worker.done
+        yield pickle.dumps(working.result())
 
 
 @dataclass
 class _Task:
-    """What a slot does.  pulse: reference to the one that is asked for; done: what the last one said; asked_s: when."""
+    """What a slot does.  done: items that were finished when it last said so."""
 
     key: Key
     job: Job | Training
-    pulse: Any = None
     done: int = -1
-    asked_s: float = 0.0
 
 
 class JobFarm(RayBackend[Ask, Answer]):
     """`Jobs` on `workers` actors with one CPU each; the parameters are those of `RayBackend`."""
 
     shell = JobShell
-    shell_options: ClassVar[dict[str, Any]] = {"concurrency_groups": {"pulse": 1}}
 
     def __init__(
         self,
@@ -118,7 +124,7 @@ class JobFarm(RayBackend[Ask, Answer]):
         slot = min((slot for slot in self._slots if slot.idle), key=lambda slot: slot.index != home)
         news = self._bulletin.news(job, self._heard[slot.index])
         self._heard[slot.index] = (job.version, job.models or self._heard[slot.index][1])
-        self._tasks[slot.index] = _Task(key, job, asked_s=time.monotonic())
+        self._tasks[slot.index] = _Task(key, job)
         slot.since = time.monotonic()
         slot.alone = slot.actor.work.remote(pickle.dumps((slot.name, job, news.first)), news.models, *news.epochs)
 
@@ -144,29 +150,6 @@ class JobFarm(RayBackend[Ask, Answer]):
         slot.alone = None
         super()._start(slot)
 
-    def _poll(self, patience_s: float) -> None:
-        super()._poll(patience_s)
-        for slot in self._slots:
-            if slot.alone is not None:
-                self._take_pulse(slot, self._tasks[slot.index])
-
-    def _take_pulse(self, slot: Slot, task: _Task) -> None:
-        """Whether something was finished since the last time; asked now and then, awaited never."""
-        now = time.monotonic()
-        if task.pulse is None:
-            if now - max(task.asked_s, slot.since) > PULSE_S:
-                task.pulse, task.asked_s = slot.actor.pulse.remote(), now
-            return
-        if not ray.wait([task.pulse], timeout=0)[0]:
-            return
-        try:
-            done = ray.get(task.pulse)
-        except RayError:  # it is gone; what it was asked to do says so, too
-            return
-        task.pulse = None
-        if done != task.done:
-            task.done, slot.since = done, now
-
     def _allowed_s(self, slot: Slot) -> float | None:
         if slot.alone is None or slot.building is not None or self._item_timeout_s is None:
             return super()._allowed_s(slot)
@@ -179,14 +162,17 @@ class JobFarm(RayBackend[Ask, Answer]):
             super()._arrived(slot)
             return
         try:
-            result = pickle.loads(ray.get(slot.alone))
+            said = ray.get(next(slot.alone))
         except RayTaskError as error:  # an island's code, not an item: `Workshop` sees to those
             raise error.cause if isinstance(error.cause, Exception) else error from None
         except RayError as error:
             self._lost(slot, "crash", one_line(error))
             return
-        slot.alone, slot.since = None, time.monotonic()
-        self._done.append((self._tasks.pop(slot.index).key, result))
+        if isinstance(said, bytes):
+            slot.alone, slot.since = None, time.monotonic()
+            self._done.append((self._tasks.pop(slot.index).key, pickle.loads(said)))
+        elif said != self._tasks[slot.index].done:
+            self._tasks[slot.index].done, slot.since = said, time.monotonic()
 
     def _lost(self, slot: Slot, status: Literal["crash", "timeout"], why: str) -> None:
         if slot.alone is None:
