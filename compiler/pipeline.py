@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
-from compiler.emit.segment import Lowered, lower_segment, new_scratch
+from compiler.emit.records import Code
+from compiler.emit.segment import Records, lower_segment, new_scratch
 from compiler.schedule.blocks import Share
 from compiler.schedule.footprint import Footprint
 from compiler.schedule.memory import named
@@ -34,8 +35,28 @@ from simulator.npu import isa
 from simulator.npu.program import Program
 
 
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """One core's share of a segment.  kept: its records, None of a compiler that keeps none."""
+
+    footprint: Footprint
+    peak_bytes: dict[str, int]
+    kept: Code | None
+
+    @property
+    def code(self) -> Code:
+        """Its records (see `emit.segment`); `ValueError` of a compiler that keeps none."""
+        if self.kept is None:
+            raise ValueError("a compiler that keeps no records has none to link")
+        return self.kept
+
+    @property
+    def nbytes(self) -> int:
+        return self.footprint.nbytes + (0 if self.kept is None else self.kept.nbytes)
+
+
 class Part(NamedTuple):
-    """One core's share of a segment, lowered."""
+    """One core's share of a segment in a program."""
 
     segment: int
     core: int
@@ -43,14 +64,16 @@ class Part(NamedTuple):
 
 
 class Compiler:
-    """Compiles plans of one unit; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed."""
+    """Compiles plans of one unit; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed.
 
-    def __init__(self, unit: Unit, cache_bytes: int = 512 << 20) -> None:
-        self.unit = unit
+    records: False for who wants times only: of a segment two thirds of the memory are its records, and nothing that is linked is left.
+    """
+
+    def __init__(self, unit: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
+        self.unit, self.records = unit, records
         self.synchroniser = Synchroniser(unit)
         self._scratch = new_scratch()
         self._cache: OrderedDict[tuple[Unit, int, bool, str, Share], Lowered | Infeasible] = OrderedDict()
-        self._footprints: WeakKeyDictionary[Lowered, Footprint] = WeakKeyDictionary()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
 
@@ -64,13 +87,16 @@ class Compiler:
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        lowered = lower_segment(unit, plan, start, flip, self._scratch, share)
-        self._cache[key] = lowered
-        self._cached_bytes += _size(lowered)
+        lowered = self._cache[key] = self._kept(lower_segment(unit, plan, start, flip, self._scratch, share))
+        self._cached_bytes += _nbytes(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
-            _, old = self._cache.popitem(last=False)
-            self._cached_bytes -= _size(old)
+            self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return lowered
+
+    def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
+        if isinstance(made, Infeasible):
+            return made
+        return Lowered(self.synchroniser.footprints.of(made.code), made.peak_bytes, made.code.copy() if self.records else None)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -87,14 +113,7 @@ class Compiler:
 
     def schedule(self, parts: Sequence[Part]) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call."""
-        return self.synchroniser.schedule([self.footprint(part.lowered) for part in parts], [part.core for part in parts])
-
-    def footprint(self, lowered: Lowered) -> Footprint:
-        """What a program's schedule and time need of records; kept as long as these are."""
-        found = self._footprints.get(lowered)
-        if found is None:
-            found = self._footprints[lowered] = self.synchroniser.footprints.of(lowered.code)
-        return found
+        return self.synchroniser.schedule([part.lowered.footprint for part in parts], [part.core for part in parts])
 
     def parts(self, plan: Plan) -> list[Part] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
@@ -135,12 +154,11 @@ class Compiler:
             lowered = self._lowered(unit, plan, key, start, bool(so_far[core] % 2), (i, len(cores)))
             if isinstance(lowered, Infeasible):
                 return lowered
-            if len(lowered.code):
+            if len(lowered.footprint.engine):
                 parts.append(Part(index, core, lowered))
                 so_far[core] += 1
         return parts
 
 
-def _size(part: Lowered | Infeasible) -> int:
-    # a footprint takes about half of what its records take
-    return part.code.nbytes * 3 // 2 if isinstance(part, Lowered) else 0
+def _nbytes(part: Lowered | Infeasible) -> int:
+    return part.nbytes if isinstance(part, Lowered) else 0

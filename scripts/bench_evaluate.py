@@ -153,7 +153,7 @@ class Stages:
         )
         if isinstance(parts, Infeasible):
             return
-        footprints = self._timed("synchronise", lambda: [compiler.footprint(part.lowered) for part in parts])
+        footprints = [part.lowered.footprint for part in parts]
         schedule = self._timed("synchronise", lambda: compiler.schedule(parts))
         program = self._timed("simulation", lambda: prepared(machine, schedule, footprints))
         self._timed("simulation", lambda: simulate_levels(program, machine, self.levels))

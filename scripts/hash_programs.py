@@ -30,7 +30,7 @@ NETWORKS = "light:squeezenet,light:resnet50,light:shufflenet"
 
 def programs_digest(unit: Unit, count: int, seed: int) -> str:
     """Of whole programs, each a move away from the one before it."""
-    evaluator, total = Evaluator(unit, tuple(unit.machine.contention)), hashlib.sha256()
+    evaluator, total = Evaluator(unit, tuple(unit.machine.contention), records=True), hashlib.sha256()
     for genome in islice(mutations(unit, seed), count):
         answer = evaluator.answer(Ask("program", genome))
         total.update(answer.payload.encode())

@@ -77,7 +77,7 @@ class Programs:
         return None if isinstance(parts, Infeasible) else self._cycles(parts)
 
     def _cycles(self, parts: Sequence[Part]) -> Cycles:
-        footprints = [self.compiler.footprint(part.lowered) for part in parts]
+        footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.unit.machine, self.compiler.schedule(parts), footprints)
         return {level: timing.cycles for level, timing in simulate_levels(program, self.unit.machine).items()}
 

@@ -115,7 +115,7 @@ class EvaluatorSpec:
         Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
         out, and the rest is looked at more rarely.
         """
-        evaluator = Evaluator(self.unit, self.levels)
+        evaluator = Evaluator(self.unit, self.levels, records=self.runner is not None)
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):
             evaluator.answer(Ask("program", genome))
@@ -130,12 +130,13 @@ class Evaluator:
     """Holds the unit, the compiler's caches and the plans of genes seen.
 
     clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
-    bench: the runner, None for the simulator alone.  shared: what others measured, for the simulator alone: a board's readings are its own.
+    bench: the runner, None for the simulator alone; it is given records, which are kept for nothing else.  shared: what others measured,
+    for the simulator alone: a board's readings are its own.
     """
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 256 << 20) -> None:
+    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 128 << 20, records: bool = False) -> None:
         self.unit, self.levels = unit, levels
-        self.compiler = Compiler(unit, cache_bytes)
+        self.compiler = Compiler(unit, cache_bytes, records)
         self.structures = Structures(unit)
         self._known: OrderedDict[Gene, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
@@ -232,7 +233,7 @@ class Evaluator:
         return Answer("ok", None, payload, raw, values)
 
     def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
-        footprints = [self.compiler.footprint(part.lowered) for part in parts]
+        footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.clock, self.compiler.schedule(parts), footprints)
         timings = simulate_levels(program, self.clock, self.levels)
         peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]

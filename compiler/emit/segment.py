@@ -31,8 +31,11 @@ CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
-    """Records (TAG holds the kernel's index, BLOCK the iteration) and the most that each buffer held, in bytes."""
+class Records:
+    """Records (TAG holds the kernel's index, BLOCK the iteration) and the most that each buffer held, in bytes.
+
+    code: valid until the scratch that it was written into is written again.
+    """
 
     code: Code
     peak_bytes: dict[str, int]
@@ -40,7 +43,7 @@ class Lowered:
 
 def lower_segment(
     unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, share: Share = (0, 1)
-) -> Lowered | Infeasible:
+) -> Records | Infeasible:
     """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
@@ -77,7 +80,7 @@ def lower_segment(
     code = codes[0] if len(codes) == 1 else np.concatenate(codes)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
-    return Lowered(code.copy(), places.peak_bytes)
+    return Records(code, places.peak_bytes)
 
 
 def _written(

@@ -48,7 +48,7 @@ def test_times_without_records_are_those_of_the_linked_program(network: str, mac
         used = 1 + max(part.core for part in parts)
         assert not any(len(stream) for stream in program.streams[used:])
         long = prepare(replace(program, streams=program.streams[:used]), machine)
-        short = prepared(machine, compiler.schedule(parts), [compiler.footprint(part.lowered) for part in parts])
+        short = prepared(machine, compiler.schedule(parts), [part.lowered.footprint for part in parts])
         assert short.flag_slots == long.flag_slots
         for name in ("queue_start", "engine", "stream_start", "fixed_cycles", "transfers", "bus_units"):
             assert np.array_equal(getattr(short, name), getattr(long, name)), name

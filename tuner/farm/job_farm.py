@@ -1,8 +1,9 @@
 """Ray actors that run jobs whole: an epoch of an island each, with no round trip inside.
 
-An actor keeps what it has heard; a job brings what it has not.  While a job runs, the actor says now and then how many items it has finished,
-which tells one that hangs from one that is long.  A job whose actor dies or says nothing is run again carefully: its island's code runs in the driver,
-what it asks goes through the farm's batches (`tuner.farm.actors`), which find the item at fault; nobody asks for that item again.
+An actor keeps what it has heard; a job brings what it has not.  While a job runs, the actor says now and then how many items it has
+finished, which tells one that hangs from one that is long.  A job whose actor dies or says nothing is run again carefully: its island's
+code runs in the driver, what it asks goes through the farm's batches (`tuner.farm.actors`), which find the item at fault; nobody asks for
+that item again.
 """
 
 from __future__ import annotations

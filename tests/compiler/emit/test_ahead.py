@@ -9,8 +9,7 @@ from compiler.derive.gene import AHEAD_KIB, Gene
 from compiler.derive.plan import Plan
 from compiler.derive.realise import realise_all
 from compiler.emit.ahead import order_ahead
-from compiler.emit.segment import Lowered
-from compiler.pipeline import Compiler
+from compiler.pipeline import Compiler, Lowered
 from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory, load_machine

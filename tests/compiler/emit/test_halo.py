@@ -8,7 +8,7 @@ from onnx import ModelProto
 
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.derive.realise import plan_of
-from compiler.emit.segment import Lowered, lower_segment
+from compiler.emit.segment import Records, lower_segment
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.tile.spec import Unit
@@ -103,16 +103,16 @@ def test_more_random_networks(start: int) -> None:
     hold(range(start, start + 40))
 
 
-def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache", "cache")) -> tuple[Unit, Lowered]:
+def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache", "cache")) -> tuple[Unit, Records]:
     u = unit(EDGE, (1, 16, h, 16), conv("a", "x", (16, 16)), conv("b", "a", (16, 16), 5), conv("c", "b", (16, 16)))
     tiling = {"kind": "conv", "weights": "resident", "chunk_n1": 1, "chunk_k1": 25, "tile_m": 64, "tile_n1": 1, "tile_k1": 9, "order": "m"}
     plan = {"operators": ("a", "b", "c"), "blocks": blocks, "tilings": [tiling] * 3, "halo": halo}
     lowered = lower_segment(u, SegmentPlan.model_validate(plan), 0)
-    assert isinstance(lowered, Lowered)
+    assert isinstance(lowered, Records)
     return u, lowered
 
 
-def loaded_blocks(u: Unit, lowered: Lowered) -> int:
+def loaded_blocks(u: Unit, lowered: Records) -> int:
     """Blocks of x that are read from DDR."""
     code = lowered.code
     x = u.storages[u.kernels[0].reads[0].storage]
@@ -121,7 +121,7 @@ def loaded_blocks(u: Unit, lowered: Lowered) -> int:
     return int((code[mine, isa.C_LENGTH] * code[mine, isa.C_COUNT]).sum())
 
 
-def pixels(lowered: Lowered) -> int:
+def pixels(lowered: Records) -> int:
     """Pixels that FIXPIPE hands out."""
     code = lowered.code
     return int(code[code[:, isa.OP] == Op.FIXPIPE, isa.F_M].sum())

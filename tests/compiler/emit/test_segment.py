@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
-from compiler.emit.segment import Lowered, lower_segment
+from compiler.emit.segment import Records, lower_segment
 from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -23,14 +23,14 @@ def tiling(**changes: object) -> ConvTiling:
     return ConvTiling.model_validate({**base, **changes})
 
 
-def lowered(u: Unit, *tilings: Tiling, blocks: int = 1) -> Lowered | Infeasible:
+def lowered(u: Unit, *tilings: Tiling, blocks: int = 1) -> Records | Infeasible:
     names = tuple(spec.name for spec in u.kernels[: len(tilings)])
     return lower_segment(u, SegmentPlan(operators=names, blocks=blocks, tilings=tilings), 0)
 
 
-def counted(part: Lowered | Infeasible) -> tuple[int, int, int, int, int]:
+def counted(part: Records | Infeasible) -> tuple[int, int, int, int, int]:
     """(MMAD, FIXPIPE, IM2COL, loads of L0B, loads of L1)"""
-    assert isinstance(part, Lowered)
+    assert isinstance(part, Records)
     code = part.code
     ops = Counter(code[:, isa.OP].tolist())
     copies = code[:, isa.OP] == Op.COPY
@@ -73,7 +73,7 @@ def test_blocks_load_resident_weights_once(product: Unit) -> None:
 def test_records_say_their_block(images: int) -> None:
     u = unit(EDGE, (images, 64, 8, 8), conv("y", "x", (64, 32), 1))
     part = lowered(u, tiling(tile_m=16, tile_n1=2), blocks=4)
-    assert isinstance(part, Lowered)
+    assert isinstance(part, Records)
     block = part.code[:, isa.BLOCK]
     assert (np.diff(block) >= 0).all()
     # a product and a tile of x each; the weights come with the first one
@@ -85,7 +85,7 @@ def test_records_say_their_block(images: int) -> None:
 
 def test_accumulation_starts_once(product: Unit) -> None:
     part = lowered(product, tiling(tile_k1=1))
-    assert isinstance(part, Lowered)
+    assert isinstance(part, Records)
     mmads = part.code[part.code[:, isa.OP] == Op.MMAD]
     assert mmads[:, isa.M_ACC].reshape(4, 4).tolist() == [[0, 1, 1, 1]] * 4
 
@@ -94,7 +94,7 @@ def test_max_pool() -> None:
     """2x2 by 2 on one plane of 8x8: one VMAX over 4 rows of 8 columns, then one over 4 of 4, which lie side by side."""
     u = unit(EDGE, (1, 16, 8, 8), max_pool("y", "x", 2, 2))
     part = lowered(u, VectorTiling(tile_planes=1, tile_rows=4))
-    assert isinstance(part, Lowered)
+    assert isinstance(part, Records)
     ops = part.code[:, isa.OP].tolist()
     assert [Op(op).name for op in ops] == ["COPY", "VMAX", "VMAX", "COPY"]
     assert part.code[1:3, [isa.V_BLOCKS, isa.V_REPEATS]].tolist() == [[8, 4], [8, 2]]
@@ -102,7 +102,7 @@ def test_max_pool() -> None:
 
 def test_peaks(product: Unit) -> None:
     part = lowered(product, tiling())
-    assert isinstance(part, Lowered)
+    assert isinstance(part, Records)
     # two tiles each: 32 x 4, 4 x 16, 32 x 2 blocks of 32 bytes
     assert {name: part.peak_bytes[name] for name in ("L0A", "L0B", "L0C")} == {"L0A": 8192, "L0B": 4096, "L0C": 4096}
     # x: 4 planes of 64; weights: 2 x 4 x 16
@@ -112,8 +112,8 @@ def test_peaks(product: Unit) -> None:
 def test_flip_changes_addresses_only(product: Unit) -> None:
     plan = SegmentPlan(operators=("y",), tilings=(tiling(),))
     low, high = lower_segment(product, plan, 0), lower_segment(product, plan, 0, flip=True)
-    assert isinstance(low, Lowered)
-    assert isinstance(high, Lowered)
+    assert isinstance(low, Records)
+    assert isinstance(high, Records)
     same = [w for w in range(isa.WORDS) if w not in (isa.D, isa.S0, isa.S1, isa.S2)]
     assert (low.code[:, same] == high.code[:, same]).all()
     assert not np.array_equal(low.code, high.code)

@@ -14,8 +14,7 @@ from compiler.derive.formula import formula_window
 from compiler.derive.gene import ALL, FORMULA, Gene
 from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.derive.realise import realise
-from compiler.emit.segment import Lowered
-from compiler.pipeline import Compiler
+from compiler.pipeline import Compiler, Lowered
 from compiler.schedule.blocks import cut
 from compiler.schedule.buffers import Wish, fit
 from compiler.schedule.memory import slot_counts, staged_wishes

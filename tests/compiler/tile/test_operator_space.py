@@ -8,9 +8,8 @@ import pytest
 from compiler.derive.gene import WEIGHTS, Gene, block_counts
 from compiler.derive.plan import ConvTiling
 from compiler.derive.realise import realise
-from compiler.emit.segment import Lowered
 from compiler.ir.graph import Conv
-from compiler.pipeline import Compiler
+from compiler.pipeline import Compiler, Lowered
 from compiler.tile.operator_space import operator_space
 from compiler.tile.spec import ConvSpec, Unit
 from simulator.npu.machine import load_machine

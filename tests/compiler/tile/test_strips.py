@@ -13,7 +13,7 @@ from compiler.derive.gene import Gene, block_counts
 from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.derive.realise import plan_of, realise
 from compiler.derive.starts import layer_by_layer, single_operators
-from compiler.emit.segment import Lowered, lower_segment
+from compiler.emit.segment import Records, lower_segment
 from compiler.ir.graph import Conv, Pool
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
@@ -191,7 +191,7 @@ def test_blocks_are_numbered_through_all_strips() -> None:
     plan = realise(case.unit, Gene(0, 2, 3, columns=2))
     assert plan is not None
     lowered = lower_segment(case.unit, plan, 0)
-    assert isinstance(lowered, Lowered)
+    assert isinstance(lowered, Records)
     assert sorted(set(lowered.code[:, isa.BLOCK].tolist())) == list(range(plan.blocks_of_strips))
 
 
@@ -213,7 +213,7 @@ def test_only_the_halo_is_loaded_twice() -> None:
         plan = realise(u, Gene(0, 2, 2, cached=-1, weights="resident", columns=count))
         assert plan is not None
         lowered = lower_segment(u, plan, 0)
-        assert isinstance(lowered, Lowered)
+        assert isinstance(lowered, Records)
         found.append(loaded(lowered.code, u.memory.constant_blocks))
     (weights, whole), (again, cut_up) = found
     assert weights == again

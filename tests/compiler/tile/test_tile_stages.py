@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
-from compiler.emit.segment import Lowered
-from compiler.pipeline import Compiler
+from compiler.pipeline import Compiler, Lowered
 from compiler.tile.space import legal_points, shape_of
 from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import groups, nest_of, route, stages_of
