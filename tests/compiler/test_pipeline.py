@@ -117,6 +117,20 @@ def test_a_full_cache_forgets_the_oldest(case: Case) -> None:
     assert first.digest == second.digest == compiled(case, plan).digest
 
 
+def test_a_compiler_without_records_schedules_the_same_and_links_nothing(case: Case) -> None:
+    plan = baseline(case)
+    whole, lean = Compiler(case.unit), Compiler(case.unit, records=False)
+    expected, parts = whole.parts(plan), lean.parts(plan)
+    assert isinstance(expected, list)
+    assert isinstance(parts, list)
+    wanted, found = vars(whole.schedule(expected)), vars(lean.schedule(parts))
+    assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
+    assert len(wanted["place"])
+    assert sum(part.lowered.nbytes for part in parts) < sum(part.lowered.nbytes for part in expected) / 2
+    with pytest.raises(ValueError, match="keeps no records"):
+        lean.link(parts)
+
+
 def test_tags_name_segment_and_operator(case: Case) -> None:
     plan = baseline(case)
     code = compiled(case, plan).streams[0]
