@@ -50,10 +50,10 @@ class JobShell(Shell):
 
     @ray.method(num_returns="streaming")
     def work(self, message: bytes, models: Models | None, *epochs: Sequence[bytes]) -> Iterator[int | bytes]:
-        """Items finished so far, every `PULSE_S`; at last the result."""
-        self._worker.worker, job, first = pickle.loads(message)
+        """Items finished so far, every so many seconds; at last the result."""
+        self._worker.worker, job, first, pulse_s = pickle.loads(message)
         working = self._thread.submit(self._worker.work, job, News(first, epochs, models))
-        while not wait([working], PULSE_S).done:
+        while not wait([working], pulse_s).done:
             yield self._worker.done
         yield pickle.dumps(working.result())
 
@@ -127,7 +127,8 @@ class JobFarm(RayBackend[Ask, Answer]):
         self._heard[slot.index] = (job.version, job.models or self._heard[slot.index][1])
         self._tasks[slot.index] = _Task(key, job)
         slot.since = time.monotonic()
-        slot.alone = slot.actor.work.remote(pickle.dumps((slot.name, job, news.first)), news.models, *news.epochs)
+        message = pickle.dumps((slot.name, job, news.first, PULSE_S))
+        slot.alone = slot.actor.work.remote(message, news.models, *news.epochs)
 
     def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
         end_s = time.monotonic() + patience_s

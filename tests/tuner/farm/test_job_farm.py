@@ -39,11 +39,17 @@ N = 24
 
 
 class Fragile(Evaluator):
-    """Measuring a certain operator in three blocks does harm: raises, ends the process, or never comes back."""
+    """Measuring a certain operator in three blocks does harm: raises, ends the process, or never comes back.
 
-    harm = "raise"
+    hurry: measurements after which it is as fast as others.
+    """
+
+    harm, hurry = "raise", 0
 
     def answer(self, ask: Ask) -> Answer:
+        if ask.measure and self.hurry:
+            self.hurry -= 1
+            time.sleep(0.5)
         if ask.measure and ask.kind == "segment" and (ask.genome[0].start, ask.genome[0].stop, ask.genome[0].blocks) == (1, 2, 3):
             if self.harm == "exit":
                 os._exit(1)
@@ -54,19 +60,19 @@ class Fragile(Evaluator):
 
 
 class Make:
-    def __init__(self, unit: Unit, harm: str) -> None:
-        self.unit, self.harm = unit, harm
+    def __init__(self, unit: Unit, harm: str, hurry: int) -> None:
+        self.unit, self.harm, self.hurry = unit, harm, hurry
 
     def __call__(self) -> Fragile:
         found = Fragile(self.unit, LEVELS)
-        found.harm = self.harm
+        found.harm, found.hurry = self.harm, self.hurry
         return found
 
 
-def spec(harm: str) -> WorkshopSpec:
+def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
     unit = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
     config = load_config(None, QUICK)
-    return WorkshopSpec(Make(unit, harm), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
+    return WorkshopSpec(Make(unit, harm, hurry), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
 
 
 def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
@@ -106,6 +112,20 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     bad = log[log["status"] != "ok"]
     assert set(bad["status"]) - {"infeasible"} == {status}
     assert any("what it did is done again item by item" in line for line in said)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_farm, "SILENCE_S", 3.0)
+    monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
+    said = list[str]()
+    with JobFarm(spec("raise", hurry=12), 2, run_id="slow", say=said.append) as jobs:
+        begin = time.monotonic()
+        found = searched(spec("raise"), jobs, tmp_path / "run")
+        assert time.monotonic() - begin > 2 * 3.0
+        assert jobs.replaced == 0
+    assert not said
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)
 
 
 @pytest.mark.usefixtures("local_ray")
