@@ -66,7 +66,7 @@ class Part(NamedTuple):
 class Compiler:
     """Compiles plans of one unit; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed.
 
-    records: False for who wants times only: of a segment two thirds of the memory are its records, and nothing that is linked is left.
+    records: False for who wants times only: two thirds of what a segment takes are its records, without which nothing is linked.
     """
 
     def __init__(self, unit: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
