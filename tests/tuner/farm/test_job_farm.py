@@ -116,13 +116,13 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_farm, "SILENCE_S", 3.0)
+    monkeypatch.setattr(job_farm, "SILENCE_S", 5.0)
     monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
     said = list[str]()
-    with JobFarm(spec("raise", hurry=12), 2, run_id="slow", say=said.append) as jobs:
+    with JobFarm(spec("raise", hurry=16), 2, run_id="slow", say=said.append) as jobs:
         begin = time.monotonic()
         found = searched(spec("raise"), jobs, tmp_path / "run")
-        assert time.monotonic() - begin > 2 * 3.0
+        assert time.monotonic() - begin > 1.5 * 5.0
         assert jobs.replaced == 0
     assert not said
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)
