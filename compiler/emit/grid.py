@@ -8,6 +8,7 @@ from numba import njit
 
 from compiler.emit.records import Code, general, vector
 from compiler.tile.grid import cheapest
+from compiler.tile.whole_rows import START
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 
 Axes = tuple[int, int, int]
@@ -29,9 +30,12 @@ def _joined(x: Axes, i: int, first: bool) -> Axes:
 @general
 @njit(cache=True)
 def grid(
-    out: Code, at: int, op: int, dtype: int, tag: int, n: Axes, d: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes
+    out: Code, at: int, op: int, dtype: int, tag: int, n: Axes, d: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes, imm: int
 ) -> int:  # fmt: skip
-    """d = op(s0, s1) over n[0] x n[1] x n[2] blocks, each with its strides; s1: -1 where the operation has one source."""
+    """d = op(s0, s1) over n[0] x n[1] x n[2] blocks, each with its strides; s1: -1 where the operation has one source.
+
+    imm: float32 bits of its constant, where it has one.
+    """
     if s1 < 0:
         s1s = s0s
     for i in (0, 0, 1):
@@ -63,8 +67,15 @@ def grid(
                         d_at + block * ds[b] + along * ds[r], s0_at + block * s0s[b] + along * s0s[r],
                         s1_at + block * s1s[b] + along * s1s[r] if s1 >= 0 else -1, -1,
                         width, repeats, ds[b], step * ds[r], s0s[b], step * s0s[r], s1s[b] if s1 >= 0 else 0,
-                        step * s1s[r] if s1 >= 0 else 0, 0, 0, 0,
+                        step * s1s[r] if s1 >= 0 else 0, 0, 0, imm,
                     )  # fmt: skip
                     repeat += repeats
                 block += width if apart else width * times
     return at
+
+
+@njit(cache=True)
+def most(a: int, b: int, c: int) -> int:
+    """Instructions over a x b x c blocks or a part of them, at most: none takes less time than its start, and a part no more than all."""
+    way = cheapest(a, b, c)
+    return way.work // START + way.instructions + 1

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.grid import Axes, grid
+from compiler.emit.grid import Axes, grid, most
 from compiler.emit.records import DDR, FAR, MTE2, UB, Code, Ints, Place, dense, flat, general, move, strided
 from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
-from compiler.tile.grid import cheapest
 from compiler.tile.spec import BOTH, COLUMNS, ROWS
-from compiler.tile.whole_rows import START, pixelwise
+from compiler.tile.whole_rows import pixelwise
 from simulator.npu.isa import Op
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL))
@@ -103,10 +102,10 @@ def _put(
     d += first * ds[f.axis]
     s += (f.origin + first * f.stride) * f.pitch
     if base == tap:
-        return grid(out, at, _VCOPY, dtype, tag, n, d, ds, s + tap * f.pitch, ss, -1, ss)
+        return grid(out, at, _VCOPY, dtype, tag, n, d, ds, s + tap * f.pitch, ss, -1, ss, 0)
     if base < 0:
-        return grid(out, at, op, dtype, tag, n, d, ds, d, ds, s + tap * f.pitch, ss)
-    return grid(out, at, op, dtype, tag, n, d, ds, s + base * f.pitch, ss, s + tap * f.pitch, ss)
+        return grid(out, at, op, dtype, tag, n, d, ds, d, ds, s + tap * f.pitch, ss, 0)
+    return grid(out, at, op, dtype, tag, n, d, ds, s + base * f.pitch, ss, s + tap * f.pitch, ss, 0)
 
 
 @njit(cache=True)
@@ -139,9 +138,8 @@ def _fold(
 
 @njit(cache=True)
 def _most(taps: int, a: int, b: int, c: int) -> int:
-    """Instructions of a fold, at most: none takes less time than its start, and part of a grid no more than all of it."""
-    way = cheapest(a, b, c)
-    return (taps + 3) * (way.work // START + way.instructions + 1) + a * b * c // 2040 + 2
+    """Instructions of a fold, at most."""
+    return (taps + 3) * most(a, b, c) + a * b * c // 2040 + 2
 
 
 @njit(cache=True)

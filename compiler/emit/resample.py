@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import Code, Ints, Place, flat, strided
+from compiler.emit.grid import Axes, grid, most
+from compiler.emit.records import Code, Ints, Place, flat
 from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
 from compiler.ir.taps import input_rows, part_of_run, source_columns
 from simulator.npu.isa import Op
@@ -40,34 +41,17 @@ class ResampleJob(NamedTuple):
 
 
 @njit(cache=True)
-def _grid(
-    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s0: int, s1: int, a: int, b: int, da: int, db: int, sa: int, sb: int,
-    ta: int, tb: int, imm: int,
-) -> int:  # fmt: skip
-    """A VECTOR operation over a x b blocks with strides, the axis that fills blocks better along them."""
-    if (a + 7) // 8 * b <= (b + 7) // 8 * a:
-        return strided(out, at, op, dtype, tag, d, s0, s1, a, b, da, db, sa, sb, ta, tb, imm)
-    return strided(out, at, op, dtype, tag, d, s0, s1, b, a, db, da, sb, sa, tb, ta, imm)
-
-
-@njit(cache=True)
 def _put(
-    out: Code, at: int, dtype: int, tag: int, d: int, s: int, a: int, b: int, da: int, db: int, sa: int, sb: int, weight: int, adds: int,
-    product: int,
+    out: Code, at: int, dtype: int, tag: int, n: Axes, d: int, ds: Axes, s: int, ss: Axes, weight: int, adds: int, product: int
 ) -> int:  # fmt: skip
-    """d (+)= weight * s over a x b blocks; `product`: a free place for a * b blocks."""
+    """d (+)= weight * s over a grid of blocks; `product`: a free place for as many."""
     if not adds:
-        return _grid(out, at, _VCOPY if weight == _ONE else _VMULS, dtype, tag, d, s, -1, a, b, da, db, sa, sb, 0, 0, weight)
-    if weight == _ONE:
-        return _grid(out, at, _VADD, dtype, tag, d, d, s, a, b, da, db, da, db, sa, sb, 0)
-    at = _grid(out, at, _VMULS, dtype, tag, product, s, -1, a, b, 1, a, sa, sb, 0, 0, weight)
-    return _grid(out, at, _VADD, dtype, tag, d, d, product, a, b, da, db, da, db, 1, a, 0)
-
-
-@njit(cache=True)
-def _worst(a: int, b: int) -> int:
-    """The most records of one `_grid`."""
-    return min((a + 7) // 8 * ((b + 254) // 255), (b + 7) // 8 * ((a + 254) // 255)) + (a + 7) // 8 + (b + 7) // 8
+        return grid(out, at, _VCOPY if weight == _ONE else _VMULS, dtype, tag, n, d, ds, s, ss, -1, ss, weight)
+    if weight != _ONE:
+        dense = (1, n[0], n[0] * n[1])
+        at = grid(out, at, _VMULS, dtype, tag, n, product, dense, s, ss, -1, ss, weight)
+        s, ss = product, dense
+    return grid(out, at, _VADD, dtype, tag, n, d, ds, d, ds, s, ss, 0)
 
 
 @njit(cache=True)
@@ -111,11 +95,11 @@ def emit_resample(
                     if stop <= skip:
                         continue
                     n = stop - skip
-                    if at + 2 * _worst(n, planes * taken) >= out.shape[0]:
+                    if at + 2 * most(n, planes * taken, 1) >= out.shape[0]:
                         return -1
                     at = _put(
-                        out, at, j.dtype, j.tag, v + place + skip * step - c, x + first + skip * source_step - x0, n, planes * taken, step,
-                        wide, source_step, broad, weight, adds, product,
+                        out, at, j.dtype, j.tag, (n, planes * taken, 1), v + place + skip * step - c, (step, wide, 0),
+                        x + first + skip * source_step - x0, (source_step, broad, 0), weight, adds, product,
                     )  # fmt: skip
             if len(rows) or not taken:
                 if j.filled or not taken:
@@ -129,21 +113,12 @@ def emit_resample(
                     n = stop - skip
                     d = last + (place + skip * step - begin) * wide
                     s = v + (first + skip * source_step - y0) * wide
-                    drow, srow = step * wide, source_step * wide
-                    if at + 2 * (planes + n) * _worst(wide, max(planes, n)) >= out.shape[0]:
+                    if at + 2 * most(wide, n, planes) >= out.shape[0]:
                         return -1
-                    if n >= planes:
-                        for plane in range(planes):
-                            at = _put(
-                                out, at, j.dtype, j.tag, d + plane * size, s + plane * taken * wide, wide, n, 1, drow, 1, srow,
-                                weight, adds, product,
-                            )  # fmt: skip
-                    else:
-                        for i in range(n):
-                            at = _put(
-                                out, at, j.dtype, j.tag, d + i * drow, s + i * srow, wide, planes, 1, size, 1, taken * wide,
-                                weight, adds, product,
-                            )  # fmt: skip
+                    at = _put(
+                        out, at, j.dtype, j.tag, (wide, n, planes), d, (1, step * wide, size), s, (1, source_step * wide, taken * wide),
+                        weight, adds, product,
+                    )  # fmt: skip
                 v = last
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size, planes, v)
     return at

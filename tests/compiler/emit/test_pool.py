@@ -99,7 +99,7 @@ def test_the_cheapest_way_over_a_grid(a: int, b: int, c: int) -> None:
     way = cheapest(a, b, c)
     out = np.zeros((4096, isa.WORDS), np.int32)
     strides = (1, 1000, 1_000_000)
-    used = grid(out, 0, int(Op.VCOPY), 1, 0, (a, b, c), 0, strides, 0, strides, -1, strides)
+    used = grid(out, 0, int(Op.VCOPY), 1, 0, (a, b, c), 0, strides, 0, strides, -1, strides, 0)
     places = [
         row[isa.D] + i * row[isa.V_DBS] + r * row[isa.V_DRS]
         for row in out[:used]
@@ -117,6 +117,6 @@ def test_the_cheapest_way_over_a_grid(a: int, b: int, c: int) -> None:
 
 def test_what_lies_end_to_end_is_one_axis() -> None:
     out = np.zeros((64, isa.WORDS), np.int32)
-    assert grid(out, 0, int(Op.VCOPY), 1, 0, (14, 14, 10), 0, (1, 14, 196), 5000, (1, 14, 196), -1, (0, 0, 0)) == 1
+    assert grid(out, 0, int(Op.VCOPY), 1, 0, (14, 14, 10), 0, (1, 14, 196), 5000, (1, 14, 196), -1, (0, 0, 0), 0) == 1
     assert (out[0, isa.V_BLOCKS], out[0, isa.V_REPEATS]) == (8, 245)
-    assert grid(out, 0, int(Op.VMAX), 1, 0, (14, 14, 10), 0, (1, 14, 196), 5000, (1, 14, 196), 9000, (1, 28, 392)) > 1
+    assert grid(out, 0, int(Op.VMAX), 1, 0, (14, 14, 10), 0, (1, 14, 196), 5000, (1, 14, 196), 9000, (1, 28, 392), 0) > 1
