@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.npu.machine import Engine
-from simulator.timeline import Cause, Timeline, stalls
+from simulator.timeline import Cause, Timeline
 from simulator.timing_kernel import ENGINES, Ints
 
 WORK = -1  # instead of a `Cause`
@@ -108,7 +108,7 @@ def _links(t: Timeline) -> list[tuple[int, int, int, int, int]]:
 
 
 def _queues(t: Timeline) -> list[_Queue]:
-    s = stalls(t)
+    s = t.stalls
     found = []
     for queue, rows in enumerate(t.queues):
         worked = rows[t.work[rows] & (t.end[rows] > t.start[rows])]

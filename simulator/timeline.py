@@ -1,6 +1,6 @@
 """One run, instruction by instruction: when each engine worked, and what it waited for when it did not.
 
-`timeline(program, machine, share_units)` runs a program once and keeps everything; `stalls` explains the gaps.
+`timeline(program, machine, share_units)` runs a program once and keeps everything; its `stalls` explain the gaps.
 
 | name                  | dtype, shape   | meaning                                                                                |
 |-----------------------|----------------|----------------------------------------------------------------------------------------|
@@ -100,6 +100,11 @@ class Timeline:
         queue = self.core * ENGINES + self.engine
         order = np.argsort(queue, kind="stable")
         return tuple(np.split(order, np.searchsorted(queue[order], np.arange(1, self.cores * ENGINES))))
+
+    @cached_property
+    def stalls(self) -> Stalls:
+        """All stalls of all engines, within programs; those of SCALAR are the scalar unit's own before a full queue."""
+        return _stalls_of_parts(self) if self.parts else _stalls(self)
 
 
 def timeline(program: Program, machine: Machine, share_units: int) -> Timeline:
@@ -204,10 +209,7 @@ class Stalls:
         return len(self.row)
 
 
-def stalls(t: Timeline) -> Stalls:
-    """All stalls of all engines, within programs; those of SCALAR are the scalar unit's own before a full queue."""
-    if t.parts:
-        return _stalls_of_parts(t)
+def _stalls(t: Timeline) -> Stalls:
     setter, behind = set_of_wait(t), last_work_before(t)
     parts: list[list[Ints]] = []
     for core in range(t.cores):
@@ -224,7 +226,7 @@ def stalls(t: Timeline) -> Stalls:
 def _stalls_of_parts(t: Timeline) -> Stalls:
     found = []
     for part in t.parts:
-        s, rows = stalls(part.run), np.concatenate((part.rows, [-1]))  # row -1 stays -1
+        s, rows = part.run.stalls, np.concatenate((part.rows, [-1]))  # row -1 stays -1
         found.append((s.core, s.engine, s.start + part.begin, s.end + part.begin, s.cause, rows[s.row], s.source_core, s.source_engine,
                       rows[s.source_row]))  # fmt: skip
     columns = [np.concatenate(column) for column in zip(*found, strict=True)]

@@ -24,7 +24,7 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
-from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles, stalls
+from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles
 from simulator.timing_kernel import Ints
 from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
@@ -44,7 +44,7 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
     yield opening(about)
     yield ",\n".join(_names(t, str(about.get("level", "")))).encode()
     names = _Names(t, operators)
-    waits = stalls(t)
+    waits = t.stalls
     for core in range(t.cores):
         for pieces in (
             _segments(t, names, core),

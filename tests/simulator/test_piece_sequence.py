@@ -17,7 +17,7 @@ from simulator.npu.program import Program
 from simulator.occupancy import ddr_use
 from simulator.runtime import Runtime
 from simulator.sequence import bound_of_all, in_all, simulate_all
-from simulator.timeline import Timeline, in_sequence, stalls, timeline
+from simulator.timeline import Timeline, in_sequence, timeline
 from simulator.timing import prepare, program_bound, simulate, simulate_trace
 from simulator.trace import chrome_trace
 from tests.programs import memory_map, random_program
@@ -73,9 +73,9 @@ def test_a_timeline_has_every_instruction_where_its_program_had_it(runs: list[Ti
 
 def test_stalls_are_those_of_every_program(runs: list[Timeline]) -> None:
     t = in_sequence(runs, COUNTS)
-    mine, begin, found = stalls(t), 0, 0
+    mine, begin, found = t.stalls, 0, 0
     for run, part in zip(runs, t.parts, strict=True):
-        theirs = stalls(run)
+        theirs = run.stalls
         at = (mine.start >= begin) & (mine.end <= begin + run.cycles)
         order, other = (np.lexsort((s.row, s.start, s.engine, s.core)) for s in (theirs, _some(mine, at)))
         np.testing.assert_array_equal(part.rows[theirs.row][order], mine.row[at][other])

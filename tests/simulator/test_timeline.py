@@ -8,7 +8,7 @@ import pytest
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code
-from simulator.timeline import Cause, Timeline, alone_cycles, covered, stalls, timeline
+from simulator.timeline import Cause, Timeline, alone_cycles, covered, timeline
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -37,7 +37,7 @@ def run(*streams: list[Code], machine: Machine = TINY, share: int = SHARE_UNIT) 
 
 def found(t: Timeline, engine: Engine, core: int = 0) -> list[tuple[int, int, str, int, int, int]]:
     """(start, end, cause, source core, source engine, source row) of an engine's stalls."""
-    s = stalls(t)
+    s = t.stalls
     mine = (s.core == core) & (s.engine == engine)
     columns = (s.start, s.end, s.cause, s.source_core, s.source_engine, s.source_row)
     return [(a, b, Cause(c).name, *rest) for a, b, c, *rest in zip(*(column[mine].tolist() for column in columns), strict=True)]
@@ -121,7 +121,7 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
     p = random_program(machine, seed, 120)
     share = SHARE_UNIT >> seed % 3
     t, timing = timeline(p, machine, share), simulate(p, machine, share)
-    s = stalls(t)
+    s = t.stalls
     assert t.cycles == timing.cycles
     assert (s.end > s.start).all()
     for core in range(machine.cores):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.occupancy import bytes_in_use, ddr_use, thinned
-from simulator.timeline import Cause, Timeline, stalls
+from simulator.timeline import Cause, Timeline
 from simulator.timing_kernel import ENGINES
 from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
 from tuner.report.view import RunView
@@ -139,7 +139,7 @@ def _bars(t: Timeline, rows: NDArray[np.int64], gap: int) -> Iterator[tuple[int,
 
 def standing(t: Timeline) -> go.Figure:
     """What every engine did with the run: work, waits by cause, done before the end."""
-    found = stalls(t)
+    found = t.stalls
     lanes = [(core, engine) for core in range(t.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(t, core, engine)]
     names = [engine.name if t.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
     shares: dict[str, list[float]] = {name: [] for name in CAUSES}
