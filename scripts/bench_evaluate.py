@@ -225,7 +225,7 @@ def cold_compile(model: str, machine: str) -> dict[str, Any]:
 
 def open_unit(network: str, machine: str, dtype: str) -> Unit:
     path, seed = resolve(Path(PREFIX + network), 0)
-    return make_unit(lower(load_model(path, {}, random_weights=seed)), load_machine(machine), DataType[dtype]).without_values()
+    return make_unit(lower(load_model(path, {}, random_weights=seed)), load_machine(machine), DataType[dtype])
 
 
 def bench(unit: Unit, seconds: float, seed: int, with_ray: bool) -> dict[str, Any]:

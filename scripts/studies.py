@@ -46,7 +46,7 @@ from tuner.search.schedule import Schedule
 def network(name: str, machine: str) -> Unit:
     """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights' values, in a search's order."""
     path, seed = resolve(_model(name), None)
-    unit = make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16).without_values()
+    unit = make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16)
     return ordered(unit, load_config().search.order)
 
 

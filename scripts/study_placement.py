@@ -73,7 +73,7 @@ MODES: dict[str, tuple[str, ...]] = {"one": ("use.cores=false",), "all": ("use.p
 def opened(name: str, machine: Machine) -> Unit:
     """A network by its name, on a machine, without its weights' values, in a search's order."""
     path, seed = resolve(Path(name), None)
-    unit = make_unit(lower(load_model(path, random_weights=seed)), machine, DataType.float16).without_values()
+    unit = make_unit(lower(load_model(path, random_weights=seed)), machine, DataType.float16)
     return ordered(unit, load_config().search.order)
 
 

@@ -110,7 +110,7 @@ def tilings(
         operators = [(op, count) for op, count in operators if len(op.space.points) >= ways]
         operators.sort(key=lambda item: (-item[0].unit.macs * item[1], str(item[0].shape)))
         for operator, _ in operators[:tasks]:
-            unit = operator.unit.without_values()
+            unit = operator.unit
             space, evaluator = TilingSpace(unit, operator.space), Evaluator(unit, (level,), cache_bytes=1)
             known: dict[int, float | None] = {}
 

@@ -155,7 +155,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     machine, unit = source.machine, opened.unit
     plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
     measured = measure_plans(opened.compiler, plans)
-    package(opened, [container_of(unit, measured)], out)
+    package(opened, [container_of(opened.packed[0], measured)], out)
     again = measure_plans(Compiler(unit), plans)
     macs = model_macs(opened.model)
     faults = [

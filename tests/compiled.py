@@ -11,7 +11,7 @@ from onnx import ModelProto
 from compiler.frontend import lower
 from compiler.schedule.blocks import needed
 from compiler.tile.spec import Unit
-from compiler.tile.unit import make_unit
+from compiler.tile.unit import pack_unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
@@ -29,20 +29,22 @@ class Case:
 
     model: ModelProto
     unit: Unit
+    constants: NDArray[np.uint8]
     feeds: dict[str, Floats]
     expected: dict[str, Floats]
 
 
 def make_case(model: ModelProto, machine: Machine, dtype: DataType, seed: int = 0) -> Case:
     feeds = random_feeds(model, seed)
-    return Case(model, make_unit(lower(model), machine, dtype), feeds, reference_outputs(model, feeds))
+    unit, constants = pack_unit(lower(model), machine, dtype)
+    return Case(model, unit, constants, feeds, reference_outputs(model, feeds))
 
 
 def run_program(case: Case, program: Program, scramble_seed: int = 0) -> tuple[dict[str, Floats], Counters]:
     """Output name -> values as the NPU computes them.  Scratch memory in DDR starts as NaNs."""
     unit = case.unit
     ddr: NDArray[np.uint8] = np.full(unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
-    ddr[: len(unit.constants)] = unit.constants
+    ddr[: len(case.constants)] = case.constants
     for buffer in unit.memory.of_kind("input"):
         load_input(ddr, buffer, case.feeds[buffer.name], unit.dtype)
     counters = execute(program, unit.machine, ddr, scramble_seed=scramble_seed, verify=False)

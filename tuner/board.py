@@ -44,7 +44,7 @@ def verdicts(
     with _farm(FinalsSpec(spec), config, address) as farm:
         for search, baseline in zip(found, baselines, strict=True):
             plans = finalists(log, tasks, search.run, levels, config.runner.finalists)
-            out.append(decide(opened.compilers[search.pieces[0]], plans, baseline, levels, config.runner.rounds, farm))
+            out.append(decide(opened.packed[search.pieces[0]], plans, baseline, levels, config.runner.rounds, farm))
     return tuple(out)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from onnx import ModelProto
@@ -30,7 +31,7 @@ from compiler.schedule.blocks import needed
 from compiler.tile.arranged import in_order
 from compiler.tile.machine import check_machine
 from compiler.tile.spec import ConvSpec, Unit
-from compiler.tile.unit import make_unit
+from compiler.tile.unit import Packed, pack_unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import Machine
@@ -42,19 +43,24 @@ from tuner.source import Source
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source, read: the model as it will be written, what of it the NPU runs, and a compiler of every piece of that."""
+    """A source, read: the model as it will be written, what of it the NPU runs, and every piece of that."""
 
     source: Source
     part: Partition
-    compilers: tuple[Compiler, ...]
+    packed: tuple[Packed, ...]
 
     @property
     def model(self) -> ModelProto:
         return self.part.model
 
+    @cached_property
+    def compilers(self) -> tuple[Compiler, ...]:
+        """Of the pieces."""
+        return tuple(map(Compiler, self.units))
+
     @property
     def units(self) -> tuple[Unit, ...]:
-        return tuple(compiler.unit for compiler in self.compilers)
+        return tuple(unit for unit, _ in self.packed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,13 +102,14 @@ def open_source(source: Source) -> Opened:
     check_machine(source.machine, source.dtype)
     model = load_model(source.model, source.shapes, random_weights=source.random_weights)
     graphs, part = lower_partition(model, Offload(source.machine, source.dtype))
-    units = [make_unit(graph, source.machine, source.dtype) for graph in graphs]
-    if len(units) > 1:
-        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, unit in enumerate(units) if (plan := _misfit(unit)) is not None}
-        if len(reasons) == len(units):
-            raise InfeasibleError(f"{source.machine.name}: none of {len(units)} pieces fits; {part.pieces[0].name}: {_misfit(units[0])}")
-        part, units = part.without(reasons) if reasons else part, [unit for k, unit in enumerate(units) if k not in reasons]
-    return Opened(source, part, tuple(Compiler(unit) for unit in units))
+    packed = [pack_unit(graph, source.machine, source.dtype) for graph in graphs]
+    if len(packed) > 1:
+        misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
+        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
+        if len(reasons) == len(packed):
+            raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
+        part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
+    return Opened(source, part, tuple(packed))
 
 
 def _misfit(unit: Unit) -> Infeasible | None:
@@ -203,8 +210,9 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
         raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
 
 
-def container_of(unit: Unit, measured: Mapping[str, Measured], digests: Mapping[str, str] | None = None) -> Container:
+def container_of(packed: Packed, measured: Mapping[str, Measured], digests: Mapping[str, str] | None = None) -> Container:
     """Level -> measured plan, as the container that is shipped.  digests: level -> of the plan that it is a part of."""
+    unit, constants = packed
     variants = tuple(
         Variant(
             level,
@@ -216,7 +224,7 @@ def container_of(unit: Unit, measured: Mapping[str, Measured], digests: Mapping[
         )
         for level, m in measured.items()
     )
-    return Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants, operators(unit))
+    return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
 
 
 def operators(unit: Unit) -> tuple[Operator, ...]:
@@ -230,13 +238,12 @@ def operators(unit: Unit) -> tuple[Operator, ...]:
     return tuple(found)
 
 
-def build_variants(compiler: Unit | Compiler, plans: Mapping[str, Plan]) -> Container:
+def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
     """The plan of each level compiled, every variant measured at every level, all in one container.
 
     Equal plans share one stream.  Raises as `measure_plans`.
     """
-    unit = compiler.unit if isinstance(compiler, Compiler) else compiler
-    return container_of(unit, measure_plans(compiler, plans))
+    return container_of(packed, measure_plans(packed.unit, plans))
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,8 +293,8 @@ def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] 
 def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
     """The containers that are shipped, piece by piece; all name the digest of the whole plan."""
     return tuple(
-        container_of(unit, {level: m.pieces[k] for level, m in measured.items()}, {level: m.plan.digest for level, m in measured.items()})
-        for k, unit in enumerate(opened.units)
+        container_of(packed, {level: m.pieces[k] for level, m in measured.items()}, {level: m.plan.digest for level, m in measured.items()})
+        for k, packed in enumerate(opened.packed)
     )
 
 

@@ -28,6 +28,7 @@ from compiler.pipeline import Compiler, Part
 from compiler.schedule.blocks import needed, operand_rows
 from compiler.tile.features import raw_features
 from compiler.tile.spec import Unit
+from compiler.tile.unit import Packed
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels
@@ -97,16 +98,21 @@ class Known:
         return canonical_json(self.plan.model_dump(mode="json"))
 
 
+@dataclass(frozen=True, eq=False)
+class Board:
+    """A runner that measures, and the values of the weights (see `Packed`): it is given whole programs."""
+
+    runner: RunnerSpec
+    constants: NDArray[np.uint8]
+
+
 @dataclass(frozen=True)
 class EvaluatorSpec:
-    """Makes an Evaluator where it is called: in this process or in an actor.
-
-    The unit comes without its weights' values, unless a runner measures: a board is given whole programs.
-    """
+    """Makes an Evaluator where it is called: in this process or in an actor.  board: None for the simulator alone."""
 
     unit: Unit
     levels: tuple[str, ...]
-    runner: RunnerSpec | None = None
+    board: Board | None = None
 
     def __call__(self) -> Evaluator:
         """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (half a minute, once).
@@ -115,11 +121,12 @@ class EvaluatorSpec:
         Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
         out, and the rest is looked at more rarely.
         """
-        evaluator = Evaluator(self.unit, self.levels, records=self.runner is not None)
+        evaluator = Evaluator(self.unit, self.levels, records=self.board is not None)
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):
             evaluator.answer(Ask("program", genome))
-        evaluator.bench = None if self.runner is None else self.runner()
+        if self.board is not None:
+            evaluator.bench, evaluator.constants = self.board.runner(), self.board.constants
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT)
@@ -130,8 +137,8 @@ class Evaluator:
     """Holds the unit, the compiler's caches and the plans of genes seen.
 
     clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
-    bench: the runner, None for the simulator alone; it is given records, which are kept for nothing else.  shared: what others measured,
-    for the simulator alone: a board's readings are its own.
+    bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.  shared: what
+    others measured, for the simulator alone: a board's readings are its own.
     """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 128 << 20, records: bool = False) -> None:
@@ -144,6 +151,7 @@ class Evaluator:
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
         self.clock = unit.machine
         self.bench: Bench | None = None
+        self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.shared: SharedResults | None = None
 
     def run(self, batch: list[Ask]) -> list[Answer]:
@@ -223,7 +231,8 @@ class Evaluator:
         values = self._measure(parts, kernels)
         if self.bench is not None:
             expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
-            found = self.bench.cycles(encoded(self.unit, ask.kind, self.compiler.link(parts), plans, expected), self.levels)
+            program = encoded(Packed(self.unit, self.constants), ask.kind, self.compiler.link(parts), plans, expected)
+            found = self.bench.cycles(program, self.levels)
             if isinstance(found, Reading):
                 status = "invalid" if found.status == "ok" else found.status
                 return Answer(status, found.error, payload, raw, None)

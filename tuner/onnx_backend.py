@@ -28,9 +28,8 @@ from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.worth import Always
 from compiler.ir.graph import Graph
 from compiler.package import onnx_bytes
-from compiler.pipeline import Compiler
 from compiler.tile.machine import check_machine
-from compiler.tile.unit import make_unit
+from compiler.tile.unit import pack_unit
 from simulator.npu.container import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine
@@ -52,8 +51,8 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
     level = next(iter(loaded.contention))
 
     def container(graph: Graph) -> bytes:
-        compiler = Compiler(make_unit(graph, loaded, dtype))
-        return encode(build_variants(compiler, {level: default_plan(compiler.unit)}))
+        packed = pack_unit(graph, loaded, dtype)
+        return encode(build_variants(packed, {level: default_plan(packed.unit)}))
 
     if whole:
         return InferenceSession(container(lower(prepared)))

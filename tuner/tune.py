@@ -17,7 +17,7 @@ from tuner.build import Opened, open_source
 from tuner.candidate import digest
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
-from tuner.evaluate import EvaluatorSpec
+from tuner.evaluate import Board, EvaluatorSpec
 from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish
 from tuner.folder.attempts import Attempts
@@ -126,21 +126,21 @@ def _searched(
     opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder, config: TuneConfig, request: TuneRequest
 ) -> OneSearch:
     """One search, until its budget is spent; its log is closed, its champions are known."""
-    whole, levels = ordered(opened.units[search.pieces[0]], config.search.order), tuple(opened.machine.contention)
-    light = whole.without_values()
+    (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
+    unit = ordered(given, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
-        say(f"{piece}: {light.kernels[0].name}..{light.kernels[-1].name}, {len(light.kernels)} operators{for_all}")
-    unit = light if runner_spec(config) is None else whole  # a board is given weights
+        say(f"{piece}: {unit.kernels[0].name}..{unit.kernels[-1].name}, {len(unit.kernels)} operators{for_all}")
+    board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
-        facts = Facts(origin, light, levels)
-        evaluator = EvaluatorSpec(unit, levels, runner_spec(config))
+        facts = Facts(origin, unit, levels)
+        evaluator = EvaluatorSpec(unit, levels, board)
         shared = None
-        if request.shared is not None and request.shared.is_dir() and runner_spec(config) is None:
-            shared = stack.enter_context(SharedResults(request.shared, light, levels))
+        if request.shared is not None and request.shared.is_dir() and board is None:
+            shared = stack.enter_context(SharedResults(request.shared, unit, levels))
         place = folder.place(piece)
         made = WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed)
         jobs = stack.enter_context(_jobs(made, request, place, shared))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -370,7 +370,11 @@ AnySpec = ConvSpec | PoolSpec | VectorSpec | SoftmaxSpec | LayerNormSpec | Reflo
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A model on a machine in a data type.  strips: of how many strips (`tile.strips`) this is one."""
+    """A model on a machine in a data type, without its weights' values: all that planning, emission and timing need.
+
+    So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
+    it (`tile.unit.Packed`).  strips: of how many strips (`tile.strips`) this is one.
+    """
 
     graph: Graph
     layout: Layout
@@ -379,7 +383,6 @@ class Unit:
     storages: tuple[StorageSpec, ...]
     kernels: tuple[AnySpec, ...]
     memory: MemoryMap
-    constants: NDArray[np.uint8]
     producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
     consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
     escapes: frozenset[int]  # kernels whose output the host reads
@@ -394,19 +397,6 @@ class Unit:
     @property
     def macs(self) -> int:
         return sum(spec.macs for spec in self.kernels) * self.images
-
-    def without_values(self) -> Unit:
-        """The same unit without weights: all that planning, emission and timing need, small enough to send to every worker."""
-        convs = [op for op in self.graph.operators if isinstance(op, Conv)]
-        light = {id(op): replace(op, weights=Shaped(op.weights.shape)) for op in convs}  # type: ignore[arg-type]
-
-        def stripped(op: Any) -> Any:
-            return light.get(id(op), op)
-
-        graph = replace(self.graph, operators=tuple(stripped(op) for op in self.graph.operators), constants={})
-        kernels = tuple(replace(spec, kernel=stripped(spec.kernel)) for spec in self.kernels)
-        layout = replace(self.layout, graph=graph)
-        return replace(self, graph=graph, layout=layout, kernels=kernels, constants=np.zeros(0, np.uint8))
 
     @property
     def digest(self) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.emit import weights
-from compiler.ir.graph import Concat, Conv, Graph, Shuffle
+from compiler.ir.graph import Concat, Conv, Graph, Operator, Shuffle
 from compiler.ir.layout import Layout, assign
 from compiler.rewrites.siblings import families
 from compiler.tile.constants import Constants, aligned
@@ -13,12 +18,24 @@ from compiler.tile.curves import with_curves
 from compiler.tile.gaps import Values, output_gaps
 from compiler.tile.kernels import add_family, kernel_spec
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import Piece, StorageSpec, Unit
+from compiler.tile.spec import Piece, Shaped, StorageSpec, Unit
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import DdrBuffer, MemoryMap
 
 
+class Packed(NamedTuple):
+    """A unit and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
+
+    unit: Unit
+    constants: NDArray[np.uint8]
+
+
 def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
+    """As `pack_unit`, of which it is the first half."""
+    return pack_unit(graph, machine, dtype).unit
+
+
+def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
 
     Raises `UnsupportedError` for a machine that lacks a path that every program uses.
@@ -58,20 +75,26 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
     memory = MemoryMap(dtype, (*constants.buffers(), *buffers), end)
     memory.verify()
-    return Unit(
-        layout.graph,
-        layout,
+    light: dict[str, Any] = {op.y: _without_values(op) for op in layout.graph.operators}
+    bare = replace(layout.graph, operators=tuple(light.values()), constants={})
+    unit = Unit(
+        bare,
+        replace(layout, graph=bare),
         machine,
         dtype,
         storages,
-        tuple(pending),
+        tuple(replace(spec, kernel=light[spec.kernel.y]) for spec in pending),
         memory,
-        constants.bytes(),
         producers,
         {index: tuple(rest) for index, rest in consumers.items()},
         escapes,
         tuple(tuple(number[op.y] for op in family) for family in siblings),
     )
+    return Packed(unit, constants.bytes())
+
+
+def _without_values(op: Operator) -> Operator:
+    return replace(op, weights=Shaped(op.weights.shape)) if isinstance(op, Conv) else op  # type: ignore[arg-type]
 
 
 def _can_be_one(layout: Layout, family: tuple[Conv, ...]) -> bool:

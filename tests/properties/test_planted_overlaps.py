@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import compiler.emit.segment
 from compiler.derive.plan import Infeasible, SegmentPlan
@@ -21,7 +22,7 @@ from compiler.schedule import memory
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.memory import Places
 from compiler.tile.spec import Unit
-from compiler.tile.unit import make_unit
+from compiler.tile.unit import pack_unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import BLOCK_BYTES, DataType, load_machine
@@ -64,9 +65,8 @@ class Overlap:
         return places
 
 
-def values(unit: Unit, program: Program, feeds: dict[str, Floats]) -> list[Floats]:
+def values(constants: NDArray[np.uint8], program: Program, feeds: dict[str, Floats]) -> list[Floats]:
     ddr = np.full(program.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
-    constants = np.ascontiguousarray(unit.constants).view(np.uint8).reshape(-1)
     ddr[: constants.size] = constants
     for buffer in program.memory.of_kind("input"):
         load_input(ddr, buffer, feeds[buffer.name], program.memory.dtype)
@@ -79,7 +79,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, names: list[str], seeds: range) -> 
     wrong = found = 0
     for name in names:
         model = small_model(name)
-        unit, feeds = make_unit(lower(model), EDGE, DataType.float16), random_feeds(model)
+        (unit, constants), feeds = pack_unit(lower(model), EDGE, DataType.float16), random_feeds(model)
         for seed in seeds:
             plan = random_plan(unit, np.random.default_rng(seed))
             good = None if plan is None else Compiler(unit).compile(plan)
@@ -96,7 +96,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, names: list[str], seeds: range) -> 
             kinds = {finding.kind for finding in check(bad, EDGE)}
             assert kinds <= {"overwritten_read"}  # everything stays in order
             same = all(
-                np.array_equal(a, b, equal_nan=True) for a, b in zip(values(unit, good, feeds), values(unit, bad, feeds), strict=True)
+                np.array_equal(a, b, equal_nan=True)
+                for a, b in zip(values(constants, good, feeds), values(constants, bad, feeds), strict=True)
             )
             wrong += not same
             found += bool(kinds) and not same

@@ -166,7 +166,7 @@ def compiled(name: str, blocks: int) -> tuple[Case, Program]:
 
 def ddr_of(case: Case) -> np.ndarray:
     ddr = np.full(case.unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
-    ddr[: len(case.unit.constants)] = case.unit.constants
+    ddr[: len(case.constants)] = case.constants
     for buffer in case.unit.memory.of_kind("input"):
         load_input(ddr, buffer, case.feeds[buffer.name], case.unit.dtype)
     return ddr

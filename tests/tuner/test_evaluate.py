@@ -75,9 +75,8 @@ def test_no_program_is_faster_than_its_roofline() -> None:
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
-    """The worker has no weights; the compiled program is that of the unit with them."""
     u = unit(name)
-    evaluator, compiler = EvaluatorSpec(u.without_values(), LEVELS)(), Compiler(u)
+    evaluator, compiler = EvaluatorSpec(u, LEVELS)(), Compiler(u)
     rng, measured = np.random.default_rng(1), 0
     for genome in (singles(u), *(random_genome(u, rng) for _ in range(4))):
         answer = evaluator.answer(Ask("program", genome))

@@ -41,7 +41,7 @@ def model(path: Path, convolutions: int) -> Path:
 
 
 def unit_of(path: Path, machine: str = "edge") -> Unit:
-    return open_source(ModelSource(path, load_machine(machine), DataType.float16)).unit.without_values()
+    return open_source(ModelSource(path, load_machine(machine), DataType.float16)).unit
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compiler.derive.plan import SegmentPlan
-from compiler.tile.spec import Unit
+from compiler.tile.unit import Packed
 from simulator.npu.container import Container, Segment, Variant, encode
 from simulator.npu.program import Program
 from tuner.build import operators
 from tuner.runners.reading import Encoded, Kind
 
 
-def encoded(unit: Unit, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
-    """One program of the unit, as the variant of every level.  unit: with its weights.  cycles: that the simulator expects, by level."""
+def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
+    """One program of the unit, as the variant of every level.  cycles: that the simulator expects, by level."""
+    unit, constants = packed
     parts = tuple(Segment(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
     variants = tuple(Variant(level, unit.machine.share_units(level), program.streams, "", cycles, parts) for level in cycles)
-    container = Container(unit.graph.digest, unit.machine, unit.memory, variants, unit.constants, operators(unit))
+    container = Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
     return Encoded(encode(container), unit.machine, kind)

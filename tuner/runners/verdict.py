@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import Plan
 from compiler.pipeline import Compiler
+from compiler.tile.unit import Packed
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
 from tuner.build import compile_plan
@@ -61,13 +62,14 @@ def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence
 
 
 def decide(
-    compiler: Compiler, plans: Sequence[Plan], baseline: Plan, levels: Sequence[str], rounds: int, farm: Backend[Final, NDArray[np.int64]]
+    packed: Packed, plans: Sequence[Plan], baseline: Plan, levels: Sequence[str], rounds: int, farm: Backend[Final, NDArray[np.int64]]
 ) -> Verdict:
-    """Measure plans and baseline again at every level, in turns.  compiler: of the unit with its weights.
+    """Measure plans and baseline again at every level, in turns.
 
     A finalist that fails at any level does not win.  Raises `TilefarmError` where all of them do, or the baseline.
     """
-    shown = [_shown(compiler, plan, levels) for plan in (*plans, baseline)]
+    compiler = Compiler(packed.unit)
+    shown = [_shown(compiler, packed, plan, levels) for plan in (*plans, baseline)]
     simplicity = [(len(plan.segments), instructions, plan.digest) for plan, (_, instructions, _) in zip(plans, shown, strict=False)]
     farm.submit([Final(tuple(program for program, _, _ in shown), level, rounds) for level in levels])
     read: dict[str, NDArray[np.int64]] = {}
@@ -88,12 +90,12 @@ def decide(
     return Verdict(best, tuple(results[:-1]), results[-1])
 
 
-def _shown(compiler: Compiler, plan: Plan, levels: Sequence[str]) -> tuple[Encoded, int, dict[str, int]]:
+def _shown(compiler: Compiler, packed: Packed, plan: Plan, levels: Sequence[str]) -> tuple[Encoded, int, dict[str, int]]:
     """(bytes, instructions, simulated cycles)."""
     program = compile_plan(compiler, plan)
     timings = simulate_levels(program, compiler.unit.machine, levels)
     expected = {level: timings[level].cycles for level in levels}
-    return encoded(compiler.unit, "program", program, plan.segments, expected), program.instructions, expected
+    return encoded(packed, "program", program, plan.segments, expected), program.instructions, expected
 
 
 def _finalist(plan: Plan, instructions: int, expected: Mapping[str, int], read: Mapping[str, NDArray[np.int64]]) -> Finalist:

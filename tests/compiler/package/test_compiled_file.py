@@ -56,7 +56,7 @@ def container(case) -> Container:
     prepared = prepare(program, machine)
     cycles = {level: simulate(prepared, machine, machine.share_units(level)).cycles for level in machine.contention}
     variants = tuple(Variant(level, machine.share_units(level), program.streams, "", cycles) for level in machine.contention)
-    return Container(case.unit.graph.digest, machine, case.unit.memory, variants, case.unit.constants)
+    return Container(case.unit.graph.digest, machine, case.unit.memory, variants, case.constants)
 
 
 def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, container, tmp_path):

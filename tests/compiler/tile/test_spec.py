@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from compiler.frontend import lower
-from compiler.tile.spec import ConvSpec
-from compiler.tile.unit import make_unit
+from compiler.ir.graph import Conv
+from compiler.tile.spec import ConvSpec, Shaped
+from compiler.tile.unit import make_unit, pack_unit
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.corner_models import CORNER_MODELS, corner_model
-from tests.graphs import concat, conv, graph, unit
+from tests.graphs import concat, conv, graph
 from tests.models import SMALL_MODELS, small_graph
 
 EDGE = load_machine("edge")
@@ -64,13 +67,22 @@ def test_results_are_whole_blocks_of_channels(name: str, dtype: DataType) -> Non
 
 def test_addresses_on_paper() -> None:
     """1x1, 16 -> 16 channels: 16 blocks of weights, 2 of bias (float32), then x and y of 16 blocks each, on 4-block borders."""
-    u = unit(EDGE, (1, 16, 4, 4), conv("y", "x", (16, 16), 1))
+    u, constants = pack_unit(graph((1, 16, 4, 4), [conv("y", "x", (16, 16), 1)], ["y"]), EDGE, DataType.float16)
     (spec,) = u.kernels
     assert isinstance(spec, ConvSpec)
     assert (spec.weights_at, spec.bias_at) == (0, 16)
     assert [(s.address, s.planes, s.plane_blocks) for s in u.storages] == [(20, 1, 16), (36, 1, 16)]
     assert u.macs == 16 * 16 * 16
-    assert len(u.constants) == 20 * 32
+    assert len(constants) == 20 * 32
+
+
+def test_a_unit_does_not_keep_its_models_weights() -> None:
+    """Units are sent to every worker, and remembered: none may keep hundreds of megabytes alive."""
+    operators = [conv("a", "x", (64, 64), 3), conv("b", "a", (64, 64), 3)]
+    u, constants = pack_unit(graph((1, 64, 4, 4), operators, ["b"]), EDGE, DataType.float16)
+    assert len(constants) >= 2 * 64 * 64 * 9 * 2
+    assert len(pickle.dumps(u)) < len(constants) / 8
+    assert all(isinstance(spec.kernel, Conv) and isinstance(spec.kernel.weights, Shaped) for spec in u.kernels)
 
 
 def test_producers_and_consumers_follow_places_not_names() -> None:

@@ -66,5 +66,5 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     copied.write_bytes(model.read_bytes())
     opened = open_source(Source(copied, load_machine("edge")))
     write_source(run, opened.source, opened.unit.graph.digest)
-    package(opened, [build_variants(opened.compiler, chosen)], run / "best.onnx")
+    package(opened, [build_variants(opened.packed[0], chosen)], run / "best.onnx")
     return run

@@ -38,11 +38,11 @@ def decided(run: tuple[Path, Opened], board: object, rounds: int = 9) -> Verdict
     folder, opened = run
     summary = json.loads((folder / "summary.json").read_text())
     plans = finalists(read_log(folder), read_tasks(folder), summary["run"], LEVELS, 3)
-    (compiler,) = opened.compilers
+    (packed,) = opened.packed
     with SerialBackend(lambda: FinalsWorker(Bench(board))) as farm:  # type: ignore[arg-type]
         # one of the best may be the same program as another, by a plan that differs in what has no effect
         baseline = Plan.model_validate_json((folder / "plans" / "baseline.json").read_text())
-        return decide(compiler, [plan for plan in plans if plan.digest != baseline.digest], baseline, LEVELS, rounds, farm)
+        return decide(packed, [plan for plan in plans if plan.digest != baseline.digest], baseline, LEVELS, rounds, farm)
 
 
 def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Opened]) -> None:
@@ -74,7 +74,7 @@ def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened
 
     verdict = decided(run, board, 1)
     container = decode(seen[0].container)
-    weights, ours = np.frombuffer(container.constants, np.uint8), run[1].units[0].constants
+    weights, ours = np.frombuffer(container.constants, np.uint8), run[1].packed[0].constants
     assert np.array_equal(weights, ours[: len(weights)])
     assert weights.any()
     assert not ours[len(weights) :].any()
@@ -94,8 +94,8 @@ def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]
     verdict = decided(run, moody, 3)
     chosen = verdict.plans["none"]
     simulated = next(finalist for finalist in verdict.finalists if finalist.plan == chosen).simulated
-    (compiler,) = run[1].compilers
-    fastest = encoded(compiler.unit, "program", compile_plan(compiler, chosen), chosen.segments, simulated).container
+    (packed,) = run[1].packed
+    fastest = encoded(packed, "program", compile_plan(run[1].compiler, chosen), chosen.segments, simulated).container
     again = decided(run, moody, 3)
     assert chosen not in again.plans.values()
     failed = next(finalist for finalist in again.finalists if finalist.plan == chosen)
