@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.tuning import QUICK, ROOT, save_small
 from tuner.cli import app
 
 FOLDER = ROOT / "configs" / "cluster"
+OTHER_RAY = "Ray is already started on this node"  # where any does, tests beside this one too, symmetric-run starts none
 
 
 def fake(folder: Path, name: str, text: str) -> None:
@@ -139,13 +141,14 @@ def test_a_sweep_on_a_cluster_that_ray_starts(tmp_path: Path) -> None:
     settings = [word for text in QUICK for word in ("--set", text)]
     sweep = ["sweep", str(model), "--machine", "edge", "--seeds", "2", "--candidates", "8", "--out", str(tmp_path / "out"), *settings]
     start = [*ray, "symmetric-run", "--address", address, "--min-nodes", "1", "--num-cpus", "2", "--"]
-    done = subprocess.run(
-        [*start, sys.executable, "-m", "tuner.cli", *sweep, "--address", address],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = [*start, sys.executable, "-m", "tuner.cli", *sweep, "--address", address]
+    for _ in range(60):
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+        if OTHER_RAY not in done.stderr:
+            break
+        time.sleep(2.0)
+    else:
+        pytest.skip("a Ray of something else runs on this computer")
     assert done.returncode == 0, done.stderr[-2000:]
     index = pd.read_parquet(tmp_path / "out" / "index.parquet")
     assert set(index["state"]) == {"done"}
