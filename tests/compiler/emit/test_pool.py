@@ -18,6 +18,7 @@ from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
 from compiler.tile.grid import cheapest
 from compiler.tile.spec import BOTH, COLUMNS, ROWS, PoolSpec
+from compiler.tile.unit import pack_unit
 from compiler.tile.whole_rows import START
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -52,14 +53,14 @@ def test_random_poolings(dtype: DataType) -> None:
     for _ in range(150):
         n, c, h, w = int(rng.integers(1, 3)), int(rng.integers(1, 70)), int(rng.integers(1, 24)), int(rng.integers(1, 24))
         op = random_pool(rng, h, w)
-        u = unit(EDGE, (n, c, h, w), op, dtype=dtype.name)
+        u, constants = pack_unit(unit(EDGE, (n, c, h, w), op, dtype=dtype.name).graph, EDGE, dtype)
         spec = u.kernels[0]
         assert isinstance(spec, PoolSpec)
         plan = SegmentPlan(operators=("y",), blocks=int(rng.integers(1, spec.out_h + 1)), tilings=(random_tiling(rng, spec),))
         program = Compiler(u).compile(plan_of(u, [plan]))
         assert not isinstance(program, Infeasible), (op, program)
         x = rng.standard_normal((n, c, h, w)).astype(np.float16).astype(np.float32)
-        case = Case(ModelProto(), u, {"x": x}, evaluate(u.graph, {"x": x}))
+        case = Case(ModelProto(), u, constants, {"x": x}, evaluate(u.graph, {"x": x}))
         check_program(case, program, 0.0 if op.mode == "max" else 4e-3 if dtype == DataType.float16 else 1e-6)
         passes.add(0 if spec.whole_rows else spec.passes)
     assert passes == {0, ROWS, COLUMNS, BOTH}

@@ -22,7 +22,7 @@ from compiler.ir.interpret import evaluate
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
 from compiler.tile.spec import LayerNormSpec, MatMulSpec, SoftmaxSpec, Unit
-from compiler.tile.unit import make_unit
+from compiler.tile.unit import pack_unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
@@ -146,13 +146,13 @@ def graph_of(op: Vector | LayerNorm, channels: int, pixels: int) -> Graph:
 
 
 def run_graph(graph: Graph, x: np.ndarray, dtype: DataType) -> np.ndarray:
-    unit = make_unit(graph, EDGE, dtype)
+    unit, constants = pack_unit(graph, EDGE, dtype)
     plan = layer_by_layer(unit)
     assert not isinstance(plan, Infeasible)
     program = Compiler(unit).compile(plan)
     assert not isinstance(program, Infeasible)
     feeds = {"x": x.astype(np.float32)}
-    case = Case(ModelProto(), unit, feeds, evaluate(graph, feeds))
+    case = Case(ModelProto(), unit, constants, feeds, evaluate(graph, feeds))
     outputs, _ = run_program(case, program)
     return outputs["y"]
 

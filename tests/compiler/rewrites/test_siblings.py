@@ -12,7 +12,7 @@ from compiler.ir.interpret import evaluate
 from compiler.ir.layout import assign
 from compiler.pipeline import Compiler
 from compiler.rewrites.siblings import families, merge_siblings
-from compiler.tile.unit import make_unit
+from compiler.tile.unit import pack_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program
 from tests.models import Builder, inception_block, random_feeds, reference_outputs
@@ -32,12 +32,12 @@ def test_an_inception_block() -> None:
     for name, expected in evaluate(graph, feeds).items():
         np.testing.assert_allclose(evaluate(merged, feeds)[name], expected, rtol=1e-4, atol=1e-5)
     for dtype in DataType.float16, DataType.float32:
-        unit = make_unit(merged, load_machine("edge"), dtype)
+        unit, constants = pack_unit(merged, load_machine("edge"), dtype)
         plan = layer_by_layer(unit)
         assert not isinstance(plan, Infeasible)
         program = Compiler(unit).compile(plan)
         assert not isinstance(program, Infeasible)
-        check_program(Case(model, unit, feeds, reference_outputs(model, feeds)), program)
+        check_program(Case(model, unit, constants, feeds, reference_outputs(model, feeds)), program)
 
 
 def test_what_differs_is_no_family() -> None:
