@@ -242,6 +242,8 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
                 "work": window.workers_s * WORKERS / sum(each["workers_s"] for each in own),
                 "busy": window.workers_s / window.wall_s / WORKERS,
                 "tasks": window.tasks,
+                "wall_s": window.wall_s,
+                "workers_s": window.workers_s,
             }
             rows.append(row)
     finally:
