@@ -47,7 +47,7 @@ SWITCHED = {
     "a cost model": ("use.cost_model=true",),
     "a cost model without climbing": ("use.cost_model=true", "search.climb=0"),
     "crossover": ("search.crossover_rate=0.3",),
-    "no islands": ("use.islands=false",),
+    "no islands": ("use.islands=false", "search.generation=8"),  # as many programs, and so segments for each, in an epoch
     "the file's order": ("search.order=file",),
     "least memory alive": ("search.order=narrow",),
     "siblings as one": ("use.siblings=true",),

@@ -51,3 +51,8 @@ def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
     (tmp_path / "same.yaml").write_text("budget: {candidates: 9}\n")
     with pytest.raises(BadInputError, match="changes nothing"):
         differences(str(tmp_path / "same.yaml"))
+
+
+def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
+    default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
+    assert one.generation == default.islands * default.generation
