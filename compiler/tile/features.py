@@ -32,7 +32,7 @@ from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
-FEATURE_SET = "schedule-7"
+FEATURE_SET = "schedule-8"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling
 from compiler.tile.alike import Kind
+from compiler.tile.loads import loads_of_tiles
 from compiler.tile.space import all_steps, tables
 from compiler.tile.spec import ConvSpec, MatMulSpec
 from compiler.tile.stages import Sizes, sizes_of
@@ -113,29 +114,29 @@ def one_after_another(busiest: float, read_cycles: float) -> tuple[float, float,
 def _add_up(
     t: _Rates, s: _Product, sizes: Sizes, heights: NDArray[np.int64], reads_residual: bool, loads: float, images: int, read_rate: float
 ) -> NDArray[np.float64]:
-    resident, m_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
+    resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     n1, k1 = (s.n1, s.k1) if resident else (min(chunk_n1, s.n1), min(chunk_k1, s.k1))
-    blocks = rows = pixels = tiles_m = padded = steps_m = 0
+    tiles_n, tiles_k = (n1 + tile_n1 - 1) // tile_n1, (k1 + tile_k1 - 1) // tile_k1
+    blocks = rows = pixels = tiles_m = steps_m = to_l0a = to_l0b = 0
     for high, count in heights:
         wide = high * s.out_w
         sixteens = (wide + 15) // 16
         blocks += count
         rows += count * high
         pixels += count * wide
-        tiles_m += count * ((wide + tile_m - 1) // tile_m)
-        padded += count * sixteens * 16
+        tiles = (wide + tile_m - 1) // tile_m
+        tiles_m += count * tiles
         steps_m += count * all_steps(sixteens * 16, tile_m, t.axes[0])
+        times_a, times_b = loads_of_tiles(tiles, tiles_n, tiles_k, n_outer)
+        to_l0a, to_l0b = to_l0a + count * times_a * sixteens * 16, to_l0b + count * times_b
     chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-    tiles_n, tiles_k = (n1 + tile_n1 - 1) // tile_n1, (k1 + tile_k1 - 1) // tile_k1
     products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
     steps_k = chunks_k * all_steps(k1 * t.lanes, tile_k1 * t.lanes, t.axes[1])
     steps_n = chunks_n * all_steps(n1 * 16, tile_n1 * 16, t.axes[2])
     cube = float(steps_m * steps_k * steps_n) * s.groups * t.step * images + products * t.start_product
     ideal = float(pixels) * (s.k1 * t.lanes) * (s.n1 * 16) / t.macs * s.groups * images
-    times_a = 1 if tiles_k == 1 and m_outer else tiles_n
-    times_b = blocks if tiles_k == 1 and not m_outer else tiles_m
-    a = float(padded) * s.k1 * s.groups * 32 / t.l1_l0a * times_a * chunks_n
-    b = float(times_b) * s.n1 * s.k1 * s.groups * 512 / t.l1_l0b
+    a = float(to_l0a) * s.k1 * s.groups * 32 / t.l1_l0a * chunks_n
+    b = float(to_l0b) * s.n1 * s.k1 * s.groups * 512 / t.l1_l0b
     mte1 = (a + b) * images + products * t.start_a
     stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
     fixpipe = float(pixels) * s.n1 * s.groups * 64 / t.l0c_ub * images + stores * t.start_out

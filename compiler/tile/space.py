@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.tile.loads import loads_of_tiles
 from compiler.tile.spec import ConvSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
 from simulator.npu.machine import DataType, Machine, Memory
@@ -211,8 +212,7 @@ def work(
     """Cycles in which CUBE and MTE1 work on one chunk; weights: those that all of its right operand takes to L0B."""
     (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k) = along_m, along_n, along_k
     cube = tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
-    times_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
-    times_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
+    times_a, times_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
     a = times_a * (pixels + tiles_m * tiles_k * c.a_startup)
     b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
     return cube, a + b
@@ -289,8 +289,7 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
             for k_start in range(0, k1, s.k1):
                 size_k = min(s.k1, k1 - k_start)
                 tiles_k = (size_k + k - 1) // k
-                again_a = 1 if tiles_k == 1 and (n_outer == 0 or tiles_m == 1) else tiles_n
-                again_b = 1 if tiles_k == 1 and (n_outer == 1 or tiles_n == 1) else tiles_m
+                again_a, again_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
                 steps_k = all_steps(size_k * c.lanes, k * c.lanes, c.axes[1])
                 cube += tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_n * steps_k * c.step_cycles
                 moves += again_a * (rows * size_k * 32 // c.a_rate + tiles_m * tiles_k * c.a_startup)

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
+from compiler.tile.loads import loads_of_tiles
 from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import Machine, Memory
 
@@ -260,13 +261,13 @@ _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.
 
 
 Extents = tuple[int, int, int, int, int, int, int]  # of a product: g, m, n, k, lanes, source planes, source blocks
-# whether weights stay, m is outside, constants stay; chunks (n, k), tiles (m, n, k)
+# whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
 
 def sizes_of(t: ConvTiling) -> Sizes:
     """A tiling as kernels want it."""
-    stay = t.weights == "resident", t.order == "m", t.constants == "resident"
+    stay = t.weights == "resident", t.order == "n", t.constants == "resident"
     return *stay, t.chunk_n1, t.chunk_k1, t.tile_m, t.tile_n1, t.tile_k1
 
 
@@ -274,12 +275,11 @@ def sizes_of(t: ConvTiling) -> Sizes:
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
     g, m, n, k, c0, source_planes, source_blocks = extents
-    resident, m_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
+    resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
     tiles_m = (m + tile_m - 1) // tile_m
     padded = (tiles_m - 1) * tile_m + (m - (tiles_m - 1) * tile_m + 15) // 16 * 16
-    # loads of L0A and L0B in every chunk: once where the other loop is inside and k is whole, else for every product
     loads_a = loads_b = rows_a = columns_b = products = out_tiles = 0
     for size_n, count_n in ((chunk_n, n // chunk_n), (n % chunk_n, 1)):
         if not size_n:
@@ -290,8 +290,7 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
             if not size_k:
                 continue
             count, tiles_k = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1
-            again_a = 1 if tiles_k == 1 and (m_outer or tiles_m == 1) else tiles_n
-            again_b = 1 if tiles_k == 1 and (not m_outer or tiles_n == 1) else tiles_m
+            again_a, again_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
             loads_a += count * again_a * tiles_m * tiles_k
             loads_b += count * again_b * tiles_n * tiles_k
             rows_a += count * again_a * padded * size_k
