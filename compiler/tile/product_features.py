@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling
 from compiler.tile.alike import Kind
-from compiler.tile.loads import loads_of_tiles
-from compiler.tile.space import all_steps, tables
+from compiler.tile.counts import all_steps, counts, pieces, steps_of_pieces
+from compiler.tile.space import tables
 from compiler.tile.spec import ConvSpec, MatMulSpec
 from compiler.tile.stages import Sizes, sizes_of
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
@@ -37,6 +37,7 @@ class _Rates(NamedTuple):
     l0c_ub: int
     ub_l1: int
     start_a: int
+    start_b: int
     start_out: int
     start_product: int
     axes: NDArray[np.int64]
@@ -54,6 +55,7 @@ def _rates(machine: Machine, dtype: DataType, by_ub: bool) -> _Rates:
         l0c_ub=int(t.rate[Memory.L0C, Memory.UB]),
         ub_l1=max(1, int(t.rate[Memory.UB, Memory.L1])) if by_ub else 0,
         start_a=int(t.startup[Memory.L1, Memory.L0A]),
+        start_b=int(t.startup[Memory.L1, Memory.L0B]),
         start_out=int(t.startup[Memory.L0C, Memory.UB]),
         start_product=int(t.scalars[0]),
         axes=t.matrix[dtype],
@@ -115,40 +117,53 @@ def _add_up(
     t: _Rates, s: _Product, sizes: Sizes, heights: NDArray[np.int64], reads_residual: bool, loads: float, images: int, read_rate: float
 ) -> NDArray[np.float64]:
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
-    n1, k1 = (s.n1, s.k1) if resident else (min(chunk_n1, s.n1), min(chunk_k1, s.k1))
-    tiles_n, tiles_k = (n1 + tile_n1 - 1) // tile_n1, (k1 + tile_k1 - 1) // tile_k1
-    blocks = rows = pixels = tiles_m = steps_m = to_l0a = to_l0b = 0
+    along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
+    along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
+    blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
-        wide = high * s.out_w
-        sixteens = (wide + 15) // 16
+        one = counts(high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer)
         blocks += count
         rows += count * high
-        pixels += count * wide
-        tiles = (wide + tile_m - 1) // tile_m
-        tiles_m += count * tiles
-        steps_m += count * all_steps(sixteens * 16, tile_m, t.axes[0])
-        times_a, times_b = loads_of_tiles(tiles, tiles_n, tiles_k, n_outer)
-        to_l0a, to_l0b = to_l0a + count * times_a * sixteens * 16, to_l0b + count * times_b
-    chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-    products = float(tiles_m * tiles_n * tiles_k) * s.groups * chunks_n * chunks_k * images
-    steps_k = chunks_k * all_steps(k1 * t.lanes, tile_k1 * t.lanes, t.axes[1])
-    steps_n = chunks_n * all_steps(n1 * 16, tile_n1 * 16, t.axes[2])
-    cube = float(steps_m * steps_k * steps_n) * s.groups * t.step * images + products * t.start_product
-    ideal = float(pixels) * (s.k1 * t.lanes) * (s.n1 * 16) / t.macs * s.groups * images
-    a = float(to_l0a) * s.k1 * s.groups * 32 / t.l1_l0a * chunks_n
-    b = float(to_l0b) * s.n1 * s.k1 * s.groups * 512 / t.l1_l0b
-    mte1 = (a + b) * images + products * t.start_a
-    stores = float(tiles_m) * tiles_n * chunks_n * s.groups * images
-    fixpipe = float(pixels) * s.n1 * s.groups * 64 / t.l0c_ub * images + stores * t.start_out
+        pixels += count * high * s.out_w
+        products += count * one.products
+        results += count * one.results
+        loads_a, moved_a = loads_a + count * one.loads_a, moved_a + count * one.moved_a
+        loads_b, moved_b = loads_b + count * one.loads_b, moved_b + count * one.moved_b
+        steps_m += count * all_steps(one.rows, tile_m, t.axes[0])
+    times = s.groups * images
+    steps_nk = steps_of_pieces(along_n, tile_n1, 16, t.axes[2]) * steps_of_pieces(along_k, tile_k1, t.lanes, t.axes[1])
+    cube = float(steps_m * steps_nk * t.step + products * t.start_product) * times
+    ideal = float(pixels) * (s.k1 * t.lanes) * (s.n1 * 16) / t.macs * times
+    a = float(moved_a) * 32 / t.l1_l0a + loads_a * t.start_a
+    b = float(moved_b) * 512 / t.l1_l0b + loads_b * t.start_b
+    mte1 = (a + b) * times
+    fixpipe = (float(pixels) * s.n1 * 64 / t.l0c_ub + results * t.start_out) * times
     mte3 = float(pixels) * s.planes * BLOCK_BYTES / t.ub_l1 * images if t.ub_l1 else 0.0
     every_block = float(blocks * images)
     weights = (s.weights * (loads if resident else every_block) + s.bias * (loads if once else every_block)) * BLOCK_BYTES
     right = 0.0 if resident else float(s.right) * BLOCK_BYTES * every_block
     residual = float(pixels) * s.planes * BLOCK_BYTES * images if reads_residual else 0.0
     drain = tile_m * tile_n1 * 64 / t.l0c_ub * blocks * images
-    one, half, quarter = one_after_another(max(cube, mte1, fixpipe, mte3), (weights + residual + right) / read_rate)
-    instructions, share = products * 3 + stores * 2, rows / s.out_h
+    serial, half, quarter = one_after_another(max(cube, mte1, fixpipe, mte3), (weights + residual + right) / read_rate)
+    instructions, share = float(products * 3 + results * 2) * times, rows / s.out_h
     streamed = 0.0 if resident else 1.0
     return np.array(
-        (cube, ideal, mte1, fixpipe, mte3, right, weights, residual, instructions, products, drain, streamed, share, one, half, quarter)
+        (
+            cube,
+            ideal,
+            mte1,
+            fixpipe,
+            mte3,
+            right,
+            weights,
+            residual,
+            instructions,
+            float(products) * times,
+            drain,
+            streamed,
+            share,
+            serial,
+            half,
+            quarter,
+        )
     )

@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.tile.loads import loads_of_tiles
+from compiler.tile.counts import all_steps, counts, loads_of_tiles, padded, pieces, steps_of_pieces
 from compiler.tile.spec import ConvSpec
-from simulator.npu.cycles import CostTables, cost_tables, latency_cycles, steps
+from simulator.npu.cycles import CostTables, cost_tables, latency_cycles
 from simulator.npu.machine import DataType, Machine, Memory
 
 _SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
@@ -153,18 +153,9 @@ def _per(amount: int, rate: int) -> int:
 
 
 @njit(cache=True)
-def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
-    """Steps of all tiles along one axis, the last one what is left."""
-    whole = length // tile
-    rest = length - whole * tile
-    return whole * steps(tile, axis) + (steps(rest, axis) if rest else 0)
-
-
-@njit(cache=True)
 def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
-    tiles = (s.pixels + m - 1) // m
-    rows = (tiles - 1) * m + (s.pixels - (tiles - 1) * m + 15) // 16 * 16
+    tiles, rows = (s.pixels + m - 1) // m, padded(s.pixels, m)
     return tiles, all_steps(rows, m, c.axes[0]), to_l0a(c, rows, s.k1), min(m, rows)
 
 
@@ -274,27 +265,15 @@ def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]
 
 @njit(cache=True)
 def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    out = np.empty((points.shape[0], 3), np.int64)
+    out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, s.n1), pieces(k1, s.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        tiles_m = (s.pixels + m - 1) // m
-        rows = (tiles_m - 1) * m + (s.pixels - (tiles_m - 1) * m + 15) // 16 * 16
-        steps_m = all_steps(rows, m, c.axes[0])
-        cube, moves, stores = 0, 0, 0
-        for n_start in range(0, n1, s.n1):
-            size_n = min(s.n1, n1 - n_start)
-            tiles_n = (size_n + n - 1) // n
-            stores += tiles_m * tiles_n
-            steps_n = all_steps(size_n * 16, n * 16, c.axes[2])
-            for k_start in range(0, k1, s.k1):
-                size_k = min(s.k1, k1 - k_start)
-                tiles_k = (size_k + k - 1) // k
-                again_a, again_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
-                steps_k = all_steps(size_k * c.lanes, k * c.lanes, c.axes[1])
-                cube += tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_n * steps_k * c.step_cycles
-                moves += again_a * (rows * size_k * 32 // c.a_rate + tiles_m * tiles_k * c.a_startup)
-                moves += again_b * (size_n * size_k * 512 // c.b_rate + tiles_n * tiles_k * c.b_startup)
-        fix = stores * c.out_startup + s.pixels * n1 * 64 // c.out_rate
+        found = counts(s.pixels, along_n, along_k, m, n, k, n_outer)
+        steps_nk = steps_of_pieces(along_n, n, 16, c.axes[2]) * steps_of_pieces(along_k, k, c.lanes, c.axes[1])
+        cube = found.products * c.cube_startup + all_steps(found.rows, m, c.axes[0]) * steps_nk * c.step_cycles
+        moves = found.moved_a * 32 // c.a_rate + found.loads_a * c.a_startup
+        moves += found.moved_b * 512 // c.b_rate + found.loads_b * c.b_startup
+        fix = found.results * c.out_startup + s.pixels * n1 * 64 // c.out_rate
         out[i, 0], out[i, 1], out[i, 2] = s.groups * cube, s.groups * moves, s.groups * fix
     return out
 

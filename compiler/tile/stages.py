@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
-from compiler.tile.loads import loads_of_tiles
+from compiler.tile.counts import counts, pieces
 from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import Machine, Memory
 
@@ -278,39 +278,22 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    tiles_m = (m + tile_m - 1) // tile_m
-    padded = (tiles_m - 1) * tile_m + (m - (tiles_m - 1) * tile_m + 15) // 16 * 16
-    loads_a = loads_b = rows_a = columns_b = products = out_tiles = 0
-    for size_n, count_n in ((chunk_n, n // chunk_n), (n % chunk_n, 1)):
-        if not size_n:
-            continue
-        tiles_n = (size_n + tile_n1 - 1) // tile_n1
-        out_tiles += count_n * tiles_m * tiles_n
-        for size_k, count_k in ((chunk_k, k // chunk_k), (k % chunk_k, 1)):
-            if not size_k:
-                continue
-            count, tiles_k = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1
-            again_a, again_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
-            loads_a += count * again_a * tiles_m * tiles_k
-            loads_b += count * again_b * tiles_n * tiles_k
-            rows_a += count * again_a * padded * size_k
-            columns_b += count * again_b * size_n * size_k
-            products += count * tiles_m * tiles_n * tiles_k
+    found = counts(m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * 16 * c0, g * n * 16, source_planes * source_blocks * c0
     per_copy, piece = max(1, LOAD_PIECE_BLOCKS // source_blocks), WEIGHT_PIECE_BLOCKS * c0
-    sums = tiles_m * tile_m * chunk_n * 16 if chunk_k < k else tile_m * tile_n * 16
+    sums = (m + tile_m - 1) // tile_m * tile_m * chunk_n * 16 if chunk_k < k else tile_m * tile_n * 16
     whole, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * 16 * chunk_k * c0, weights, g * chunks)
     return np.array(
         (
             (source, source, (source_planes + per_copy - 1) // per_copy),
-            (tile_m * tile_k * c0, g * rows_a * c0, g * loads_a),
+            (tile_m * tile_k * c0, g * found.moved_a * c0, g * found.loads_a),
             whole if resident else streamed,
-            (tile_n * 16 * tile_k * c0, g * columns_b * 16 * c0, g * loads_b),
+            (tile_n * 16 * tile_k * c0, g * found.moved_b * 16 * c0, g * found.loads_b),
             (bias, bias, 1) if once else (chunk_n * 16, bias, g * all_n),
-            (sums, g * padded * n * 16 * k * c0, g * products),
-            (tile_m * tile_n * 16, g * m * n * 16, g * out_tiles),
+            (sums, g * found.rows * n * 16 * k * c0, g * found.products),
+            (tile_m * tile_n * 16, g * m * n * 16, g * found.results),
         ),
         np.int64,
     )

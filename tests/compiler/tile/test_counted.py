@@ -1,34 +1,115 @@
-"""What features claim of a segment, held against the instructions of the program that the compiler makes of it."""
+"""What features claim of a segment, held against the instructions of the program that the compiler makes of it.
+
+Of convolutions on one core, and where channels are split:
+
+| claim                                                | beside the counted instructions                                             |
+|------------------------------------------------------|-----------------------------------------------------------------------------|
+| products, cube_cycles                                | the same                                                                    |
+| stages' emit_num, compute_bits of L0A, L0B, L0C      | of the highest block for all: the same where blocks are equally high        |
+
+Where cores share rows, claims are of the mean block times the iterations of the busiest core: the same where all blocks are alike.
+"""
 
 from __future__ import annotations
 
-import pytest
+from typing import NamedTuple
 
-from compiler.derive.plan import ConvTiling, SegmentPlan
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compiler.derive.plan import SegmentPlan
 from compiler.pipeline import Compiler
+from compiler.schedule.blocks import cut
 from compiler.tile.features import FEATURES, raw_features
+from compiler.tile.spec import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
-from simulator.npu.machine import Engine, Machine, load_machine
+from simulator.npu.isa import Op
+from simulator.npu.machine import Engine, Machine, Memory
+from tests.everywhere import MACHINES
 from tests.graphs import conv, unit
-
-EDGE = load_machine("edge")
-
-
-def without_startups(machine: Machine) -> Machine:
-    return machine.model_copy(update={"paths": tuple(path.model_copy(update={"startup_cycles": 0}) for path in machine.paths)})
+from tests.plans import random_segment
 
 
-@pytest.mark.parametrize("order", ["m", "n"])
-@pytest.mark.parametrize(("size", "tile_m", "tile_n1"), [(56, 256, 4), (56, 256, 1), (14, 208, 1), (14, 64, 1), (14, 208, 4)])
-def test_a_tile_that_is_still_in_place_is_not_loaded_again(size: int, tile_m: int, tile_n1: int, order: str) -> None:
-    """64 to 64 channels, 1x1: where all weights are one tile, it stays in L0B while 13 tiles of pixels come and go, in either order."""
-    machine = without_startups(EDGE)
-    u = unit(machine, (1, 64, size, size), conv("y", "x", (64, 64), 1))
-    sizes = {"chunk_n1": 4, "chunk_k1": 4, "tile_m": tile_m, "tile_n1": tile_n1, "tile_k1": 4}
-    plan = SegmentPlan(operators=("y",), tilings=(ConvTiling.model_validate({"weights": "resident", "order": order, **sizes}),))
-    parts = Compiler(u).alone(plan, 0)
+class Counted(NamedTuple):
+    """Of one core's records, what features claim by the same names; rounded: instructions of each engine that moves on chip."""
+
+    products: int
+    instructions: int
+    cube_cycles: int
+    mte1_cycles: int
+    fixpipe_cycles: int
+    mte3_on_chip_cycles: int
+    read_bytes: int
+    store_bytes: int
+    rounded_mte1: int
+    rounded_fixpipe: int
+    rounded_mte3_on_chip: int
+    loads_a: int
+    loads_b: int
+
+
+def counted(code: NDArray[np.int32], machine: Machine) -> Counted:
+    (busy, _, useful), op, engine = price(code, machine), code[:, isa.OP], code[:, isa.ENGINE]
+    ways = engine == Engine.MTE1, op == Op.FIXPIPE, (engine == Engine.MTE3) & (useful == 0)
+    cycles, rounded = [busy[way].sum() for way in ways], [way.sum() for way in ways]
+    to_l0a = op == Op.IM2COL
+    to_l0b = (engine == Engine.MTE1) & (code[:, isa.DST] == Memory.L0B)
+    found = (
+        (op == Op.MMAD).sum(), (engine != Engine.MTE2).sum(), busy[engine == Engine.CUBE].sum(), *cycles,
+        useful[useful > 0].sum(), -useful[useful < 0].sum(), *rounded, to_l0a.sum(), to_l0b.sum(),
+    )  # fmt: skip
+    return Counted(*map(int, found))
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan]:
+    """One or two convolutions, the second of which adds the input or nothing; any plan of them that the machine has legal tilings for."""
+    machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
+    (c, middle, out), size = draw(st.tuples(*[st.integers(1, 90)] * 3)), draw(st.integers(3, 24))
+    kernel, stride = draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 1, 2]))
+    first = conv("a", "x", (c, middle), kernel, stride)
+    adds = stride == 1 and draw(st.booleans())
+    second = conv("y", "a", (middle, c if adds else out), draw(st.sampled_from([1, 3])), residual="x" if adds else None)
+    u = unit(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
+    start, stop = draw(st.sampled_from([(0, 1), (1, 2), (0, 2)]))
+    plan = random_segment(u, start, stop, np.random.default_rng(draw(st.integers(0, 1 << 30))), strips=True)
+    assume(plan is not None)
+    assert plan is not None
+    return u, start, plan
+
+
+def alike(u: Unit, start: int, plan: SegmentPlan) -> bool:
+    """Whether every core makes as many blocks, all of them equally high."""
+    blocks = cut(u, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
+    even = all(len(heights) == 1 and sum(heights.values()) == plan.blocks for heights in blocks.heights)
+    return even and plan.blocks * u.images % plan.dealt == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(segments())
+def test_claims_of_random_segments(drawn: tuple[Unit, int, SegmentPlan]) -> None:
+    u, start, plan = drawn
+    parts = Compiler(u).alone(plan, start)
+    assume(isinstance(parts, list))
     assert isinstance(parts, list)
-    code = parts[0].lowered.code
-    claimed = raw_features(u, plan, 0)[FEATURES.index("mte1_cycles")]
-    assert claimed == price(code, machine).busy[code[:, isa.ENGINE] == Engine.MTE1].sum()
+    # a third of what stays, for each of three strips: sums of floats
+    claimed = dict(zip(FEATURES, raw_features(u, plan, start).round(6).tolist(), strict=True))
+    cores = [counted(part.lowered.code, u.machine) for part in parts]
+    total, most = Counted(*np.sum(cores, 0).tolist()), Counted(*np.max(cores, 0).tolist())
+    even = alike(u, start, plan)
+
+    assert claimed["ideal_cube_cycles"] <= claimed["cube_cycles"]
+    if plan.dealt > 1 and not even:
+        for name in ("products", "cube_cycles"):
+            assert getattr(total, name) / plan.dealt <= claimed[name] + 1e-6
+            assert claimed[name] <= getattr(total, name) + 1e-6
+        return
+    assert claimed["products"] == most.products
+    assert claimed["cube_cycles"] == most.cube_cycles
+    if plan.columns == 1 and plan.channels == 1:
+        claims = [claimed[f"{stage}_emit_num"] for stage in ("cube", "to_l0a", "to_l0b")]
+        emitted = [total.products, total.loads_a, total.loads_b]
+        assert claims == emitted if even else all(claim >= found for claim, found in zip(claims, emitted, strict=True))
