@@ -25,7 +25,7 @@ from compiler.tile.channels import channel_parts, largest
 from compiler.tile.product_features import PRODUCT_FEATURES, SERIAL, one_after_another, product_features
 from compiler.tile.siblings import as_made
 from compiler.tile.sliding import sliding
-from compiler.tile.space import tables, writes_l1
+from compiler.tile.space import tables
 from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, Heights, stage_features
 from compiler.tile.strips import row_blocks_stored, strips
@@ -214,10 +214,10 @@ def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, r
     kind = standing.kind
     assert isinstance(kind.spec, ConvSpec)
     heights = np.array(standing.heights, np.int64).reshape(-1, 2)
-    by_ub = standing.inside and not writes_l1(kind.unit.machine)
-    reads_residual = kind.spec.residual is not None and not standing.reads[1][0]
-    # what stays is loaded in the first strip: a share of it in each, so that they add up
-    return product_features(kind, tiling, heights, by_ub, reads_residual, cores / standing.strips, images, read_rate)
+    residual_in = -1
+    if kind.spec.residual is not None:
+        residual_in = int(Memory.L1 if standing.reads[1][0] else Memory.DDR)
+    return product_features(kind, tiling, heights, standing.inside, residual_in, cores, standing.strips, images, read_rate)
 
 
 class _Rates(NamedTuple):
@@ -225,6 +225,8 @@ class _Rates(NamedTuple):
 
     ub_l1: int
     l1_ub: int
+    start_out: int
+    start_in: int
     startup: int
     cycles: list[int]
 
@@ -233,7 +235,8 @@ class _Rates(NamedTuple):
 def _rates(machine: Machine) -> _Rates:
     t = tables(machine)
     ub_l1, l1_ub = int(t.rate[Memory.UB, Memory.L1]), int(t.rate[Memory.L1, Memory.UB])
-    return _Rates(ub_l1, l1_ub, int(t.scalars[1]), t.vector_cycles.tolist())
+    start_out, start_in = int(t.startup[Memory.UB, Memory.L1]), int(t.startup[Memory.L1, Memory.UB])
+    return _Rates(ub_l1, l1_ub, start_out, start_in, int(t.scalars[1]), t.vector_cycles.tolist())
 
 
 def _over(heights: Heights, pixels: int, tile: int = 1) -> int:
@@ -275,7 +278,7 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     size = float(_over(rows, 1)) * s.out_w * s.y.planes * images
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))
     tiles = float(_over(rows, 1, tiling.tile_rows)) * across * -(-s.y.planes // tiling.tile_planes) * images
-    read = size * len(s.reads)
+    reads = [size] * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):
         pool = s.kernel
@@ -289,11 +292,12 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
             repeats, calls = repeats * images, calls * images
         # whole rows, or what every tile's windows cover of them
         columns = s.in_w if across == 1 else across * ((tiling.tile_columns - 1) * pool.stride[1] + pool.kernel[1])
-        read = float(_window_rows(rows, tiling.tile_rows, pool.stride[0], pool.kernel[0], s.in_h)) * columns * s.y.planes * images
+        reads = [float(_window_rows(rows, tiling.tile_rows, pool.stride[0], pool.kernel[0], s.in_h)) * columns * s.y.planes * images]
         if pool.mode == "average" and s.counts_at < 0:
-            repeats += read / 8  # scaled before they are added up, which could overflow
+            repeats += reads[0] / 8  # scaled before they are added up, which could overflow
     elif isinstance(s, VectorSpec):
-        read = size * (len(s.reads) - sum(s.pixels))
+        one = tiles * min(tiling.tile_planes, s.y.planes)  # a pixel of every plane comes with each tile
+        reads = [one if pixel else size for pixel in s.pixels]
         calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
         repeats = size / 8 * sum(max(1, t.cycles[step]) for step in s.steps[:, 0].tolist())
     elif isinstance(s, SoftmaxSpec):
@@ -303,13 +307,15 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     elif isinstance(s, ResampleSpec):
         runs = len(s.columns) + len(s.rows)
         repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
-        read = size * s.in_h * s.in_w / (s.out_h * s.out_w)
+        reads = [size * s.in_h * s.in_w / (s.out_h * s.out_w)]
     vector = repeats + calls * t.startup
-    staged = standing.reads[0][0]
-    load, mte1 = (0.0, read * BLOCK_BYTES / t.l1_ub) if staged else (read * BLOCK_BYTES, 0.0)
-    mte3 = size * BLOCK_BYTES / t.ub_l1 if standing.inside else 0.0
+    near = [blocks for blocks, (staged, _) in zip(reads, standing.reads, strict=True) if staged]
+    load = (sum(reads) - sum(near)) * BLOCK_BYTES
+    mte1 = sum(near) * BLOCK_BYTES / t.l1_ub + len(near) * tiles * t.start_in
+    mte3 = size * BLOCK_BYTES / t.ub_l1 + tiles * t.start_out if standing.inside else 0.0
     serial = one_after_another(max(vector, mte1, mte3), load / read_rate)
-    return mte1, vector, mte3, load, calls + tiles * 2, tiles, _over(rows, 1) / s.out_h, *serial
+    instructions = calls + tiles * (len(near) + 1)
+    return mte1, vector, mte3, load, instructions, tiles, _over(rows, 1) / s.out_h, *serial
 
 
 def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from compiler.derive.plan import ConvTiling
 from compiler.tile.alike import Kind
 from compiler.tile.counts import all_steps, counts, pieces, steps_of_pieces
-from compiler.tile.space import tables
+from compiler.tile.space import tables, writes_l1
 from compiler.tile.spec import ConvSpec, MatMulSpec
 from compiler.tile.stages import Sizes, sizes_of
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
+_DDR, _L1 = int(Memory.DDR), int(Memory.L1)
 # one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
 SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 4}
 PRODUCT_FEATURES = (
@@ -28,36 +29,46 @@ PRODUCT_FEATURES = (
 class _Rates(NamedTuple):
     """What a machine takes for a data type: bytes per cycle of paths, cycles of start-ups (see `CostTables`).
 
-    axes: int64 [3, 3] of m, k, n.  ub_l1: 0 where results go to L1 without UB.
+    axes: int64 [3, 3] of m, k, n.  out: of results out of L0C, to L1 or to UB.  ub_l1: 0 where they do not go on from UB to L1; l1_ub: of
+    residuals that are on chip.
     """
 
     lanes: int
     l1_l0a: int
     l1_l0b: int
-    l0c_ub: int
+    l1_ub: int
+    out: int
     ub_l1: int
     start_a: int
     start_b: int
+    start_residual: int
     start_out: int
+    start_ub_l1: int
     start_product: int
+    direct: bool
     axes: NDArray[np.int64]
     step: int
     macs: float
 
 
 @lru_cache(maxsize=64)
-def _rates(machine: Machine, dtype: DataType, by_ub: bool) -> _Rates:
-    t = tables(machine)
+def _rates(machine: Machine, dtype: DataType, inside: bool) -> _Rates:
+    t, direct = tables(machine), inside and writes_l1(machine)
+    out = Memory.L0C, Memory.L1 if direct else Memory.UB
     return _Rates(
         lanes=dtype.lanes,
         l1_l0a=int(t.rate[Memory.L1, Memory.L0A]),
         l1_l0b=int(t.rate[Memory.L1, Memory.L0B]),
-        l0c_ub=int(t.rate[Memory.L0C, Memory.UB]),
-        ub_l1=max(1, int(t.rate[Memory.UB, Memory.L1])) if by_ub else 0,
+        l1_ub=max(1, int(t.rate[Memory.L1, Memory.UB])),
+        out=int(t.rate[out]),
+        ub_l1=max(1, int(t.rate[Memory.UB, Memory.L1])) if inside and not direct else 0,
         start_a=int(t.startup[Memory.L1, Memory.L0A]),
         start_b=int(t.startup[Memory.L1, Memory.L0B]),
-        start_out=int(t.startup[Memory.L0C, Memory.UB]),
+        start_residual=int(t.startup[Memory.L1, Memory.UB]),
+        start_out=int(t.startup[out]),
+        start_ub_l1=int(t.startup[Memory.UB, Memory.L1]),
         start_product=int(t.scalars[0]),
+        direct=direct,
         axes=t.matrix[dtype],
         step=int(t.step_cycles[dtype]),
         macs=machine.macs_per_cycle[dtype.name],
@@ -90,19 +101,20 @@ def product_features(
     kind: Kind,
     tiling: ConvTiling,
     heights: NDArray[np.int64],
-    by_ub: bool,
-    reads_residual: bool,
-    loads: float,
+    inside: bool,
+    residual_in: int,
+    cores: int,
+    strips: int,
     images: int,
     read_rate: float,
 ) -> NDArray[np.float64]:
     """float64 [len(PRODUCT_FEATURES)].  heights: int64 [h, 2] of (rows, blocks of an image that compute so many).
 
-    by_ub: results stay on chip, by way of UB.  reads_residual: from DDR.  loads: how many cores load what stays, a share of them in each
-    strip.  read_rate: bytes per cycle that a core gets.
+    inside: results stay on chip.  residual_in: the memory that a residual comes from, -1 without one.  cores: to how many blocks are dealt;
+    strips: see `Unit`.  read_rate: bytes per cycle that a core gets.
     """
-    rates = _rates(kind.unit.machine, kind.unit.dtype, by_ub)
-    found: NDArray[np.float64] = _add_up(rates, _product(kind), sizes_of(tiling), heights, reads_residual, loads, images, read_rate)
+    rates = _rates(kind.unit.machine, kind.unit.dtype, inside)
+    found: NDArray[np.float64] = _add_up(rates, _product(kind), sizes_of(tiling), heights, residual_in, cores, strips, images, read_rate)
     return found
 
 
@@ -114,7 +126,15 @@ def one_after_another(busiest: float, read_cycles: float) -> tuple[float, float,
 
 @njit(cache=True)
 def _add_up(
-    t: _Rates, s: _Product, sizes: Sizes, heights: NDArray[np.int64], reads_residual: bool, loads: float, images: int, read_rate: float
+    t: _Rates,
+    s: _Product,
+    sizes: Sizes,
+    heights: NDArray[np.int64],
+    residual_in: int,
+    cores: int,
+    strips: int,
+    images: int,
+    read_rate: float,
 ) -> NDArray[np.float64]:
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
@@ -137,15 +157,22 @@ def _add_up(
     a = float(moved_a) * 32 / t.l1_l0a + loads_a * t.start_a
     b = float(moved_b) * 512 / t.l1_l0b + loads_b * t.start_b
     mte1 = (a + b) * times
-    fixpipe = (float(pixels) * s.n1 * 64 / t.l0c_ub + results * t.start_out) * times
-    mte3 = float(pixels) * s.planes * BLOCK_BYTES / t.ub_l1 * images if t.ub_l1 else 0.0
+    fixpipe = (float(pixels) * s.n1 * 64 / t.out + results * t.start_out) * times
+    result = float(pixels) * s.planes * BLOCK_BYTES * images  # its bytes, and those of a residual
+    mte1 += result / t.l1_ub + results * t.start_residual * times if residual_in == _L1 else 0.0
+    mte3 = result / t.ub_l1 + results * t.start_ub_l1 * times if t.ub_l1 else 0.0
     every_block = float(blocks * images)
+    # what stays is loaded by each core that has a block, in its first strip: a share of that in each, so that they add up
+    loads = min(float(cores), every_block) / strips
     weights = (s.weights * (loads if resident else every_block) + s.bias * (loads if once else every_block)) * BLOCK_BYTES
     right = 0.0 if resident else float(s.right) * BLOCK_BYTES * every_block
-    residual = float(pixels) * s.planes * BLOCK_BYTES * images if reads_residual else 0.0
-    drain = tile_m * tile_n1 * 64 / t.l0c_ub * blocks * images
+    residual = result if residual_in == _DDR else 0.0
+    drain = tile_m * tile_n1 * 64 / t.out * blocks * images
     serial, half, quarter = one_after_another(max(cube, mte1, fixpipe, mte3), (weights + residual + right) / read_rate)
-    instructions, share = float(products * 3 + results * 2) * times, rows / s.out_h
+    # FIXPIPE, and MTE3 behind it unless it writes L1
+    ways = 1 + (not t.direct) + (residual_in == _L1)
+    instructions = float(products + loads_a + loads_b + results * ways) * times
+    share = rows / s.out_h
     streamed = 0.0 if resident else 1.0
     return np.array(
         (
