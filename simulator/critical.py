@@ -2,8 +2,9 @@
 
 An engine that works half of the time may be what all others wait for in turn, and one that is always busy may hold up nobody.  The chain
 goes back from the work that ends last: while an engine worked, to the start of that; where it waited for a flag, to the work of the engine
-that set it; where it waited for DDR's first data or for the scalar unit, over that time.  So its links fill the run without gap or
-overlap, and making one of them shorter makes the run shorter, until another chain is the longest.
+that set it, as long before as results and flags take on their way, whatever that engine has begun since; where it waited for DDR's first
+data or for the scalar unit, over that time.  So its links fill the run without gap or overlap, and making one of them shorter makes
+the run shorter, until another chain is the longest.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.npu import isa
+from simulator.npu.cycles import latency_cycles
+from simulator.npu.isa import Op
 from simulator.npu.machine import Engine
-from simulator.timeline import Cause, Timeline
-from simulator.timing_kernel import ENGINES, Ints
+from simulator.timeline import Cause, Timeline, last_work_before, set_of_wait
+from simulator.timing_kernel import Ints
 
 WORK = -1  # instead of a `Cause`
 WAITS = {
@@ -28,8 +32,8 @@ WAITS = {
 class Chain(NamedTuple):
     """int64 [links] each, in order of time; a link ends where the next one begins, the first begins at 0, the last ends with the run.
 
-    row: what worked, or what waited; -1 where nothing was left but what took effect later.  engine: whose queue it is in.  cause: WORK, or
-    a `Cause`: FLAG is the way of a flag from one core to another, or results that come out of a pipelined array.
+    row: what worked, or what waited; -1 where nothing worked at all.  engine: whose queue it is in.  cause: WORK, or a `Cause`: FLAG is
+    the way of a flag from one core to another (row: the WAIT), or results that come out of a pipelined array (row: the MMAD).
     """
 
     row: Ints
@@ -58,16 +62,6 @@ def spent(t: Timeline, chain: Chain) -> list[Spent]:
     return [Spent(operator, Engine(engine), cause, count) for (operator, engine, cause), count in rows]
 
 
-class _Queue(NamedTuple):
-    """What an engine did, in order of time; source: row behind which the SET stood that a stall waited for, -1 if none."""
-
-    start: Ints
-    end: Ints
-    row: Ints
-    cause: Ints
-    source: Ints
-
-
 def critical_chain(t: Timeline) -> Chain:
     """Of several programs, one behind the other: each begins when nothing is left of the one before."""
     runs = [(part.run, part.begin, part.rows) for part in t.parts] or [(t, 0, np.arange(len(t.code)))]
@@ -78,50 +72,83 @@ def critical_chain(t: Timeline) -> Chain:
     return Chain(*np.ascontiguousarray(np.concatenate(columns).T))
 
 
+class _Before(NamedTuple):
+    """int64 [n] each, what the row behind had to wait for in its own queue.
+
+    row: the first of the entries before it that ended or left last, -1 if none; cycle: when it did.  work: the last work before it.
+    setter: of a WAIT, its SET.
+    """
+
+    row: Ints
+    cycle: Ints
+    work: Ints
+    setter: Ints
+
+
+def _before(t: Timeline) -> _Before:
+    row, cycle = np.full(len(t.code), -1, np.int64), np.zeros(len(t.code), np.int64)
+    ended = np.where(t.code[:, isa.OP] == Op.SET, t.start, t.end)  # a SET has left when it takes effect later
+    for rows in t.queues:
+        latest = np.maximum.accumulate(ended[rows])
+        first = np.concatenate(([True], latest[1:] > latest[:-1])) if len(rows) else latest
+        row[rows[1:]] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))[:-1]]
+        cycle[rows[1:]] = latest[:-1]
+    return _Before(row, cycle, last_work_before(t), set_of_wait(t))
+
+
 def _links(t: Timeline) -> list[tuple[int, int, int, int, int]]:
-    """Links as (row, engine, cause, start, end), the last one first."""
+    """Links as (row, engine, cause, start, end), the last one first.
+
+    One row at a time is followed, back from the cycle in which it ended, passed or left to what that cycle is from: its own work, the SET
+    that a WAIT stood for and what that waited for, the entry before it, or its dispatch.
+    """
+    before, between, lag = _before(t), t.machine.flags.between_cores_cycles, _lag(t)
     work = np.flatnonzero(t.work)
     if not len(work):
         return [(-1, int(Engine.SCALAR), int(Cause.ISSUE), 0, t.cycles)] if t.cycles else []
-    queues, between = _queues(t), t.machine.flags.between_cores_cycles
+    held_up = np.full(len(t.code), int(Cause.ISSUE))
+    full = (t.stalls.cause == Cause.QUEUE) & (t.stalls.engine == t.engine[t.stalls.row])
+    held_up[t.stalls.row[full]] = int(Cause.QUEUE)
     links: list[tuple[int, int, int, int, int]] = []
-    now, row = t.cycles, int(work[np.argmax(t.end[work])])
-    queue, handed_on, hops = int(t.core[row]) * ENGINES + int(t.engine[row]), True, 0
-    while now > 0:
-        q, engine = queues[queue], queue % ENGINES
-        i = int(np.searchsorted(q.start, now, "left")) - 1  # the last that began before
-        if i >= 0 and q.end[i] >= now and q.source[i] >= 0 and hops <= len(queues):
-            source = int(q.source[i])
-            crossed = min(between, now - int(q.start[i])) if t.core[source] != queue // ENGINES else 0
-            if crossed:
-                links.append((int(q.row[i]), engine, int(Cause.FLAG), now - crossed, now))
-            now, queue, handed_on, hops = now - crossed, int(t.core[source]) * ENGINES + int(t.engine[source]), True, hops + 1
-            continue
-        if i >= 0 and q.end[i] >= now:
-            row, cause, start = int(q.row[i]), int(q.cause[i]), int(q.start[i])
-        else:  # nothing to do until now: results on their way out of an array, or what hands them on was not handed out before
-            row, start = (int(q.row[i]), int(q.end[i])) if i >= 0 else (-1, 0)
-            cause = int(Cause.FLAG if handed_on else Cause.ISSUE)
-        links.append((row, engine, cause, start, now))
-        now, handed_on, hops = start, False, 0
+
+    def link(row: int, cause: int, start: int, end: int) -> None:
+        if end > start:
+            links.append((row, int(t.engine[row]), cause, start, end))
+
+    row, now = _last(t, lag), t.cycles
+    while now > 0 and row >= 0:
+        if t.work[row]:
+            end, start = int(t.end[row]), int(t.start[row])
+            link(row, int(Cause.FLAG), end, now)  # results that come out of the array
+            link(row, WORK, start, end)
+            now = start
+            earlier = int(before.work[row])
+            if earlier >= 0 and t.end[earlier] == now:
+                row = earlier
+                continue
+        elif before.setter[row] >= 0 and now > max(int(before.cycle[row]), int(t.dispatch[row])):
+            setter = int(before.setter[row])
+            far = between if t.core[setter] != t.core[row] else 0
+            link(row, int(Cause.FLAG), now - far, now)
+            row, now = setter, now - far
+            earlier = int(before.work[row])
+            if earlier >= 0 and t.end[earlier] + lag[earlier] == now:
+                row = earlier
+                continue
+        handed = max(int(before.cycle[row]), int(t.dispatch[row]))
+        link(row, int(Cause.LATENCY), handed, now)
+        link(row, int(held_up[row]), int(before.cycle[row]), handed)
+        row, now = int(before.row[row]), int(before.cycle[row])
     return links
 
 
-def _queues(t: Timeline) -> list[_Queue]:
-    s = t.stalls
-    found = []
-    for queue, rows in enumerate(t.queues):
-        worked = rows[t.work[rows] & (t.end[rows] > t.start[rows])]
-        stood = np.flatnonzero((s.core * ENGINES + s.engine == queue) & (s.end > s.start))
-        none = np.full(len(worked), -1)
-        source = np.where(s.cause[stood] == Cause.FLAG, s.source_row[stood], -1)
-        columns = (
-            np.concatenate((t.start[worked], s.start[stood])),
-            np.concatenate((t.end[worked], s.end[stood])),
-            np.concatenate((worked, s.row[stood])),
-            np.concatenate((np.full(len(worked), WORK), s.cause[stood])),
-            np.concatenate((none, source)),
-        )
-        order = np.lexsort((columns[1], columns[0]))
-        found.append(_Queue(*(column[order].astype(np.int64) for column in columns)))
-    return found
+def _lag(t: Timeline) -> Ints:
+    """int64 [n]: cycles from the end of a row's work to its results."""
+    return np.where(t.work & (t.engine == Engine.CUBE), latency_cycles(t.machine), 0)
+
+
+def _last(t: Timeline, lag: Ints) -> int:
+    """The row that the run ends with: work where it is work, else what left its queue last."""
+    ended = np.where(t.code[:, isa.OP] == Op.SET, t.start, t.end + lag)
+    rows = np.flatnonzero(ended == t.cycles)
+    return int(rows[np.argmax(t.work[rows])])

@@ -10,14 +10,29 @@ from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.tile.unit import make_unit
 from simulator.critical import WORK, critical_chain, spent
-from simulator.npu.machine import SHARE_UNIT, DataType, Engine, load_machine
+from simulator.npu.cycles import latency_cycles
+from simulator.npu.isa import Op
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Memory, load_machine
+from simulator.npu.program import Code
 from simulator.timeline import Cause, Timeline, in_sequence, timeline
 from tests.models import small_model
-from tests.programs import flag_set, flag_wait, program, random_program
+from tests.programs import flag_set, flag_wait, program, random_program, record
 from tests.simulator.test_timeline import CUBE, MTE1, MTE2, TINY, VECTOR, load, run, up, vector
 from tuner.build import default_plan
 
 EDGE = load_machine("edge")
+# 32 rows through 16 x 16 cells in 32 cycles, results 46 cycles after
+ARRAY = TINY.model_copy(update={"matrix": load_machine("tpu-like").matrix.model_copy(update={"rows": 16, "columns": 16})})
+FIXPIPE = Engine.FIXPIPE
+
+
+def mmad() -> Code:
+    return record(Op.MMAD, CUBE, 32, 1, 1, 0, src=Memory.L0A, dst=Memory.L0C, d=0, s=(0, 0))
+
+
+def out() -> Code:
+    """128 cycles."""
+    return record(Op.FIXPIPE, FIXPIPE, 32, 32, 4, 32, 32, 0, src=Memory.L0C, dst=Memory.UB, d=0, s=(0, -1, -1))
 
 
 def links(t: Timeline) -> list[tuple[int, int, str, str]]:
@@ -36,8 +51,23 @@ def check_chain(t: Timeline) -> None:
     works = c.cause == WORK
     assert (t.engine[c.row[works]] == c.engine[works]).all()
     assert (t.start[c.row[works]] == c.start[works]).all()
-    assert (t.end[c.row[works]] >= c.end[works]).all()
+    assert (t.end[c.row[works]] == c.end[works]).all()
     assert sum(each.cycles for each in spent(t, c)) == t.cycles
+
+
+def check_lengths(t: Timeline) -> None:
+    """No link is longer than what the machine takes for it."""
+    c, machine = critical_chain(t), t.machine
+    length, worked = c.end - c.start, t.work[c.row]
+    assert (length[c.cause == Cause.LATENCY] <= machine.ddr.latency_cycles).all()
+    flag = c.cause == Cause.FLAG
+    assert (length[flag & worked] <= latency_cycles(machine)).all()
+    assert (c.engine[flag & worked] == Engine.CUBE).all()
+    assert (length[flag & ~worked] == machine.flags.between_cores_cycles).all()
+    for i in np.flatnonzero(c.cause == Cause.ISSUE):  # more than half of it the scalar unit handed out others
+        others = t.dispatch[t.core == t.core[c.row[i]]]
+        handed = int(((others > c.start[i]) & (others <= c.end[i])).sum())
+        assert length[i] <= 2 * (machine.launch_cycles + machine.issue_cycles * handed)
 
 
 def test_through_a_flag_to_the_work_before_it() -> None:
@@ -72,6 +102,20 @@ def test_what_the_scalar_unit_takes_is_a_wait(issue: int) -> None:
     assert waits == t.cycles - 3  # VECTOR alone is on it
 
 
+def test_results_of_an_array_are_followed_to_their_product() -> None:
+    """Two more products have begun when FIXPIPE may go on: neither is what it waited for."""
+    t = run(
+        [mmad(), flag_set(CUBE, 0, FIXPIPE), mmad(), mmad(), flag_wait(FIXPIPE, 0, CUBE), out()],
+        machine=ARRAY,
+    )
+    assert (t.start[3], t.end[3]) == (64, 96)
+    assert links(t) == [(0, 32, "CUBE", "WORK"), (32, 78, "CUBE", "FLAG"), (78, 206, "FIXPIPE", "WORK")]
+
+
+def test_results_that_nobody_waits_for_end_the_run() -> None:
+    assert links(run([mmad(), vector(40)], machine=ARRAY)) == [(0, 32, "CUBE", "WORK"), (32, 78, "CUBE", "FLAG")]
+
+
 def test_no_work_at_all() -> None:
     check_chain(run([]))
     t = run([flag_set(MTE2, 0, MTE1), flag_wait(MTE1, 0, MTE2)], machine=TINY.model_copy(update={"issue_cycles": 2}))
@@ -85,7 +129,20 @@ def test_random_programs(machine_name: str) -> None:
     for seed in range(25):
         p = random_program(machine, seed, 60)
         for share in (SHARE_UNIT, SHARE_UNIT // 5):
-            check_chain(timeline(p, machine, share))
+            t = timeline(p, machine, share)
+            check_chain(t)
+            check_lengths(t)
+
+
+def test_no_link_is_longer_than_what_the_machine_takes() -> None:
+    machine = load_machine("tpu-like")
+    unit = make_unit(lower(small_model("inception_block")), machine, DataType.float16)
+    plan = default_plan(unit)
+    assert not isinstance(plan, Infeasible)
+    compiled = Compiler(unit).compile(plan)
+    assert not isinstance(compiled, Infeasible)
+    for level in machine.contention:
+        check_lengths(timeline(compiled, machine, machine.share_units(level)))
 
 
 @pytest.mark.parametrize("name", ["inception_block", "lrn_chain"])
