@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.machine import SHARE_UNIT, SHARES, in_units
 
 Steps = list[tuple[int, int]]
 _COLUMNS = ["cycle", "share"]
@@ -61,13 +61,9 @@ def _step(where: str, cycle: object, share: object, before: Steps) -> tuple[int,
     if before and cycle <= before[-1][0]:
         raise BadInputError(f"{where}: cycle {cycle} after {before[-1][0]}; accepted: cycles that ascend")
     try:
-        value = float(share) if isinstance(share, str | int | float) else math.nan
+        return cycle, in_units(float(share) if isinstance(share, str | int | float) else math.nan)
     except (ValueError, OverflowError):
-        value = math.nan
-    units = round(value * SHARE_UNIT) if 0 < value <= 1 else 0
-    if units < 1:
-        raise BadInputError(f"{where}: share {reprlib.repr(share)}; accepted: a number from 1/{SHARE_UNIT} to 1, what the load leaves")
-    return cycle, units
+        raise BadInputError(f"{where}: share {reprlib.repr(share)}; accepted: {SHARES}, what the load leaves") from None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, object, object]]:

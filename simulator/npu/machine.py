@@ -35,6 +35,7 @@ from simulator.npu.errors import BadInputError
 BLOCK_BYTES = 32
 _LONG = 400  # characters of one complaint
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
+SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
 
 
 def _not_reserved(level: str) -> str:
@@ -43,12 +44,24 @@ def _not_reserved(level: str) -> str:
     return level
 
 
+def _told_apart(share: float) -> float:
+    if not 1 / SHARE_UNIT <= share <= 1:
+        raise ValueError(f"accepted: {SHARES}")
+    return share
+
+
 # bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
 PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]
 NotNegativeInt = Annotated[int, Field(ge=0, le=1 << 40)]
 # a file's name and a word on the command line; `baseline` is the plan beside those of the levels
 LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
+Share = Annotated[float, AfterValidator(_told_apart)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
+
+
+def in_units(share: float) -> int:
+    """A share of the DDR bandwidth in 1/65536.  Raises ValueError with what is accepted."""
+    return round(_told_apart(share) * SHARE_UNIT)
 
 
 class Memory(IntEnum):
@@ -96,7 +109,10 @@ class _Spec(BaseModel):
 
 
 class DataPath(_Spec):
-    """One wire that exists.  A move that no path lists is illegal."""
+    """One wire that exists.  A move that no path lists is illegal.
+
+    What a transfer from or to DDR takes is told by `Ddr` alone: of such a path only the engine counts, whatever rate a file gives it.
+    """
 
     engine: Literal["MTE1", "MTE2", "MTE3", "FIXPIPE", "VECTOR"]
     source: Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB"]
@@ -233,7 +249,7 @@ class Machine(_Spec):
     issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
     launch_cycles: NotNegativeInt = 0  # from the start of a program to its first instruction
-    contention: Annotated[dict[LevelName, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] = Field(
+    contention: Annotated[dict[LevelName, Share], Field(min_length=1)] = Field(
         default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
     )
     host: Host = Host()
@@ -274,7 +290,7 @@ class Machine(_Spec):
 
     def share_units(self, level: str) -> int:
         """The level's share of the DDR bandwidth in 1/65536."""
-        return max(1, round(self.contention[level] * SHARE_UNIT))
+        return in_units(self.contention[level])
 
     @property
     def macs_per_cycle(self) -> dict[str, float]:
@@ -368,6 +384,7 @@ def _load(path: FilePath, _stamp: int) -> Machine:
 def load_machine(name_or_path: str) -> Machine:
     """A preset by name, or a YAML file by path; behind a colon values that differ: `edge:cores=4,ddr.bytes_per_cycle=128`.
 
+    A level that is not there is a new one: `edge:contention.half=0.5`.
     Raises `BadInputError` naming the file, the dotted key and the presets that exist.
     """
     name, colon, changes = name_or_path.partition(":")
@@ -389,21 +406,36 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
     raw = machine.model_dump(mode="json")
     raw.setdefault("host", machine.host.model_dump(mode="json"))
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
-    for change in changes.split(","):
-        key, equals, value = change.partition("=")
-        *folders, last = key.split(".")
-        at: Any = raw
-        for folder in folders:
-            at = at.get(folder) if isinstance(at, dict) else None
-        if not equals or not isinstance(at, dict) or last not in at:
-            raise BadInputError(
-                f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200"
-            )
-        at[last] = value if last == "name" else _number(value)
+    given = {_given(raw, change, where) for change in changes.split(",")}
     try:
-        return Machine.model_validate(raw)
+        changed = Machine.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
+    ddr, caps = changed.ddr, {f"ddr.{way}_cap_bytes_per_cycle" for way in ("read", "write")}
+    most = changed.cores * max(ddr.read_cap_bytes_per_cycle, ddr.write_cap_bytes_per_cycle)
+    # a wider port may be for wider DMAs or for more cores: which of the two is not ours to guess
+    if "ddr.bytes_per_cycle" in given and not given & caps and most < ddr.bytes_per_cycle:
+        raise BadInputError(
+            f"machine {where!r}: ddr.bytes_per_cycle: {ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at most"
+            f" {most}; accepted: up to {most}, or more cores, or {' and '.join(sorted(caps))} as well"
+        )
+    return changed
+
+
+def _given(raw: dict[str, Any], change: str, where: str) -> str:
+    """The key of a change, which is made."""
+    key, equals, value = change.partition("=")
+    *folders, last = key.split(".", 1) if key.startswith("contention.") else key.split(".")  # a level's name may have dots
+    at: Any = raw
+    for folder in folders:
+        at = at.get(folder) if isinstance(at, dict) else None
+    if not equals or not isinstance(at, dict) or (last not in at and folders != ["contention"]):
+        raise BadInputError(
+            f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
+            " contention.LEVEL=SHARE"
+        )
+    at[last] = value if last == "name" and not folders else _number(value)
+    return key
 
 
 def _number(text: str) -> int | float | str:

@@ -123,6 +123,15 @@ def test_a_transfer_costs_bus_bytes_by_the_length_of_its_bursts() -> None:
     assert copy(UB, DDR, 1, 5, 3, 1) == (0, 160 * unit, -160)
 
 
+def test_of_a_path_of_ddr_only_the_engine_counts() -> None:
+    """The port and its caps say how fast, whatever a file gives the wire."""
+    paths = [path.model_copy(update={"bytes_per_cycle": 1, "granule_bytes": 4096, "startup_cycles": 999}) for path in EDGE.paths]
+    other = EDGE.model_copy(update={"paths": tuple(paths)})
+    for src, dst, engine in ((DDR, L1, Engine.MTE2), (UB, DDR, Engine.MTE3)):
+        code = record(Op.COPY, engine, 3, 4, 3, 3, 1, 0, 0, src=src, dst=dst, d=0, s=(0,))[None]
+        assert [tuple(column) for column in price(code, other)] == [tuple(column) for column in price(code, EDGE)]
+
+
 def test_a_move_on_chip_is_rounded_up_to_granules() -> None:
     assert copy(L1, UB, 3, 4, 3, 3) == (8 + 3, 0, 0)  # 384 bytes at 128
     assert copy(L1, UB, 3, 3, 3, 3) == (8 + 3, 0, 0)  # 288

@@ -98,6 +98,8 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("ddr.efficiency", {32: 1.5}, r"ddr\.efficiency\.32: .*\(got 1\.5\)"),
         ("ddr.efficiency", {32: 0.0}, r"ddr\.efficiency\.32: .*\(got 0\.0\)"),
         ("contention", {"none": 1.0, "worst": 0.0}, r"contention\.worst: .*\(got 0\.0\)"),
+        ("contention", {"none": 1.0, "worst": 1e-5}, r"contention\.worst: accepted: .* from 1/65536, .* to 1 \(got 1e-05\)"),
+        ("contention", {"none": 1.5}, r"contention\.none: accepted: .*\(got 1\.5\)"),
     ],
 )
 def test_a_wrong_value_is_named_with_file_key_and_value(tmp_path, tiny, where, value, message):
@@ -175,9 +177,36 @@ def test_values_that_differ_stand_behind_a_colon(tmp_path, tiny):
     assert load_machine("tpu-like:matrix.pipelined=false,contention.none=0.75,name=mine").name == "mine"
 
 
+def test_a_wider_port_for_more_cores_or_with_wider_dmas():
+    """What nobody could draw is refused, by name of what is missing; what is given is meant."""
+    given = "ddr.read_cap_bytes_per_cycle=256"
+    assert load_machine(f"edge:ddr.bytes_per_cycle=256,{given}").ddr.write_cap_bytes_per_cycle == 64
+    assert load_machine("edge:ddr.read_cap_bytes_per_cycle=64,ddr.bytes_per_cycle=256").ddr.read_cap_bytes_per_cycle == 64
+    assert load_machine("edge:ddr.bytes_per_cycle=256,cores=4").ddr.read_cap_bytes_per_cycle == 64
+    assert load_machine("edge:ddr.bytes_per_cycle=32").ddr.read_cap_bytes_per_cycle == 64
+
+
+def test_a_level_more(tmp_path, tiny):
+    levels = load_machine("edge:contention.half=0.5,contention.a.b=0.125,contention.none=0.75").contention
+    assert levels == {"none": 0.75, "slight": 0.5, "severe": 0.25, "half": 0.5, "a.b": 0.125}
+    assert load_machine("edge:contention.least=0.0000152587890625").share_units("least") == 1
+    tiny["contention"] = {"none": 1.0, "least": 2**-16}
+    assert load(tmp_path, tiny).share_units("least") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "edge:ddr.bytes_per_cycle=256",
+            r"ddr\.bytes_per_cycle: 256; reads or writes of all cores \(1\) draw at most 64; accepted: up to 64, or more cores, or"
+            r" ddr\.read_cap_bytes_per_cycle and ddr\.write_cap_bytes_per_cycle as well$",
+        ),
+        ("ascend310:cores=4,ddr.bytes_per_cycle=269", r"draw at most 268"),
+        ("edge:contention.gone=0.00001", r"contention\.gone: .* from 1/65536, .* to 1 \(got 1e-05\)"),
+        ("edge:contention.half=nan", r"contention\.half: .* from 1/65536, .* to 1 \(got nan\)"),
+        ("edge:contention.baseline=0.5", r"baseline is no name for a level"),
+        ("edge:contention.=0.5", r"contention\."),
         ("edge:", r"machine 'edge:': ''; expected KEY=VALUE"),
         ("edge:cores", r"'cores'; expected KEY=VALUE"),
         ("edge:core=4", r"'core=4'; expected KEY=VALUE"),

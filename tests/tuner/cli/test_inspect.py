@@ -111,3 +111,15 @@ def test_disasm_parses_back(cli, compiled, tmp_path):
     np.testing.assert_array_equal(parse(out), stream)
     assert cli("disasm", compiled, "--core", 0, "--out", tmp_path / "text")[:2] == (0, "")
     np.testing.assert_array_equal(parse((tmp_path / "text").read_text()), stream)
+
+
+def test_machines_shows_a_level_more_and_what_ddr_paths_are_for(cli):
+    code, out, _ = cli("machines", "edge:contention.half=0.5")
+    assert code == 0
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert rows["contention.half"] == "0.5 of the DDR bandwidth"
+    assert rows["paths.DDR->L1"] == "MTE2, as fast as ddr lets it"
+    assert rows["paths.L1->UB"].startswith("MTE1, 128 B/cycle")
+    code, _, err = cli("machines", "edge:ddr.bytes_per_cycle=256")
+    assert code == 2
+    assert "ddr.read_cap_bytes_per_cycle" in err
