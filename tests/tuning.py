@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -82,17 +83,29 @@ def take_interrupts() -> None:
 
 
 class Driver:
-    """`tilefarm tune` in a process of its own."""
+    """`tilefarm tune` in a process of its own, which finds no modules in its current folder by itself, as an installed command does not."""
 
     def __init__(
-        self, model: Path, out: Path, candidates: int, resume: bool = False, options: tuple[str, ...] = ("--backend", "serial")
+        self,
+        model: Path,
+        out: Path,
+        candidates: int,
+        resume: bool = False,
+        options: tuple[str, ...] = ("--backend", "serial"),
+        cwd: Path = ROOT,
     ) -> None:
         settings = [word for text in QUICK for word in ("--set", text)]
-        command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(out), *options]
+        command = [sys.executable, "-P", "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(out), *options]
         command += ["--candidates", str(candidates), *settings, *(["--resume"] if resume else [])]
         self.out = out
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=take_interrupts
+            command,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=take_interrupts,
         )
 
     def wait_for_parts(self, count: int, timeout_s: float = 120.0) -> None:

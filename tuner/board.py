@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from compiler.derive.plan import Plan
 from compiler.tile.spec import Unit
 from tuner.build import Opened
 from tuner.config import TuneConfig
-from tuner.farm.backend import Backend, SerialBackend
+from tuner.farm.backend import SerialBackend
+from tuner.folder.finals import Readings
+from tuner.folder.runfolder import SearchFolder
 from tuner.log.read import read_log, read_tasks
 from tuner.pieces import Searched
-from tuner.runners.finals import Final, FinalsSpec
+from tuner.runners.finals import Finals, FinalsSpec, read
 from tuner.runners.find import BUILT_IN, RunnerSpec
-from tuner.runners.verdict import Finalist, Verdict, decide, finalists
+from tuner.runners.race import TOLERANCE
+from tuner.runners.verdict import BoardFailedError, Contender, Finalist, Verdict, contenders, decide, finalists
 from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary
 
 
 def runner_spec(config: TuneConfig) -> RunnerSpec | None:
     """None where the simulator measures."""
     runner = config.runner
-    return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.timeout_s)
+    return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.tries, runner.timeout_s)
 
 
 def runner_name(config: TuneConfig) -> str:
@@ -34,21 +34,80 @@ def runner_name(config: TuneConfig) -> str:
 
 
 def verdicts(
-    opened: Opened, found: Sequence[Searched], folder: Path, baselines: Sequence[Plan], config: TuneConfig, address: str | None
+    opened: Opened,
+    found: Sequence[Searched],
+    places: Sequence[SearchFolder],
+    baselines: Sequence[Plan],
+    config: TuneConfig,
+    address: str | None,
+    say: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Of every search.  folder: of the run, whose log is closed.  baselines: of every search, for its first piece."""
-    spec = runner_spec(config)
-    assert spec is not None
-    levels, log, tasks = tuple(opened.machine.contention), read_log(folder), read_tasks(folder)
+    """Of every search.  places: of the run, whose log is closed.  baselines: of every search, for its first piece.  say: to a person."""
+    levels = tuple(opened.machine.contention)
+    log, tasks = read_log(places[0].path), read_tasks(places[0].path)
     out = []
-    with _farm(FinalsSpec(spec), config, address) as farm:
-        for search, baseline in zip(found, baselines, strict=True):
-            plans = finalists(log, tasks, search.run, levels, config.runner.finalists)
-            out.append(decide(opened.packed[search.pieces[0]], plans, baseline, levels, config.runner.rounds, farm))
+    for search, place, baseline in zip(found, places, baselines, strict=True):
+        plans = finalists(log, tasks, search.run, levels, config.runner.finalists)
+        *entered, base = contenders(opened.packed[search.pieces[0]], [*plans, baseline], levels)
+        piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
+        out.append(_verdict(entered, base, levels, place, config, address, partial(_said, say, piece)))
     return tuple(out)
 
 
-def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Backend[Final, NDArray[np.int64]]:
+def _verdict(
+    entered: Sequence[Contender],
+    baseline: Contender,
+    levels: Sequence[str],
+    place: SearchFolder,
+    config: TuneConfig,
+    address: str | None,
+    say: Callable[[str], None],
+) -> Verdict:
+    spec, budget = runner_spec(config), config.runner.readings
+    assert spec is not None
+    programs = tuple(contender.program for contender in (*entered, baseline))
+    kept = Readings(place.checkpoint, [contender.plan.digest for contender in (*entered, baseline)])
+    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most")
+
+    def seen(rounds: int, reads: Mapping[str, int]) -> None:
+        if any(reads.values()):
+            still = ", ".join(f"{level} {count}" for level, count in reads.items() if count)
+            say(f"finals: {rounds} readings each; not told apart yet: {still}")
+
+    with _farm(FinalsSpec(spec, programs), config, address) as farm:
+        try:
+            verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen)
+        except BoardFailedError:
+            kept.forget()
+            raise
+    for line in _lines(verdict, levels):
+        say(line)
+    return verdict
+
+
+def _said(say: Callable[[str], None], piece: str, line: str) -> None:
+    say(f"{piece}{line}")
+
+
+def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
+    """What came out, for a person, level by level."""
+    lines = []
+    for level in levels:
+        by_standing: dict[str, list[Finalist]] = {}
+        for each in verdict.finalists:
+            by_standing.setdefault(each.standing[level], []).append(each)
+        counts = ", ".join(f"{len(each)} {standing}" for standing, each in by_standing.items() if standing != "champion")
+        readings = sum(each.readings[level] for each in (*verdict.finalists, verdict.baseline))
+        (champion,) = by_standing["champion"]
+        tied = "not told apart" in by_standing
+        how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if tied else "the fastest"
+        lines.append(
+            f"finals, {level}: {how} is {champion.contender.plan.digest[:12]}{f'; {counts}' if counts else ''}; {readings:,} readings"
+        )
+    return lines
+
+
+def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Finals:
     """One worker: finalists are compared on one board."""
     if config.farm.backend == "serial":
         return SerialBackend(spec)
@@ -80,7 +139,7 @@ def as_measured(
             for other in simulated
         }
         baseline = sum(
-            len(search.pieces) * verdict.cycles(verdict.baseline.plan, level) for search, verdict in zip(found, said, strict=True)
+            len(search.pieces) * verdict.cycles(verdict.baseline.contender.plan, level) for search, verdict in zip(found, said, strict=True)
         )
         cycles = variants[level]
         out[level] = row.model_copy(
@@ -109,16 +168,19 @@ def pieces_as_measured(simulated: Sequence[PieceSummary], found: Sequence[Search
 def runner_summary(config: TuneConfig, found: Sequence[Searched], said: Sequence[Verdict]) -> RunnerSummary:
     """What measured, how often, and what it said in the finals."""
     rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, verdict.baseline)]
-    return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, rounds=config.runner.rounds, finalists=tuple(rows))
+    return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
 
 
 def _row(search: Searched, finalist: Finalist) -> FinalistSummary:
+    contender = finalist.contender
     return FinalistSummary(
         search=search.run,
-        plan=finalist.plan.digest,
-        segments=len(finalist.plan.segments),
-        instructions=finalist.instructions,
+        plan=contender.plan.digest,
+        segments=len(contender.plan.segments),
+        instructions=contender.instructions,
         cycles=dict(finalist.cycles),
         spread=dict(finalist.spread),
-        simulated_cycles=dict(finalist.simulated),
+        readings=dict(finalist.readings),
+        standing=dict(finalist.standing),
+        simulated_cycles=dict(contender.simulated),
     )

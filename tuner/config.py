@@ -124,9 +124,10 @@ class Budget(_Section):
 class Runner(_Section):
     name: Annotated[str, Field(min_length=1)]
     repeats: PositiveInt
+    tries: PositiveInt
     timeout_s: Positive
     finalists: PositiveInt
-    rounds: PositiveInt
+    readings: PositiveInt
 
 
 class Farm(_Section):

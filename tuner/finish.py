@@ -29,7 +29,7 @@ from tuner.evaluate import Roofline
 from tuner.folder.runfolder import RunFolder, write_json
 from tuner.host import host_nodes, mac_share
 from tuner.layerwise import faster_in_file_order
-from tuner.one_search import OneSearch
+from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched
 from tuner.reference import reference
 from tuner.request import Style, TuneRequest
@@ -70,7 +70,9 @@ def finish(
         faster_in_file_order(opened.compilers[search.pieces[0]], _plan(unit, run.champions.baseline), levels)
         for unit, search, run in zip(units, found, runs, strict=True)
     ]
-    said = () if runner_spec(config) is None else verdicts(opened, found, folder.path, bases, config, request.address)
+    places = [run.place for run in runs]
+    tell = (lambda _: None) if request.quiet else say
+    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, request.address, tell)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
     plans = {level: _joined(opened, found, chosen) for level, chosen in best.items()}

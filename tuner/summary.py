@@ -52,8 +52,10 @@ class PieceSummary(_Part):
 class FinalistSummary(_Part):
     """A program that a board measured again at the end, the baseline last.
 
-    search: id of its search.  By level: cycles, median of the rounds (null where half of them failed); spread: the median absolute
-    deviation from it, x 1.4826, in parts of it; simulated_cycles: what the simulator says.
+    search: id of its search.  By level: cycles: of the level's champion the median of its readings, of another one what it differs from the
+    champion in the rounds that both were read in, null where half of its rounds failed; spread: the median absolute deviation of its
+    readings, x 1.4826, in parts of their median; readings: how often it was read; standing: what came out, nothing for the baseline;
+    simulated_cycles: what the simulator says.
     """
 
     search: str
@@ -62,15 +64,17 @@ class FinalistSummary(_Part):
     instructions: int
     cycles: dict[str, int | None]
     spread: dict[str, float]
+    readings: dict[str, int]
+    standing: dict[str, Literal["champion", "not told apart", "slower", "failed"]]
     simulated_cycles: dict[str, int]
 
 
 class RunnerSummary(_Part):
-    """What measured.  repeats: readings per program and level in the search; rounds: in the finals."""
+    """What measured.  repeats: readings per program and level in the search; readings: in the finals, at most."""
 
     name: str
     repeats: int
-    rounds: int
+    readings: int
     finalists: tuple[FinalistSummary, ...]
 
 
@@ -106,7 +110,7 @@ class Summary(_Part):
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     status: Literal["done"]
     run: str
     model: str

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
 
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.machine import DataType, load_machine
 from tests.docs.fences import ROOT, blocks
 from tests.piece_models import piece_model
@@ -22,13 +24,14 @@ from tests.tuning import VOLATILE, Driver, quick, save_small, sorted_log
 from tuner.board import plan_for
 from tuner.build import default_plan, measure, open_source
 from tuner.cli import main
+from tuner.folder.runfolder import read_json
 from tuner.log.care import verify
 from tuner.log.read import read_log
 from tuner.runners.reading import Encoded, Reading
 from tuner.runners.simulated import measure as simulated
 from tuner.source import Source
 
-FEW = ("segments.measured=4", "segments.candidates=8", "runner.rounds=3", "runner.finalists=2")
+FEW = ("segments.measured=4", "segments.candidates=8", "runner.finalists=2")
 SIMULATED = "tuner.runners.simulated:measure"
 
 
@@ -48,6 +51,7 @@ def test_the_simulator_by_way_of_bytes_finds_what_the_simulator_finds(model: Pat
         assert mine.cycles == mine.variant_cycles[level] == min(mine.variant_cycles.values())
     for finalist in board.runner.finalists:
         assert finalist.cycles == finalist.simulated_cycles
+        assert set(finalist.readings.values()) == {2}, "what says the same twice need not be asked 400 times"
     logs = [sorted_log(tmp_path / name) for name in "ab"]
     assert set(logs[1]["runner"]) == {SIMULATED}
     assert set(logs[0]["runner"]) == {"simulator"}
@@ -73,7 +77,8 @@ def noisy(program: Encoded, level: str) -> Reading:
 
 def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = ("segments.measured=16", "segments.candidates=32", "runner.rounds=5", "runner.finalists=2", "runner.repeats=3")
+    settings = ("segments.measured=16", "segments.candidates=32", "runner.finalists=2", "runner.repeats=3", "runner.readings=40")
+    settings += ("runner.tries=1",)
     summary = quick(model, run, 12, *settings, runner=f"{__name__}:noisy")
     assert verify(run) == []
     log = read_log(run)
@@ -83,14 +88,101 @@ def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> N
     assert set(failed["error"]) <= {"OSError: the board is gone", "no luck"}
     assert len(failed)
     assert summary.runner is not None
-    assert (summary.runner.repeats, summary.runner.rounds) == (3, 5)
+    assert (summary.runner.repeats, summary.runner.readings) == (3, 40)
     assert any(spread for finalist in summary.runner.finalists for spread in finalist.spread.values())
     for level, row in summary.levels.items():
-        finalist = next(each for each in summary.runner.finalists if each.plan == row.plan)
+        (finalist,) = [each for each in summary.runner.finalists if each.standing.get(level) == "champion"]
+        assert finalist.plan == row.plan
+        assert 2 < finalist.readings[level] <= 40
         assert row.cycles == finalist.cycles[level]
         assert row.cycles == pytest.approx(2 * finalist.simulated_cycles[level], rel=0.06)
     quick(model, run, 16, *settings, runner=f"{__name__}:noisy", resume=True)
     assert verify(run) == []
+
+
+def stutters(program: Encoded, level: str) -> Reading:
+    """Fails before every answer."""
+    STUTTERED.append(level)
+    return simulated(program, level) if len(STUTTERED) % 2 == 0 else Reading(None, "timeout", "no luck")
+
+
+STUTTERED: list[str] = []
+
+
+def test_a_reading_that_fails_once_is_no_failure_of_its_task(model: Path, tmp_path: Path) -> None:
+    summary = quick(model, tmp_path / "run", 4, *FEW, "runner.tries=2", runner=f"{__name__}:stutters")
+    assert set(read_log(tmp_path / "run")["status"]) == {"ok"}
+    assert summary.failures == {}
+    assert summary.runner is not None
+    assert {standing for each in summary.runner.finalists for standing in each.standing.values()} <= {
+        "champion",
+        "slower",
+        "not told apart",
+    }
+
+
+def leaves(program: Encoded, level: str) -> Reading:
+    """Never the same twice; the user interrupts at the reading that `LEAVES` counts down to, once the finals are on."""
+    cycles = simulated(program, level).cycles
+    assert cycles is not None
+    LEAVES["readings"] += 1
+    if (LEAVES["file"] / "finals.jsonl").is_file() and LEAVES["left"] > 0:
+        LEAVES["left"] -= 1
+        if LEAVES["left"] == 0:
+            raise KeyboardInterrupt
+    return Reading(round(cycles * float(np.exp(LEAVES["rng"].normal(0, 0.01)))))
+
+
+LEAVES: dict[str, Any] = {}
+
+
+def test_finals_go_on_where_they_were_interrupted(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    file = run / "checkpoint" / "finals.jsonl"
+    settings = (*FEW, "runner.readings=24")
+    LEAVES.update(readings=0, left=50, file=file.parent, rng=np.random.default_rng(1))
+    with pytest.raises(KeyboardInterrupt):
+        quick(model, run, 4, *settings, runner=f"{__name__}:leaves")
+    before = file.read_bytes()
+    assert before.count(b"\n") > 5
+    with file.open("ab") as half:
+        half.write(b'["none", [0, 1')  # as a session leaves it that is killed while it writes
+    quick(model, run, 4, *settings, runner=f"{__name__}:leaves", resume=True, quiet=False)
+    after = file.read_bytes()
+    assert after.startswith(before)
+    rows = [json.loads(line) for line in after.splitlines()[1:]]
+    summary = read_json(run / "summary.json")
+    asked = {level: [0] * len(summary["runner"]["finalists"]) for level in summary["levels"]}
+    for level, programs, cycles in rows:
+        assert len(programs) == len(cycles)
+        for at in programs:
+            asked[level][at] += 1
+    for at, each in enumerate(summary["runner"]["finalists"]):
+        assert each["readings"] == {level: counts[at] for level, counts in asked.items()}, "every reading counts"
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("finals")]
+    assert re.fullmatch(r"finals: \d+ programs and the baseline are read again at 3 levels, 24 times each at most", said[0])
+    for level, line in zip(summary["levels"], said[-3:], strict=True):
+        assert line.startswith(f"finals, {level}: the ")
+        assert line.endswith(f" {sum(asked[level])} readings")
+    readings = LEAVES["readings"]
+    quick(model, run, 4, *settings, runner=f"{__name__}:leaves", resume=True)
+    assert read_json(run / "summary.json")["runner"] == summary["runner"]
+    assert file.read_bytes() == after
+    assert LEAVES["readings"] - readings < 24, "nothing of the finals is asked again"
+
+
+def gone(program: Encoded, level: str) -> Reading:
+    """Not there any more, once the finals are on."""
+    return Reading(None, "crash", "gone") if (LEAVES["file"] / "finals.jsonl").is_file() and LEAVES["left"] else simulated(program, level)
+
+
+def test_finals_that_failed_are_tried_again(model: Path, tmp_path: Path) -> None:
+    LEAVES.update(file=tmp_path / "run" / "checkpoint", left=1)
+    with pytest.raises(TilefarmError, match=r"every finalist failed in half of the rounds .*; --resume tries it again"):
+        quick(model, tmp_path / "run", 4, *FEW, runner=f"{__name__}:gone")
+    LEAVES.update(left=0)
+    summary = quick(model, tmp_path / "run", 4, *FEW, runner=f"{__name__}:gone", resume=True)
+    assert summary.runner is not None
 
 
 def goes_away(program: Encoded, level: str) -> Reading:
@@ -99,7 +191,7 @@ def goes_away(program: Encoded, level: str) -> Reading:
 
 
 def test_a_board_that_goes_away_leaves_nothing_to_learn(model: Path, tmp_path: Path) -> None:
-    settings = ("segments.measured=16", "segments.candidates=32", "model.min_rows=10", "runner.rounds=1", "runner.finalists=1")
+    settings = ("segments.measured=16", "segments.candidates=32", "model.min_rows=10", "runner.finalists=1")
     quick(model, tmp_path / "run", 3, *settings, runner=f"{__name__}:goes_away")
     log = read_log(tmp_path / "run").drop_duplicates("seq")
     assert (log["status"] == "crash").sum() > 10
@@ -123,7 +215,7 @@ def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.Capture
     model = save_small("vector_chain", tmp_path)
     script = tmp_path / "board.py"
     script.write_text(next(block.text for block in blocks(ROOT / "docs/runners.md", "python") if "board.py" in block.text))
-    settings = [word for text in (*FEW[1:2], "segments.measured=1", "runner.rounds=1", "runner.finalists=1") for word in ("--set", text)]
+    settings = [word for text in (*FEW[1:2], "segments.measured=1", "runner.readings=1", "runner.finalists=1") for word in ("--set", text)]
     words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--candidates", "2", "--quiet", *settings]
     command = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
     assert main([*words, "--out", str(tmp_path / "run"), "--runner", command]) == 0
@@ -163,11 +255,13 @@ def head() -> Iterator[str]:
 
 
 def test_a_worker_has_a_board_to_itself(model: Path, tmp_path: Path, head: str) -> None:
-    options = ("--backend", "ray", "--address", head, "--resource", "npu", "--runner", SIMULATED)
+    """A function of the folder in which the command is called, which workers are told of."""
+    (tmp_path / "board_of_mine.py").write_text("from tuner.runners.simulated import measure\n")
+    options = ("--backend", "ray", "--address", head, "--resource", "npu", "--runner", "board_of_mine:measure")
     options += tuple(word for text in FEW for word in ("--set", text))
-    code, errors = Driver(model, tmp_path / "run", 4, options=(*options, "--workers", "1")).wait()
+    code, errors = Driver(model, tmp_path / "run", 4, options=(*options, "--workers", "1"), cwd=tmp_path).wait()
     assert code == 0, errors
     assert read_log(tmp_path / "run")["worker"].nunique() == 1
-    code, errors = Driver(model, tmp_path / "two", 4, options=(*options, "--workers", "2", "--wait", "1")).wait()
+    code, errors = Driver(model, tmp_path / "two", 4, options=(*options, "--workers", "2", "--wait", "1"), cwd=tmp_path).wait()
     assert code == 2
     assert "no room within 1 s" in errors

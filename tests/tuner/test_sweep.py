@@ -128,7 +128,7 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
     runner, out = "tuner.runners.simulated:measure", tmp_path / "sweep"
-    few = (*QUICK, "segments.measured=4", "segments.candidates=8", "runner.rounds=1", "runner.finalists=1")
+    few = (*QUICK, "segments.measured=4", "segments.candidates=8", "runner.readings=1", "runner.finalists=1")
     asked = request(models[:1], out, seeds=2, candidates=3, runner=runner, resource="npu", overrides=few)
     assert cells_config(asked).farm.resource == "npu"
     sweep(asked, lambda line: None)

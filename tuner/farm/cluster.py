@@ -29,6 +29,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from simulator.npu.errors import BadInputError, TilefarmError
+from tuner.module_path import folders, is_pythons
 
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
@@ -225,11 +226,9 @@ def worker_environment() -> dict[str, str]:
     The driver's `sys.path` (without what Python itself adds) goes along, so that workers import the same tree, installed
     or not; a `working_dir` would be packed and shipped at every start.
     """
-    own = (sys.prefix, sys.base_prefix)
-    tree = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
-    paths = [entry for entry in dict.fromkeys(tree) if os.path.isdir(entry) and not entry.startswith(own)]
+    paths = [folder for folder in folders() if os.path.isdir(folder)]
     root = str(Path(__file__).resolve().parents[2])
-    if root not in paths and not root.startswith(own):
+    if root not in paths and not is_pythons(root):
         paths.insert(0, root)
     # ${...}: what a node of the cluster has set for itself stays
     return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1"), **ONE_HEAP}

@@ -6,11 +6,13 @@ import importlib
 import os
 import shlex
 import shutil
+import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from tuner.module_path import folders, search_here
 from tuner.runners.command import CommandRunner
 from tuner.runners.reading import Bench, Measure
 
@@ -21,16 +23,17 @@ COMMAND = "command:"
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """name: see `find_runner`.  repeats: readings per program and level.  timeout_s: for a command, one reading."""
+    """name: see `find_runner`.  repeats: readings per program and level.  tries: of each.  timeout_s: for a command, one try."""
 
     name: str
     repeats: int = 1
+    tries: int = 1
     timeout_s: float = 10.0
 
     def __call__(self) -> Bench | None:
         """In the process that measures.  None: the simulator.  Raises `BadInputError`."""
         measure = find_runner(self.name, self.timeout_s)
-        return None if measure is None else Bench(measure, self.repeats)
+        return None if measure is None else Bench(measure, self.repeats, self.tries)
 
 
 def find_runner(name: str, timeout_s: float = 10.0) -> Measure | None:
@@ -47,17 +50,30 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Measure | None:
     module, _, function = target.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise BadInputError(f"--runner {name}: {' '.join(str(error).split())}") from None
+    except Exception as error:  # noqa: BLE001  somebody else's code; whatever it is, it is in what was named
+        raise BadInputError(f"--runner {name}: {_why(module, error)}") from None
+    where = getattr(found, "__file__", None) or "built in"
     for part in function.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise BadInputError(f"--runner {name}: {module} has no function {function}")
+        raise BadInputError(f"--runner {name}: {module} has no function {function} ({where})")
     return found
 
 
+def _why(module: str, error: Exception) -> str:
+    """A module was not imported; one that it imports in turn may be what is missing."""
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return f"no module {error.name}; looked for in {', '.join(folders())} and in what is installed in {sys.prefix}"
+    return f"{module}: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def check_runner(spec: RunnerSpec | None, serial: bool, address: str | None) -> None:
-    """Raises `BadInputError` at once where the workers are on this computer and the runner is not; elsewhere they say so themselves."""
+    """Before any worker: the current folder is searched for modules, as `python -m` searches it.
+
+    Raises `BadInputError` at once where the workers are on this computer and the runner is not; elsewhere they say so themselves.
+    """
+    if spec is not None:
+        search_here()  # workers are told (`tuner.farm.cluster.worker_environment`), wherever they are started
     here = serial or (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
     if spec is not None and here:
         find_runner(spec.name, spec.timeout_s)

@@ -1,10 +1,15 @@
-"""Which of a search's best programs a board likes best, when they are measured again side by side."""
+"""Which of a search's best programs a board likes best, when they are measured again side by side.
+
+A champion that was measured once is partly the luckiest of many.  So the best few programs race (`tuner.runners.race`), and what noise
+alone sets apart goes to the simpler plan.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,24 +21,45 @@ from compiler.tile.unit import Packed
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
 from tuner.build import compile_plan
-from tuner.farm.backend import Backend
 from tuner.runners.encode import encoded
-from tuner.runners.finals import Final, middle, sound, winner
+from tuner.runners.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound
 from tuner.runners.reading import Encoded
+
+Standing = Literal["champion", "not told apart", "slower", "failed"]
+
+
+class BoardFailedError(TilefarmError):
+    """No reading decided anything."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A program that is to be measured again.  simulated: cycles by level, by the simulator."""
+
+    plan: Plan
+    program: Encoded
+    instructions: int
+    simulated: Mapping[str, int]
+
+    @property
+    def simplicity(self) -> tuple[int, int, str]:
+        """Less is simpler."""
+        return len(self.plan.segments), self.instructions, self.plan.digest
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """One program and what was read of it.
+    """What was read of a contender.
 
-    By level: cycles, the median (None where half of the rounds failed); spread, of the rounds, in parts of it; simulated, by the simulator.
+    By level: cycles (None where half of the rounds failed, see `estimates`); spread, of its readings, in parts of them; readings; standing,
+    of no level for the baseline.
     """
 
-    plan: Plan
-    instructions: int
+    contender: Contender
     cycles: Mapping[str, int | None]
     spread: Mapping[str, float]
-    simulated: Mapping[str, int]
+    readings: Mapping[str, int]
+    standing: Mapping[str, Standing]
 
 
 @dataclass(frozen=True)
@@ -45,8 +71,8 @@ class Verdict:
     baseline: Finalist
 
     def cycles(self, plan: Plan, level: str) -> int:
-        """Median of a winner or the baseline, which ran at every level."""
-        found = next(each for each in (*self.finalists, self.baseline) if each.plan.digest == plan.digest).cycles[level]
+        """Of a winner or the baseline, which ran at every level."""
+        found = next(each for each in (*self.finalists, self.baseline) if each.contender.plan.digest == plan.digest).cycles[level]
         assert found is not None
         return found
 
@@ -61,50 +87,61 @@ def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence
     return [Plan.model_validate(json.loads(payload)["plan"]) for payload in payloads]
 
 
-def decide(
-    packed: Packed, plans: Sequence[Plan], baseline: Plan, levels: Sequence[str], rounds: int, farm: Backend[Final, NDArray[np.int64]]
-) -> Verdict:
-    """Measure plans and baseline again at every level, in turns.
-
-    A finalist that fails at any level does not win.  Raises `TilefarmError` where all of them do, or the baseline.
-    """
+def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> list[Contender]:
+    """Plans as what a board is given."""
     compiler = Compiler(packed.unit)
-    shown = [_shown(compiler, packed, plan, levels) for plan in (*plans, baseline)]
-    simplicity = [(len(plan.segments), instructions, plan.digest) for plan, (_, instructions, _) in zip(plans, shown, strict=False)]
-    farm.submit([Final(tuple(program for program, _, _ in shown), level, rounds) for level in levels])
-    read: dict[str, NDArray[np.int64]] = {}
-    for level, outcome in zip(levels, farm.collect(len(levels)), strict=True):
-        if outcome.value is None:
-            raise TilefarmError(f"level {level}: finalists could not be measured again: {outcome.error}; --resume tries it again")
-        read[level] = outcome.value
-    # a variant is switched to and from at any level, so it must run at all of them
-    everywhere = np.logical_and.reduce([sound(cycles) for cycles in read.values()])
-    if not everywhere[:-1].any() or not everywhere[-1]:
-        what = "the baseline" if everywhere[:-1].any() else "every finalist"
-        raise TilefarmError(f"{what} failed in half of the rounds when it was measured again; --resume tries it again")
-    best = {level: plans[winner(np.where(everywhere, cycles, 0)[:, :-1], simplicity)] for level, cycles in read.items()}
-    results = [
-        _finalist(plan, instructions, expected, {level: read[level][:, at] for level in levels})
-        for at, (plan, (_, instructions, expected)) in enumerate(zip((*plans, baseline), shown, strict=True))
+    found = []
+    for plan in plans:
+        program = compile_plan(compiler, plan)
+        timings = simulate_levels(program, compiler.unit.machine, levels)
+        expected = {level: timings[level].cycles for level in levels}
+        found.append(Contender(plan, encoded(packed, "program", program, plan.segments, expected), program.instructions, expected))
+    return found
+
+
+def decide(
+    entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None
+) -> Verdict:
+    """Let them race at every level.
+
+    measure: numbers are places in `entered`, the baseline's is behind them.  budget: readings of each at a level.  A finalist that
+    fails at any level does not win, since a variant is switched to and from at any.  Raises `BoardFailedError` where all of them do, or
+    the baseline.
+    """
+    placings = race(len(entered), levels, budget, measure, seen)
+    able = np.logical_and.reduce([sound(placing.cycles) for placing in placings.values()])
+    left = all(placing.left for placing in placings.values())
+    if not left or not able[-1]:
+        what = "the baseline" if left else "every finalist"
+        raise BoardFailedError(f"{what} failed in half of the rounds when it was measured again; --resume tries it again")
+    winners = {level: min(placing.near, key=lambda at: entered[at].simplicity) for level, placing in placings.items()}
+    told = {level: estimates(placing.cycles, winners[level]) for level, placing in placings.items()}
+    found = [
+        Finalist(
+            contender,
+            {level: told[level][at] for level in levels},
+            {level: _spread(placings[level].cycles[:, at]) for level in levels},
+            {level: int((placings[level].cycles[:, at] > SKIPPED).sum()) for level in levels},
+            {level: _standing(placings[level], winners[level], at, bool(able[at])) for level in levels if at < len(entered)},
+        )
+        for at, contender in enumerate((*entered, baseline))
     ]
-    return Verdict(best, tuple(results[:-1]), results[-1])
+    return Verdict({level: entered[at].plan for level, at in winners.items()}, tuple(found[:-1]), found[-1])
 
 
-def _shown(compiler: Compiler, packed: Packed, plan: Plan, levels: Sequence[str]) -> tuple[Encoded, int, dict[str, int]]:
-    """(bytes, instructions, simulated cycles)."""
-    program = compile_plan(compiler, plan)
-    timings = simulate_levels(program, compiler.unit.machine, levels)
-    expected = {level: timings[level].cycles for level in levels}
-    return encoded(packed, "program", program, plan.segments, expected), program.instructions, expected
+def _standing(placing: Placing, winner: int, at: int, able: bool) -> Standing:
+    """able: it ran at every level."""
+    if at == winner:
+        return "champion"
+    if at in placing.left:
+        return "not told apart"
+    return "slower" if able else "failed"
 
 
-def _finalist(plan: Plan, instructions: int, expected: Mapping[str, int], read: Mapping[str, NDArray[np.int64]]) -> Finalist:
-    cycles: dict[str, int | None] = {}
-    spread: dict[str, float] = {}
-    for level, readings in read.items():
-        cycles[level], spread[level] = None, 0.0
-        if sound(readings[:, None])[0]:
-            median, good = middle(readings), readings[readings > 0]
-            cycles[level] = round(median)
-            spread[level] = round(1.4826 * float(np.median(np.abs(good - median))) / median, 6)
-    return Finalist(plan, instructions, cycles, spread, expected)
+def _spread(cycles: NDArray[np.int64]) -> float:
+    """By the median absolute deviation (x 1.4826, that of a normal distribution): boards have outliers.  0 of one that is not sound."""
+    good = cycles[cycles > FAILED]
+    if not sound(cycles[:, None])[0]:
+        return 0.0
+    median = float(np.median(good))
+    return round(1.4826 * float(np.median(np.abs(good - median))) / median, 6)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
-from tuner.runners import find
+from tuner.farm.cluster import worker_environment
+from tuner.runners import find, simulated
 from tuner.runners.command import CommandRunner
-from tuner.runners.finals import Final, FinalsWorker, winner
-from tuner.runners.find import RunnerSpec, find_runner
+from tuner.runners.finals import FinalsWorker
+from tuner.runners.find import RunnerSpec, check_runner, find_runner
+from tuner.runners.race import FAILED, Turn
 from tuner.runners.reading import Bench, Encoded, Reading
 from tuner.runners.simulated import measure
 
@@ -100,7 +103,7 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunnerSpec("simulator")() is None
     here = "tuner.runners.simulated:measure"
     assert find_runner(here) is measure
-    assert RunnerSpec(here, 3)() == Bench(measure, 3)
+    assert RunnerSpec(here, 3, 2)() == Bench(measure, 3, 2)
     found = find_runner(f"command:{sys.executable} -c 'a b'", 3.0)
     assert found == CommandRunner((sys.executable, "-c", "a b"), 3.0)
     monkeypatch.setattr(find, "entry_points", lambda group: [EntryPoint("board", here, group)])
@@ -112,9 +115,12 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("no.such.module:f", "No module named 'no'"),
-        ("tuner.runners.simulated:nothing", "has no function nothing"),
+        ("no.such.module:f", "no module no; looked for in "),
+        ("tuner.no_such:f", "no module tuner.no_such; looked for in "),
+        ("tuner.runners.simulated:nothing", f"has no function nothing ({simulated.__file__})"),
         ("tuner.runners.find:GROUP", "has no function GROUP"),
+        ("sys:nothing", "sys has no function nothing (built in)"),
+        (":f", "Empty module name"),
         ("command:", "nothing: no such command here"),
         ("command:/no/such/board --fast", "/no/such/board: no such command here"),
         ("command:'", "No closing quotation"),
@@ -124,6 +130,41 @@ def test_names_that_are_no_runner(name: str, text: str) -> None:
     with pytest.raises(BadInputError, match=f"--runner {name}") as caught:
         find_runner(name)
     assert text in str(caught.value)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder; what is imported from it is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_current_folder_is_searched_first(here: Path) -> None:
+    spec = RunnerSpec("bench_of_mine:measure")
+    with pytest.raises(BadInputError) as caught:
+        check_runner(spec, True, None)
+    folders = str(caught.value).partition("looked for in ")[2]
+    assert folders.startswith(f"{here}, ")
+    assert folders.endswith(f"and in what is installed in {sys.prefix}")
+    importlib.invalidate_caches()
+    (here / "bench_of_mine.py").write_text("import parts_of_mine\ndef measure(program, level):\n    return parts_of_mine.reading()\n")
+    with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: ModuleNotFoundError: No module named 'parts_of_mine'"):
+        check_runner(spec, True, None)
+    importlib.invalidate_caches()
+    (here / "parts_of_mine.py").write_text("def reading(:")
+    with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: SyntaxError: .*parts_of_mine.py, line 1"):
+        check_runner(spec, True, None)
+    importlib.invalidate_caches()
+    (here / "parts_of_mine.py").write_text("from tuner.runners.reading import Reading\ndef reading():\n    return Reading(12345)\n")
+    check_runner(spec, True, None)
+    bench = spec()
+    assert bench is not None
+    assert bench.once(PROGRAM, "none") == Reading(12345)
+    assert worker_environment()["PYTHONPATH"].split(os.pathsep)[0] == str(here), "workers look there, too, wherever they are"
 
 
 # repeats and noise
@@ -164,47 +205,29 @@ def test_what_a_function_answers_wrongly(answer: object, status: str, text: str)
     assert text in failed.error
 
 
-def finals(times: list[float], noise: float, rounds: int, seed: int) -> np.ndarray:
-    """A board whose clock drifts and whose readings scatter."""
-    rng, calls = np.random.default_rng(seed), 0
+def test_a_reading_that_fails_is_taken_again() -> None:
+    asked: list[str] = []
+
+    def flaky(program: Encoded, level: str) -> Reading:
+        asked.append(level)
+        if len(asked) % 3:
+            raise OSError(f"no luck {len(asked)}")
+        return Reading(100)
+
+    assert Bench(flaky, 2, 3).cycles(PROGRAM, ["none", "severe"]) == [100, 100]
+    assert asked == ["none"] * 3 + ["severe"] * 3 + ["none"] * 3 + ["severe"] * 3
+    assert Bench(flaky, 2, 2).cycles(PROGRAM, ["none"]) == Reading(None, "crash", "OSError: no luck 14"), "the last of its tries"
+    assert len(asked) == 14
+
+
+def test_a_worker_of_the_finals_reads_a_turn_in_its_order() -> None:
+    asked: list[bytes] = []
 
     def board(program: Encoded, level: str) -> Reading:
-        nonlocal calls
-        calls += 1
-        drift = 1 + 0.002 * calls
-        return Reading(round(times[int(program.container)] * drift * float(np.exp(rng.normal(0, noise)))))
+        asked.append(program.container)
+        return Reading(None, "timeout", "slow") if program.container == b"1" else Reading(7 + len(level))
 
-    programs = tuple(Encoded(str(i).encode(), PROGRAM.machine, "program") for i in range(len(times)))
-    return FinalsWorker(Bench(board)).run([Final(programs, "none", rounds)])[0]
-
-
-SIMPLE_LAST = [(9, 900, "a"), (5, 500, "b"), (1, 100, "c")]
-
-
-def test_noise_goes_to_the_simpler_plan_and_a_real_difference_does_not() -> None:
-    for seed in range(20):
-        equal = finals([1e6, 1e6, 1e6], 0.02, 9, seed)
-        assert winner(equal, SIMPLE_LAST) in (1, 2) or np.median(equal[:, 2]) > np.median(equal[:, 0]) * 1.01
-        apart = finals([1e6, 1.3e6, 1.2e6], 0.02, 9, seed)
-        assert winner(apart, SIMPLE_LAST) == 0
-    simple = sum(winner(finals([1e6, 1e6, 1e6], 0.02, 9, seed), SIMPLE_LAST) == 2 for seed in range(100))
-    assert simple > 80, simple
-
-
-def test_a_board_without_noise_is_believed() -> None:
-    cycles = np.array([[100, 101, 100]] * 3)
-    assert winner(cycles, [(1, 1, "x"), (0, 0, "y"), (0, 9, "z")]) == 2, "one cycle is a difference, equal ones go to the simpler"
-    cycles[1, 2] = 0
-    assert winner(cycles, [(1, 1, "x"), (0, 0, "y"), (0, 9, "z")]) == 2, "one failure is forgiven"
-    cycles[0, 2] = 0
-    assert winner(cycles, [(1, 1, "x"), (0, 0, "y"), (0, 9, "z")]) == 0, "two of three are not"
-    with pytest.raises(ValueError, match="every finalist failed"):
-        winner(np.zeros((2, 2), np.int64), SIMPLE_LAST)
-
-
-def test_finals_go_on_when_a_program_fails() -> None:
-    def board(program: Encoded, level: str) -> Reading:
-        return Reading(None, "timeout", "slow") if program.container == b"1" else Reading(7)
-
-    programs = tuple(PROGRAM._replace(container=text) for text in (b"0", b"1"))
-    assert FinalsWorker(Bench(board)).run([Final(programs, "none", 3)])[0].tolist() == [[7, 0]] * 3
+    programs = tuple(PROGRAM._replace(container=text) for text in (b"0", b"1", b"2"))
+    worker = FinalsWorker(Bench(board, 5, 2), programs)
+    assert worker.run([Turn("none", (2, 1, 0)), Turn("severe", (0,))]) == [[11, FAILED, 11], [13]]
+    assert asked == [b"2", b"1", b"1", b"0", b"0"], "one reading each, not the median of 5; two tries"
