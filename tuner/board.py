@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import get_args
 
 from compiler.derive.plan import Plan
 from compiler.tile.spec import Unit
@@ -17,7 +19,7 @@ from tuner.pieces import Searched
 from tuner.runners.finals import Finals, FinalsSpec, read
 from tuner.runners.find import BUILT_IN, RunnerSpec
 from tuner.runners.race import TOLERANCE
-from tuner.runners.verdict import BoardFailedError, Contender, Finalist, Verdict, contenders, decide, finalists
+from tuner.runners.verdict import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide, finalists
 from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary
 
 
@@ -93,17 +95,12 @@ def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
     """What came out, for a person, level by level."""
     lines = []
     for level in levels:
-        by_standing: dict[str, list[Finalist]] = {}
-        for each in verdict.finalists:
-            by_standing.setdefault(each.standing[level], []).append(each)
-        counts = ", ".join(f"{len(each)} {standing}" for standing, each in by_standing.items() if standing != "champion")
+        standings = Counter(each.standing[level] for each in verdict.finalists)
+        others = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
         readings = sum(each.readings[level] for each in (*verdict.finalists, verdict.baseline))
-        (champion,) = by_standing["champion"]
-        tied = "not told apart" in by_standing
-        how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if tied else "the fastest"
-        lines.append(
-            f"finals, {level}: {how} is {champion.contender.plan.digest[:12]}{f'; {counts}' if counts else ''}; {readings:,} readings"
-        )
+        how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
+        out = "; ".join([f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(others)]), f"{readings:,} readings"])
+        lines.append(f"finals, {level}: {out}")
     return lines
 
 

@@ -231,3 +231,12 @@ def test_workers_see_the_drivers_modules_one_thread_and_one_heap(tmp_path: Any, 
     assert environment["OMP_NUM_THREADS"] == environment["NUMBA_NUM_THREADS"] == environment["MALLOC_ARENA_MAX"] == "1"
     root = os.path.dirname(os.path.dirname(os.path.abspath(tuner.__file__)))
     assert root in environment["PYTHONPATH"].split(os.pathsep)
+    # where the prefix is /usr, somebody's work may lie below it
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "src" / "app"))
+    monkeypatch.syspath_prepend(str(tmp_path / "lib" / "python3"))
+    (tmp_path / "src" / "app").mkdir(parents=True)
+    (tmp_path / "lib" / "python3").mkdir(parents=True)
+    paths = worker_environment()["PYTHONPATH"].split(os.pathsep)
+    assert str(tmp_path / "src" / "app") in paths
+    assert str(tmp_path / "lib" / "python3") not in paths
