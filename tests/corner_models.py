@@ -157,12 +157,78 @@ def input_in_a_concat(rng: Rng) -> ModelProto:
     return b.model(b.concat("x", b.conv("x", 5), "x"))
 
 
+def wide_kernels(rng: Rng) -> ModelProto:
+    """Kernels of 255 columns, which one instruction can name, and of 256 and 511."""
+    b = Builder(rng, (1, 3, 2, 258))
+    x = b.relu(b.conv("x", 5, (1, 255), pads=(0, 255, 0, 3)))
+    return b.model(b.conv(x, 4, (2, 256), (1, 3), (1, 0, 0, 0)), b.conv("x", 4, (1, 511), pads=(0, 255, 0, 0)))
+
+
+def wide_kernel_in_fours(rng: Rng) -> ModelProto:
+    """Four taps share a block: parts of 252 columns, and of 252 rows where a row has three of them."""
+    b = Builder(rng, (1, 3, 258, 8))
+    return b.model(b.conv("x", 6, (256, 3), (1, 2), (9, 2, 0, 1)))
+
+
+def wide_kernel_of_one_row(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 4, 2, 300))
+    return b.model(b.conv("x", 6, (1, 257), (2, 1), (0, 6, 1, 3), dilation=(1, 1)))
+
+
+def high_kernels(rng: Rng) -> ModelProto:
+    """Signals under kernels of 256 and 255 samples, and a product of a whole one."""
+    b = Builder(rng, (1, 3, 280))
+    x = b.relu(b.node("Conv", ["x", b.normal((18, 3, 256), 0.05), b.normal((18,))], pads=[128, 127]))
+    y = b.node("Conv", [x, b.normal((4, 18, 255), 0.02)], pads=[127, 127], strides=[2])
+    return b.model(y, b.gemm(x, 5))
+
+
+def far_rows(rng: Rng) -> ModelProto:
+    """Dilations that a field holds and that it does not, on rows that are cached and made again."""
+    b = Builder(rng, (1, 18, 262, 1))
+    x = b.relu(b.conv("x", 18, (2, 2), pads=(0, 1, 0, 0), dilation=(256, 1), groups=18))
+    y = b.conv("x", 4, (3, 1), (2, 1), (255, 0, 256, 0), dilation=(255, 1))
+    return b.model(b.conv(x, 5, (2, 1), pads=(1, 0, 0, 0)), b.conv(y, 3, (2, 1), pads=(300, 0, 0, 0), dilation=(300, 1)))
+
+
+def far_columns(rng: Rng) -> ModelProto:
+    """The same along columns, and along both."""
+    b = Builder(rng, (1, 6, 3, 262))
+    x = b.relu(b.conv("x", 18, (2, 2), pads=(1, 3, 0, 0), dilation=(1, 256)))
+    return b.model(b.conv(x, 5, (1, 3)), b.conv("x", 4, (2, 3), (1, 2), (300, 255, 0, 300), dilation=(300, 258)))
+
+
+def far_padding(rng: Rng) -> ModelProto:
+    """Padding in front and behind of 255, 256, 511 and more, of images and signals; windows that see nothing else."""
+    b = Builder(rng, (1, 17, 9, 5))
+    x = b.conv("x", 17, (3, 3), (2, 3), (256, 1, 0, 256), groups=17)
+    y = b.conv(b.relu("x"), 4, (3, 3), (40, 2), (511, 256, 600, 1))
+    return b.model(x, y, b.conv("x", 4, (2, 3), (17, 1), (511, 3, 300, 0)))
+
+
+def far_padding_of_a_signal(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 20, 40))
+    x = b.relu(b.node("Conv", ["x", b.normal((20, 20, 3), 0.1)], dilations=[256], pads=[512, 0]))
+    x = b.node("Conv", [x, b.normal((6, 20, 2), 0.1)], dilations=[300], pads=[300, 290], strides=[3])
+    return b.model(x)
+
+
+def far_windows(rng: Rng) -> ModelProto:
+    """Strides of 256 and more along a signal, which is longer than a whole number of them; poolings as wide."""
+    b = Builder(rng, (1, 1, 900))
+    x = b.relu(b.node("Conv", ["x", b.normal((18, 1, 511), 0.05), b.normal((18,))], strides=[256], pads=[300, 200]))
+    y = b.node("MaxPool", ["x"], kernel_shape=[300], strides=[257], pads=[299, 290])
+    return b.model(x, b.node("AveragePool", [y], kernel_shape=[2]))
+
+
 CORNER_MODELS: dict[str, Callable[[Rng], ModelProto]] = {
     f.__name__: f
     for f in (
         grouped, grouped_by_planes, depthwise, strided, dilated, batch, whole_kernel, more_pad_than_image, concat_with_gaps,
         residual_from_before, shuffled, normalised, undefined_at_zero, pools, global_pools, softmax_of_images, output_that_is_read,
         two_outputs, outputs_of_one_concat, input_in_a_concat, signals, wide_windows,
+        far_rows, far_columns, wide_kernels, wide_kernel_in_fours, high_kernels, wide_kernel_of_one_row, far_padding,
+        far_padding_of_a_signal, far_windows,
     )
 }  # fmt: skip
 

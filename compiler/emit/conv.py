@@ -33,6 +33,7 @@ from compiler.emit.records import (
     side_by_side,
 )
 from compiler.schedule.memory import TO_L1
+from simulator.npu.isa import MAX_WINDOW
 
 
 class ConvJob(NamedTuple):
@@ -41,6 +42,7 @@ class ConvJob(NamedTuple):
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
     bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
     -1.
+    part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
     right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
 
@@ -60,6 +62,8 @@ class ConvJob(NamedTuple):
     dh: int
     dw: int
     pad_left: int
+    part_rows: int
+    part_columns: int
     lanes: int
     out_w: int
     groups: int
@@ -106,6 +110,7 @@ class ConvJob(NamedTuple):
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
+_ROOM = 12  # records of a tile's product and its way out, at most
 
 # parities of the double buffers, carried from one operator to the next
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, PARITIES = range(8)
@@ -121,6 +126,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
     tiles_m = -(-pixels // j.tile_m)
     chunks_k = -(-j.k1 // j.chunk_k1)
     capacity = out.shape[0]
+    parted = j.part_rows < j.kh or j.part_columns < j.kw or j.pad_top > MAX_WINDOW
     for group in range(j.groups):
         base = j.in_base + group * j.c1 * j.in_plane
         for n_start in range(0, j.n1, j.chunk_n1):
@@ -180,18 +186,23 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
                         c = parity[C_SLOT] * j.half_c
                         parity[C_SLOT] ^= 1
                     for k_tile in range(0, k_size, j.tile_k1):
-                        if at + 12 >= capacity:
+                        if at + _ROOM >= capacity:
                             return -1
                         k = min(j.tile_k1, k_size - k_tile)
                         want_a = tm * 65536 + k_tile
                         if want_a != in_a:
                             parity[A_SLOT] ^= 1
                             in_a = want_a
-                            at = im2col(
-                                out, at, j.dtype, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
-                                j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
-                                k_start + k_tile, k, j.lanes, j.in_ring, j.in_first,
-                            )  # fmt: skip
+                            if parted:
+                                at = _left(out, at, j, base, parity[A_SLOT] * j.half_a, m_start, m, mpad, k_start + k_tile, k)
+                                if at < 0:
+                                    return -1
+                            else:
+                                at = im2col(
+                                    out, at, j.dtype, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
+                                    j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
+                                    k_start + k_tile, k, j.lanes, j.in_ring, j.in_first,
+                                )  # fmt: skip
                         want_b = tn * 65536 + k_tile
                         if want_b != in_b:
                             parity[B_SLOT] ^= 1
@@ -208,6 +219,93 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, pa
                         n_out = group * j.n1 + n_start + n_tile
                         at = _way_out(out, at, j, bias, target, residual, parity, c, m_start, m, mpad, n_out, n)
     return at
+
+
+@njit(cache=True)
+def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int, mpad: int, k_start: int, k: int) -> int:
+    """A tile of the left operand, blocks [k_start, k_start + k), part by part (`ir.im2col`); -1 where `out` is too short.
+
+    Kernel rows that see nothing but padding above the image have an instruction of their own where a field cannot hold how far above they
+    lie.  Where only the tile's first pixels see nothing else, these are zeroed and the others' instruction is a block of k of theirs: what
+    is left of the padding above them fits (`ir.im2col.MOST_APART`).
+    """
+    row = first // j.out_w
+    above = j.pad_top - row * j.sh  # rows between the image and the window of the tile's first pixel
+    spread = ((first + m - 1) // j.out_w - row) * j.sh  # rows from the first window to the last one
+    four = 4 if j.lanes == 4 else 1
+    by_columns = j.part_columns < j.kw
+    plane_k = (j.kh * j.kw + four - 1) // four
+    if j.part_rows == j.kh and not by_columns and above <= MAX_WINDOW:
+        return _part(out, at, j, base, d, first, m, mpad, 0, 0, j.kh, j.kw, k_start, k)
+    done = 0
+    while done < k:
+        if at + 2 + _ROOM >= out.shape[0]:
+            return -1
+        plane, inside = (k_start + done) // plane_k, (k_start + done) % plane_k
+        ky, kx, kh, kw = 0, 0, 1, j.part_columns
+        if by_columns:
+            row_k, part_k = (j.kw + four - 1) // four, (j.part_columns + four - 1) // four
+            ky, inside = inside // row_k, inside % row_k
+            kx = inside // part_k * j.part_columns
+            kw = min(kw, j.kw - kx)
+        else:
+            part_k = j.part_rows * j.kw // four if j.part_rows < j.kh else plane_k
+            ky = inside // part_k * j.part_rows
+            kh = min(j.part_rows, j.kh - ky)
+        skip = inside % part_k
+        size = min(k - done, (kh * kw + four - 1) // four - skip)
+        here, to = base + plane * j.in_plane, d + done * mpad
+        if above - ky * j.dh > MAX_WINDOW and four == 1:
+            gone = skip // kw
+            ky, kh, skip = ky + gone, kh - gone, skip - gone * kw
+            top = above - ky * j.dh
+            if top > spread:
+                kh = min(kh, (top - spread + j.dh - 1) // j.dh)
+                size = min(size, kh * kw - skip)
+            elif top > MAX_WINDOW:
+                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // 16 * 16
+                at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, 1, kw, skip, 1)
+                at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, 1, kw, skip, 1)
+                done += 1
+                continue
+        at = _part(out, at, j, here, to, first, m, mpad, ky, kx, kh, kw, skip, size)
+        done += size
+    return at
+
+
+@njit(cache=True)
+def _part(
+    out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int, mpad: int, ky: int, kx: int, kh: int, kw: int, koff: int, k: int
+) -> int:  # fmt: skip
+    """Blocks [koff, koff + k) of the window that is kernel rows [ky, ky + kh) and columns [kx, kx + kw), of pixels from `first` on.
+
+    The image begins where this window's first pixel sees it: in front of that there is nothing left to say.
+    """
+    row = first // j.out_w
+    spread = ((first + m - 1) // j.out_w - row) * j.sh
+    top, left = j.pad_top - row * j.sh - ky * j.dh, j.pad_left - kx * j.dw
+    height, width, begin, ring_first = j.in_rows, j.in_w, base, j.in_first
+    if top < 0:
+        height += top
+        if j.in_ring > 0:
+            ring_first = (ring_first - top) % j.in_ring
+        else:
+            begin -= top * j.in_pitch
+        top = 0
+    if left < 0:
+        per_block = 4 if j.lanes == 4 else 1
+        blocks = -left // per_block
+        begin += blocks
+        width -= blocks * per_block
+        left += blocks * per_block
+    if height <= 0 or width <= 0 or top > spread + (kh - 1) * j.dh:  # nothing but padding: windows below an image of one pixel
+        return im2col(
+            out, at, j.dtype, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0,
+        )  # fmt: skip
+    return im2col(
+        out, at, j.dtype, j.tag, begin, d, height, width, j.in_pitch, j.in_plane, kh, kw, j.sh, j.sw, j.dh if kh > 1 else 1,
+        j.dw if kw > 1 else 1, top, left, j.out_w, first - row * j.out_w, m, mpad, koff, k, j.lanes, j.in_ring, ring_first,
+    )  # fmt: skip
 
 
 @njit(cache=True)

@@ -151,7 +151,7 @@ def _constants(spec: AnySpec, k: int, tiling: ConvTiling | VectorTiling, places:
 
 
 def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling, places: Places) -> ConvJob:
-    machine, window = unit.machine, spec.window
+    machine, window, parts = unit.machine, spec.window, spec.parts
     resident = tiling.weights == "resident"
     w0 = places.l1.get(f"w{k}.0", 0)
     to = way_out(unit, blocks, k)
@@ -172,6 +172,8 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
         dh=window.dh,
         dw=window.dw,
         pad_left=window.left,
+        part_rows=parts.rows,
+        part_columns=parts.columns,
         lanes=spec.lanes,
         out_w=spec.out_w,
         groups=spec.groups,

@@ -18,7 +18,7 @@ from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, P, joined, transposed, whole
-from compiler.frontend.window import Pads, finish_image, padding, pair
+from compiler.frontend.window import Pads, finish_conv, padding, pair
 from compiler.ir.graph import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
@@ -50,7 +50,7 @@ def conv(state: Translator, node: NodeProto, values: Values) -> None:
     if c != weights.shape[1] * groups:
         raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
     pads = padding(values, (h, w), kernel, stride, dilation)
-    finish_image(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
+    finish_conv(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
 
 
 def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: Floats, pads: Pads) -> None:
@@ -65,7 +65,7 @@ def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: F
     kernel = floats(spread.reshape(c_out, -1, stride).transpose(0, 2, 1)[..., None])
     outputs = window_size(rows * stride, taps, stride, 1, pads[0], pads[2])
     window = (top, 0, outputs - 1 + kernel.shape[2] - rows - top, 0)
-    finish_image(state, node, Conv(state.name(node), x, node.output[0], kernel, bias, pads=window))
+    finish_conv(state, node, Conv(state.name(node), x, node.output[0], kernel, bias, pads=window))
 
 
 def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:

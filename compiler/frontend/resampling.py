@@ -16,7 +16,7 @@ from compiler.frontend.attributes import label
 from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
-from compiler.frontend.window import finish_image
+from compiler.frontend.window import finish_conv
 from compiler.ir.graph import Conv, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
@@ -302,7 +302,7 @@ def conv_transpose(state: Translator, node: NodeProto, values: Values) -> None:
     if not (rows.is_identity(h) and columns.is_identity(w)):
         x = state.emit(Resample(state.name(node, ".zeros"), x, state.fresh(f"{node.output[0]}.zeros"), rows, columns))
     window = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
-    finish_image(state, node, Conv(state.name(node), x, node.output[0], turned, bias, (1, 1), dilations, window, groups))  # type: ignore[arg-type]
+    finish_conv(state, node, Conv(state.name(node), x, node.output[0], turned, bias, (1, 1), dilations, window, groups))  # type: ignore[arg-type]
 
 
 _SECOND_AXIS = {"strides": [1], "dilations": [1], "output_padding": [0], "output_shape": [1], "kernel_shape": [1]}

@@ -1,13 +1,22 @@
-"""Windows of convolutions and poolings: one number for each axis of an image, and padding."""
+"""Windows of convolutions and poolings: one number for each axis of an image, padding, and what the machine's instructions can name.
+
+Kernels, dilations and padding above may be of any size (`compiler.ir.im2col`).  Other padding in front that has no field becomes rows or
+columns of zeros.  Strides that have none are for signals, whose pixels become rows as long as the stride.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.to_graph import Translator
-from compiler.ir.graph import Conv, Pool, output_shape
+from compiler.ir.graph import Conv, Pool, Reflow, Resample, output_shape, window_size
+from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
+from compiler.ir.taps import places
+from simulator.npu.isa import MAX_WINDOW
 
 Values = dict[str, Any]
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
@@ -21,10 +30,67 @@ def pair(state: Translator, node: NodeProto, values: Values, key: str) -> tuple[
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (int(numbers[0]), 1)
 
 
-def finish_image(state: Translator, node: NodeProto, op: Conv | Pool) -> None:
+def finish_image(state: Translator, node: NodeProto, op: Pool) -> None:
     """The output has as many axes as the input."""
     n, c, h, w = output_shape(op, [state.shapes[op.x]])
     state.finish(node, op, (n, c, h) if len(state.view(node).shape) == 3 else (n, c, h, w))
+
+
+def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
+    """As `finish_image`, for a convolution whose window may be larger than an instruction's fields."""
+    n, c, h, w = output_shape(op, [state.shapes[op.x]])
+    if w > MOST_COLUMNS or h * w > MOST_PIXELS:
+        raise state.refuse(node, f"a result of {h} x {w} pixels; at most {MOST_COLUMNS} columns, {MOST_PIXELS} pixels in all are supported")
+    op = _without_idle(state, op)
+    if max(op.stride) > MAX_WINDOW and _is_line(state, op):
+        op = _in_rows(state, node, op)
+    if why := beyond(replace(op, pads=(0, 0, 0, 0))):
+        raise state.refuse(node, why)
+    top, left, bottom, right = op.pads
+    above, before = max(0, top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, left - MAX_WINDOW)
+    if above or before:
+        _, _, in_h, in_w = state.shapes[op.x]
+        rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((above, in_h), (before, in_w)))
+        x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns))
+        op = replace(op, x=x, pads=(top - above, left - before, bottom, right))
+    state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
+
+
+def _without_idle(state: Translator, op: Conv) -> Conv:
+    """Without strides to no second result and dilations of a single place that an instruction's fields cannot hold."""
+    stride, dilation = list(op.stride), list(op.dilation)
+    for axis in range(2):
+        x = state.shapes[op.x][2 + axis]
+        kernel, ends = op.weights.shape[2 + axis], (op.pads[axis], op.pads[axis + 2])
+        if dilation[axis] > MAX_WINDOW and kernel == 1:
+            dilation[axis] = 1
+        if stride[axis] > MAX_WINDOW and window_size(x, kernel, MAX_WINDOW, dilation[axis], *ends) == 1:
+            stride[axis] = MAX_WINDOW
+    return replace(op, stride=(stride[0], stride[1]), dilation=(dilation[0], dilation[1]))
+
+
+def _is_line(state: Translator, op: Conv) -> bool:
+    """Whether the image and what windows see of it are one row, or one column."""
+    _, _, h, w = state.shapes[op.x]
+    kernel, (top, left, bottom, right) = op.weights.shape[2:], op.pads
+    return (w == kernel[1] == 1 and left == right == 0) or (h == kernel[0] == 1 and top == bottom == 0)
+
+
+def _in_rows(state: Translator, node: NodeProto, op: Conv) -> Conv:
+    """A convolution along a line, whose windows are a stride apart: over rows as long as that, one by one, with a kernel of such rows."""
+    n, c, h, w = state.shapes[op.x]
+    axis = 0 if w == 1 and op.weights.shape[3] == 1 else 1
+    stride, dilation, before = op.stride[axis], op.dilation[axis], op.pads[axis]
+    _, _, *results = output_shape(op, [(n, c, h, w)])
+    c_out, c_in, *kernel = op.weights.shape
+    reach = (kernel[axis] - 1) * dilation + 1
+    deep = -(-reach // stride)
+    spread = np.zeros((c_out, c_in, deep * stride), np.float32)
+    spread[:, :, :reach:dilation] = op.weights.reshape(c_out, c_in, -1)
+    name = state.name(node, ".strides")
+    x = state.emit(Reflow(name, op.x, name, (h, w), (results[axis] - 1 + deep, stride), before))
+    weights = np.ascontiguousarray(spread.reshape(c_out, c_in, deep, stride))
+    return replace(op, x=x, weights=weights, stride=(1, 1), dilation=(1, 1), pads=(0, 0, 0, 0))
 
 
 def padding(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:

@@ -147,7 +147,8 @@ class MatMul:
 
 @dataclass(frozen=True, eq=False)
 class Reflow:
-    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left.
+    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left;
+    what has no place any more is left out.
 
     of, size: height and width of x and of y.
     """

@@ -113,7 +113,8 @@ def _matmul(op: MatMul, a: Floats, b: Floats) -> Floats:
 def _reflow(op: Reflow, x: Floats) -> Floats:
     n, c, h, w = x.shape
     out = np.zeros((n, c, op.size[0] * op.size[1]), np.float32)
-    out[:, :, op.before : op.before + h * w] = x.reshape(n, c, -1)
+    inside = out[:, :, op.before : op.before + h * w]
+    inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
     return out.reshape(n, c, *op.size)
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Shape, Shuffle, Softmax, Vector
+from compiler.ir.im2col import takes_fours
 from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.parts import covering, runs
 from compiler.rewrites.engine import with_inputs
@@ -345,7 +346,7 @@ def _images(graph: Graph, dtype: DataType) -> set[str]:
     for port in graph.inputs:
         _, c, _, w = graph.shapes[port.tensor]
         readers = consumers[port.tensor]
-        ungrouped = all(isinstance(op, Conv) and op.groups == 1 and op.residual != port.tensor for op in readers)
+        ungrouped = all(isinstance(op, Conv) and op.groups == 1 and takes_fours(op) and op.residual != port.tensor for op in readers)
         is_output = any(item.tensor == port.tensor for item in graph.outputs)
         if dtype is DataType.float16 and c <= IMAGE_LANES and w % IMAGE_LANES == 0 and readers and ungrouped and not is_output:
             found.add(port.tensor)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.ir.graph import Conv, Operator, Pool, Resample
+from compiler.ir.im2col import beyond
 from compiler.ir.taps import Tap, Taps, places
 from compiler.rewrites.engine import Match, View
-
-MAX_PAD = 255  # of the machine's IM2COL
 
 
 def _outer(op: Operator, view: View) -> tuple[Taps, Taps, float] | None:
@@ -71,7 +70,8 @@ def pad_into_conv(op: Operator, view: View) -> Match | None:
         return None
     top, left, bottom, right = op.pads
     pads = (top + rows[0], left + columns[0], bottom + rows[1], right + columns[1])
-    return Match((inner, op), (replace(op, x=inner.x, pads=pads),)) if max(pads) <= MAX_PAD else None
+    padded = replace(op, x=inner.x, pads=pads)
+    return None if beyond(padded) else Match((inner, op), (padded,))
 
 
 def skip_into_conv(op: Operator, view: View) -> Match | None:
@@ -82,4 +82,5 @@ def skip_into_conv(op: Operator, view: View) -> Match | None:
     if inner.kernel != (1, 1) or any(inner.pads) or op.weights.shape[2:] != (1, 1) or any(op.pads) or op.residual == inner.y:
         return None
     stride = (inner.stride[0] * op.stride[0], inner.stride[1] * op.stride[1])
-    return Match((inner, op), (replace(op, x=inner.x, stride=stride),)) if max(stride) <= MAX_PAD else None
+    skipping = replace(op, x=inner.x, stride=stride)
+    return None if beyond(skipping) else Match((inner, op), (skipping,))

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.ir.im2col import Cut, instructions
 from simulator.npu.cycles import steps
 
 Pieces = tuple[tuple[int, int], tuple[int, int]]
@@ -59,18 +60,22 @@ def padded(pixels: int, tile: int) -> int:
 
 
 @njit(cache=True)
-def counts(pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int) -> Counts:
-    """along_n, along_k: chunks of weights, in n1 and in blocks of k."""
+def counts(pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut) -> Counts:
+    """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k."""
     tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(pixels, tile_m)
     products = results = loads_a = moved_a = loads_b = moved_b = 0
     for size_n, count_n in along_n:
         tiles_n = (size_n + tile_n1 - 1) // tile_n1
         results += count_n * tiles_m * tiles_n
+        start = 0
         for size_k, count_k in along_k:
-            count, tiles_k = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1
+            if not count_k:
+                continue
+            count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
             left, right = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
             products += count * tiles_m * tiles_n * tiles_k
-            loads_a += count * left * tiles_m * tiles_k
+            loads_a += count_n * left * tiles_m * instructions(cut, start, stop, size_k, tile_k1)
+            start = stop
             moved_a += count * left * rows * size_k
             loads_b += count * right * tiles_n * tiles_k
             moved_b += count * right * size_n * size_k

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.emit import weights
 from compiler.ir.graph import Conv, Kernel, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
+from compiler.ir.im2col import beyond
 from compiler.ir.layout import Layout, Placement
 from compiler.tile.constants import Constants
 from compiler.tile.gaps import GUARD, Values, guarded
@@ -24,6 +25,7 @@ from compiler.tile.spec import (
     SoftmaxSpec,
     VectorSpec,
 )
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import DataType
 
@@ -56,6 +58,8 @@ def kernel_spec(
     _, _, out_h, out_w = shapes[op.y]
     base: _Base = (index, op.name, op, tuple(piece(name) for name in op.inputs), piece(op.y), in_h, in_w, out_h, out_w)
     if isinstance(op, Conv):
+        if why := beyond(op):
+            raise UnsupportedError(f"operator {op.name!r}: {why}")
         return _conv_spec(base, op, x, y, layout, constants, dtype)
     if isinstance(op, Pool):
         counts = -1

@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling
+from compiler.ir.im2col import Cut
 from compiler.tile.alike import Kind
 from compiler.tile.counts import all_steps, counts, pieces, steps_of_pieces
 from compiler.tile.space import tables, writes_l1
@@ -76,7 +77,7 @@ def _rates(machine: Machine, dtype: DataType, inside: bool) -> _Rates:
 
 
 class _Product(NamedTuple):
-    """Sizes of a product; weights, bias and right (its right operand, where that is a tensor) are in blocks."""
+    """Sizes of a product; weights, bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`."""
 
     out_h: int
     out_w: int
@@ -87,6 +88,7 @@ class _Product(NamedTuple):
     bias: int
     right: int
     planes: int
+    cut: Cut
 
 
 @lru_cache(maxsize=1 << 14)
@@ -94,7 +96,7 @@ def _product(kind: Kind) -> _Product:
     s = kind.spec
     assert isinstance(s, ConvSpec)
     right = s.pixels * s.reads[1].planes if isinstance(s, MatMulSpec) else 0
-    return _Product(s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, right, s.y.planes)
+    return _Product(s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, right, s.y.planes, s.parts.cut)
 
 
 def product_features(
@@ -141,7 +143,7 @@ def _add_up(
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
-        one = counts(high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer)
+        one = counts(high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
         blocks += count
         rows += count * high
         pixels += count * high * s.out_w

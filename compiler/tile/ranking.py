@@ -70,7 +70,7 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
             while largest + 1 < ks.shape[0] and ks[largest + 1] <= top:
                 largest += 1
             if used == most:
-                at_best = all_k[largest][0], fewest_steps[largest]
+                at_best = all_k[largest][0], fewest_steps[largest], all_k[largest][0]
                 inner = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 0)
                 outer = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 1)
                 if min(inner, outer) > order[most - 1, 0]:
@@ -139,7 +139,7 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
     for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
         n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks)
+        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks, s.cut)
         best = _best(chunk, c, most)
         found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
         if len(best) > FEW:

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.tile.counts import all_steps, counts, loads_of_tiles, padded, pieces, steps_of_pieces
 from compiler.tile.spec import ConvSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles
@@ -26,6 +27,7 @@ class Shape(NamedTuple):
     """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group.
 
     ub_blocks: what one tile of results may take of UB, on its way out or as a residual; 0 where none goes through it.
+    cut: where IM2COL ends along k (`ir.im2col`).
     """
 
     pixels: int
@@ -37,6 +39,7 @@ class Shape(NamedTuple):
     to_l1: bool
     dtype: int
     ub_blocks: int = 0
+    cut: Cut = WHOLE
 
 
 class Layer(NamedTuple):
@@ -47,6 +50,7 @@ class Layer(NamedTuple):
     n1: int
     k1: int
     residual: bool
+    cut: Cut
 
 
 class Cost(NamedTuple):
@@ -71,7 +75,7 @@ class Cost(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
-    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None)
+    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None, spec.parts.cut)
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
@@ -89,7 +93,8 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
         ub = whole if whole >= 16 * 16 // DataType(dtype).lanes else max(1, ub * 3 // 4 // slots // 8 * 8)
     else:
         ub = 0
-    return Shape(rows * layer.out_w, layer.groups, n1, k1, -(-layer.n1 // n1), -(-layer.k1 // k1), direct, dtype, ub)
+    chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
+    return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, ub, layer.cut)
 
 
 @lru_cache(maxsize=64)
@@ -166,9 +171,9 @@ def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int]:
-    """Tiles, and steps of MMAD."""
-    return (s.k1 + k - 1) // k, all_steps(s.k1 * c.lanes, k * c.lanes, c.axes[1])
+def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int, int]:
+    """Tiles, steps of MMAD, and instructions that bring the left operand's tiles."""
+    return (s.k1 + k - 1) // k, all_steps(s.k1 * c.lanes, k * c.lanes, c.axes[1]), instructions(s.cut, 0, s.k1, s.k1, k)
 
 
 @njit(cache=True)
@@ -198,13 +203,13 @@ def cycles_out(s: Shape, c: Cost, tiles_m: int, rows: int, tiles_n: int, n: int)
 
 @njit(cache=True)
 def work(
-    c: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int], weights: int, n_outer: int
+    c: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int
 ) -> tuple[int, int]:
     """Cycles in which CUBE and MTE1 work on one chunk; weights: those that all of its right operand takes to L0B."""
-    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k) = along_m, along_n, along_k
+    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, loads_k) = along_m, along_n, along_k
     cube = tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
     times_a, times_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
-    a = times_a * (pixels + tiles_m * tiles_k * c.a_startup)
+    a = times_a * (pixels + tiles_m * loads_k * c.a_startup)
     b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
     return cube, a + b
 
@@ -215,7 +220,7 @@ def block_cycles(
     c: Cost,
     along_m: tuple[int, int, int, int],
     along_n: tuple[int, int],
-    along_k: tuple[int, int],
+    along_k: tuple[int, int, int],
     weights: int,
     fill: int,
     fix: int,
@@ -268,7 +273,7 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, s.n1), pieces(k1, s.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        found = counts(s.pixels, along_n, along_k, m, n, k, n_outer)
+        found = counts(s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
         steps_nk = steps_of_pieces(along_n, n, 16, c.axes[2]) * steps_of_pieces(along_k, k, c.lanes, c.axes[1])
         cube = found.products * c.cube_startup + all_steps(found.rows, m, c.axes[0]) * steps_nk * c.step_cycles
         moves = found.moved_a * 32 // c.a_rate + found.loads_a * c.a_startup

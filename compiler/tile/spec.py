@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Conv, Graph, Kernel, Pool, Resample
+from compiler.ir.im2col import Parts, parts_of
 from compiler.ir.layout import Layout
 from compiler.ir.taps import input_columns, input_rows
 from simulator.npu.machine import DataType, Machine
@@ -167,6 +168,10 @@ class ConvSpec(KernelSpec):
         assert isinstance(conv, Conv)
         kh, kw = conv.weights.shape[2:]
         return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
+
+    @property
+    def parts(self) -> Parts:
+        return parts_of(self.window[:2], self.window[4:6], self.lanes == 4)
 
     @property
     def activation(self) -> str:

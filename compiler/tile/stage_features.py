@@ -56,7 +56,7 @@ def stage_features(
         table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < spec.k1)
         source, lanes = spec.reads[0], unit.dtype.lanes
         source_blocks = input_rows(spec, rows) * unit.storages[source.storage].row_blocks
-        extents = spec.groups, rows * spec.out_w, spec.n1, spec.k1, lanes, source.planes, source_blocks
+        extents = spec.groups, rows * spec.out_w, spec.n1, spec.k1, lanes, source.planes, source_blocks, spec.parts.cut
         found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
         return found
     out = [0.0] * (2 * _MEANS)

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
+from compiler.ir.im2col import WHOLE, Cut
 from compiler.tile.counts import counts, pieces
 from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from simulator.npu.machine import Machine, Memory
@@ -56,7 +57,7 @@ class Nest:
 
     g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
     lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
-    steps: computations of VECTOR, one after the other on the same tile.
+    steps: computations of VECTOR, one after the other on the same tile.  cut: where IM2COL ends along k (`ir.im2col`).
     """
 
     unit: Literal["CUBE", "VECTOR"]
@@ -67,6 +68,7 @@ class Nest:
     source_planes: int
     source_blocks: int
     steps: int = 1
+    cut: Cut = WHOLE
 
     @property
     def source_elements(self) -> int:
@@ -110,7 +112,7 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
         if spec.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
-        return Nest("CUBE", loops, tuple(reads), result, lanes, *source)
+        return Nest("CUBE", loops, tuple(reads), result, lanes, *source, cut=spec.parts.cut)
     plane, steps = ("p", "h", "w"), 1
     pixels = spec.pixels if isinstance(spec, VectorSpec) else (False,) * len(lies)
     reads = [
@@ -240,7 +242,7 @@ class Tile(NamedTuple):
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
     """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
-        extents = (*(nest.loops[name] for name in "gmnk"), nest.lanes, nest.source_planes, nest.source_blocks)
+        extents = (*(nest.loops[name] for name in "gmnk"), nest.lanes, nest.source_planes, nest.source_blocks, nest.cut)
         found = cube_tiles(extents, sizes_of(tiling)).tolist()
         return tuple([Tile(*found[at]) for at in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
@@ -260,7 +262,7 @@ def _pieces(length: int, size: int) -> list[tuple[int, int]]:
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
 
 
-Extents = tuple[int, int, int, int, int, int, int]  # of a product: g, m, n, k, lanes, source planes, source blocks
+Extents = tuple[int, int, int, int, int, int, int, Cut]  # of a product: g, m, n, k, lanes, source planes, source blocks, `Nest.cut`
 # whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
@@ -274,11 +276,11 @@ def sizes_of(t: ConvTiling) -> Sizes:
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
-    g, m, n, k, c0, source_planes, source_blocks = extents
+    g, m, n, k, c0, source_planes, source_blocks, cut = extents
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    found = counts(m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer)
+    found = counts(m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * 16 * c0, g * n * 16, source_planes * source_blocks * c0

@@ -34,10 +34,10 @@ from compiler.tile.spec import (
     Unit,
     VectorSpec,
 )
+from simulator.npu.isa import MAX_WINDOW
 
 Columns = Rows  # the same interval along the other axis
 _FOUR = 4  # pixels in a block of a four-lane image
-_MAX_PAD = 255  # of IM2COL
 _NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 
 
@@ -185,7 +185,7 @@ def _narrow(unit: Unit, spec: AnySpec, main: Columns, made: Columns, own: Column
         if isinstance(kernel, Conv) and made.start * stride - pad >= spec.in_w:
             # every window lies in the padding behind the image; in front of it is the same, and can be said
             before = (made.size - 1) * stride + (size - 1) * dilation + 1
-            if before > _MAX_PAD:
+            if before > MAX_WINDOW:
                 return Infeasible(spec.name, f"a strip of {made.size} columns lies in its padding as a whole")
         behind = max(0, (made.size - 1) * stride + (size - 1) * dilation + 1 - before - main.size)
         sizes["kernel"] = replace(kernel, pads=(kernel.pads[0], before, kernel.pads[2], behind))

@@ -42,6 +42,7 @@ P = 10  # first parameter word
 BLOCK = WORDS - 1
 REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
+MAX_WINDOW = 255  # of IM2COL: kernel, strides, dilations and the padding in front
 
 RECORD = np.dtype(
     [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")]

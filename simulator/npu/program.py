@@ -199,9 +199,9 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
     (Op.COPY,): ((isa.C_LENGTH, 1, _POSITIVE), (isa.C_COUNT, 1, _POSITIVE), (isa.C_COUNT2, 1, _POSITIVE)),
     (Op.IM2COL,): (
         *((word, 1, 1 << 20) for word in (isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_OW, isa.I_M, isa.I_K)),
-        *((word, 1, 255) for word in (isa.I_KH, isa.I_KW, isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW)),
-        (isa.I_PT, 0, 255),
-        (isa.I_PL, -3, 255),  # below 0 the image begins in front of the first window: inside a block where four pixels share one
+        *((word, 1, isa.MAX_WINDOW) for word in (isa.I_KH, isa.I_KW, isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW)),
+        (isa.I_PT, 0, isa.MAX_WINDOW),
+        (isa.I_PL, -3, isa.MAX_WINDOW),  # below 0 the image begins in front of the first window: inside a block where four pixels share one
         *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
         *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
         (isa.I_MPAD, 16, 1 << 20),

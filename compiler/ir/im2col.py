@@ -1,0 +1,93 @@
+"""Windows that are more than one IM2COL can name: in which parts several name them, and what no number of them can.
+
+An instruction has fields of `MAX_WINDOW` for the kernel, strides, dilations and the padding in front.  A kernel is cut into parts, runs of
+its rows or, where a row itself is too much, runs of the columns of one row; each is a window of its own, and its instruction writes its own
+blocks of the tile in L0A.  So the product is one as before, and nothing is rounded once more.
+
+Along k, in blocks, a part ends at every multiple of `length` from each multiple of `period` on, wherever a tile begins: what is
+counted here without looking at instructions is what `compiler.emit.conv` writes for tiles inside the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.ir.graph import Conv
+from simulator.npu.isa import MAX_WINDOW
+
+# Strides with padding above that no field holds: pixels that see nothing else are zeroed in sixteens, and a field holds fifteen rows more
+MOST_APART = MAX_WINDOW // 15
+MOST_COLUMNS = 1 << 20  # of a result: IM2COL's field
+MOST_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
+_FAR = 1 << 40
+
+Cut = tuple[int, int]  # period and length
+WHOLE: Cut = (_FAR, _FAR)
+
+
+class Parts(NamedTuple):
+    """Rows and columns of a part; columns are all of them where rows are more than one.  cut: where parts end along k."""
+
+    rows: int
+    columns: int
+    cut: Cut
+
+
+def parts_of(kernel: Sequence[int], dilation: Sequence[int], in_fours: bool) -> Parts:
+    """in_fours: the image is a four-lane one, where four taps share a block of k (and `takes_fours` holds)."""
+    (high, wide), (down, across), per_block = kernel, dilation, 4 if in_fours else 1
+    most = MAX_WINDOW // per_block * per_block  # a part begins with a block
+    if wide > MAX_WINDOW or (wide > 1 and across > MAX_WINDOW):
+        columns = 1 if across > MAX_WINDOW else most
+        return Parts(1, columns, (-(-wide // per_block), -(-columns // per_block)))
+    if high > MAX_WINDOW or (high > 1 and down > MAX_WINDOW):
+        rows = 1 if down > MAX_WINDOW else most
+        return Parts(rows, wide, (-(-high * wide // per_block), rows * wide // per_block))
+    return Parts(high, wide, WHOLE)
+
+
+def takes_fours(conv: Conv) -> bool:
+    """Whether parts of the window begin with whole blocks of a four-lane image."""
+    (high, wide), (down, across) = conv.weights.shape[2:], conv.dilation
+    near = (high == 1 or down <= MAX_WINDOW) and (wide == 1 or across <= MAX_WINDOW)
+    return near and (wide <= MAX_WINDOW or high == 1) and conv.pads[0] <= MAX_WINDOW
+
+
+def beyond(conv: Conv) -> str:
+    """What of a window no number of instructions can name, and what they can; '' where there is nothing."""
+    top, left = conv.pads[:2]
+    kernel, most = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"
+    if max(conv.stride) > MAX_WINDOW:
+        return f"strides {list(conv.stride)}; {most} where an image has rows and columns"
+    if any(size == 1 and apart > MAX_WINDOW for size, apart in zip(kernel, conv.dilation, strict=True)):
+        return f"dilations {list(conv.dilation)} of a kernel {list(kernel)}; {most} where it has one place"
+    if left > MAX_WINDOW:
+        return f"{left} columns of padding in front; {most}"
+    if top > MAX_WINDOW and conv.stride[0] > MOST_APART:
+        return f"{top} rows of padding in front with stride {conv.stride[0]}; {most}, or a stride of at most {MOST_APART}"
+    return ""
+
+
+@njit(cache=True)
+def _instructions(cut: Cut, start: int, stop: int) -> int:
+    """Of one tile, blocks [start, stop) of k."""
+    period, length = cut
+    parts, last = (period + length - 1) // length, stop - 1
+    return last // period * parts + last % period // length - start // period * parts - start % period // length + 1
+
+
+@njit(cache=True)
+def instructions(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:
+    """IM2COL for blocks [start, stop) of k, once, in tiles of `tile` blocks of every chunk of `chunk`."""
+    whole, rest = (stop - start) // chunk, (stop - start) % chunk
+    if cut[1] >= stop:
+        return whole * ((chunk + tile - 1) // tile) + (rest + tile - 1) // tile
+    found = 0
+    for begin in range(start, stop, chunk):
+        end = min(begin + chunk, stop)
+        for at in range(begin, end, tile):
+            found += _instructions(cut, at, min(at + tile, end))
+    return found
