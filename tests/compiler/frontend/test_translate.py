@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from onnx import ModelProto, TensorProto, helper
 from compiler.frontend import lower
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
+from compiler.frontend.lower import lower_partition
 from compiler.frontend.to_graph import translate
-from compiler.ir.graph import Pool
+from compiler.ir.graph import Conv, Pool, Reflow, Resample
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import load_machine
+from tests.graphs import conv, unit
 from tests.models import SMALL_MODELS, Builder, Floats, random_feeds, random_model, reference_outputs, small_model
 
 
@@ -303,6 +307,52 @@ def test_several_outputs_and_an_input_that_is_one() -> None:
     check(helper.make_model(identity, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
 
+def wide(b: Builder) -> str:
+    """Nine rows of 700 columns."""
+    return b.node("Pad", ["x", b.constant(np.array([0, 0, 0, 300, 0, 0, 0, 389]))])
+
+
+FAR: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, object], tuple[type, ...]]] = {
+    "above": ((1, 3, 6, 5), (4, 3, 3, 3), {"pads": [300, 1, 511, 1]}, (Conv,)),
+    "above, far apart": ((1, 3, 6, 5), (4, 3, 3, 3), {"pads": [300, 1, 511, 1], "strides": [18, 1]}, (Resample, Conv)),
+    "in front": ((1, 3, 6, 5), (4, 3, 3, 3), {"pads": [1, 256, 1, 511]}, (Resample, Conv)),
+    "behind": ((1, 3, 6, 5), (4, 3, 3, 3), {"pads": [1, 255, 1, 511]}, (Conv,)),
+    "both": ((1, 3, 6, 5), (4, 3, 3, 3), {"pads": [511, 256, 1, 1], "strides": [20, 3]}, (Resample, Conv)),
+    "a signal": ((2, 3, 700), (6, 1, 511), {"strides": [256], "pads": [300, 260], "group": 3}, (Reflow, Conv)),
+    "a signal, far taps": ((1, 3, 900), (4, 3, 2), {"strides": [257], "dilations": [300]}, (Reflow, Conv)),
+    "one row": ((1, 3, 1, 900), (4, 3, 1, 7), {"strides": [300, 256], "pads": [0, 3, 0, 0]}, (Reflow, Conv)),
+    "one result": ((1, 3, 300, 2), (4, 3, 290, 1), {"strides": [290, 1]}, (Conv,)),
+    "one place": ((1, 3, 6, 5), (4, 3, 1, 2), {"dilations": [300, 4]}, (Conv,)),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_windows_beyond_an_instruction(name: str) -> None:
+    shape, kernel, attributes, operators = FAR[name]
+    b = Builder(np.random.default_rng(3), shape)
+    model = b.model(b.node("Conv", ["x", b.normal(kernel, 0.2), b.normal(kernel[:1])], **attributes))
+    check(model)
+    assert tuple(type(op) for op in lower(prepare(model)).operators) == operators
+
+
+def test_far_apart_goes_to_the_host() -> None:
+    """The node and the number are named; what is around it stays."""
+    b = Builder(np.random.default_rng(3), (1, 6, 9, 700))
+    x = b.node("Conv", [b.relu(b.conv("x", 6)), b.normal((4, 6, 3, 1))], strides=[1, 256])
+    (_,), part = lower_partition(prepare(b.model(x)))
+    (node,) = part.host
+    assert (node.op_type, node.refused) == ("Conv", True)
+    assert "Conv" in node.why
+    assert "strides [1, 256]; at most 255 is supported" in node.why
+
+
+def test_a_unit_has_no_window_that_cannot_be_written() -> None:
+    """A graph by hand, past the frontend: refused before anything is measured."""
+    window = replace(conv("y", "x", (4, 4)), stride=(1, 256))
+    with pytest.raises(UnsupportedError, match=r"operator 'y': strides \[1, 256\]; at most 255"):
+        unit(load_machine("edge"), (1, 4, 6, 600), window)
+
+
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "unknown": (lambda b: b.node("Atan", ["x"]), "Atan 't1': not supported; supported are Abs, Add,"),
     "softmax of rows": (lambda b: b.softmax("x", axis=3), "axis 3"),
@@ -327,6 +377,7 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
         lambda b: b.node("Cast", [b.node("Cast", ["x"], to=TensorProto.INT64)], to=TensorProto.FLOAT),
         "to int64; kinds of float",
     ),
+    "strides": (lambda b: b.node("Conv", [wide(b), b.normal((4, 6, 3, 1))], strides=[1, 256]), "strides [1, 256]; at most 255"),
     "exponents": (lambda b: b.node("Pow", ["x", b.normal((6, 1, 1))]), "exponents of shape [6, 1, 1]; one number"),
 }
 

@@ -115,7 +115,10 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([smooth("a", "x"), pad("b", "a", (1, 1, 0, 0), fill=2.5, size=(10, 8))], ["b"], 1),
         ([pad("a", "x", (0, 1, 1, 0), fill=1.5), Pool("b", "a", "b", "max", (1, 1), (2, 3))], ["b"], 1),
     ],
-    "pad-into-conv": [([pad("a", "x", (1, 0, 2, 1)), conv("a", "b", pads=(0, 1, 0, 0))], ["b"], 1)],
+    "pad-into-conv": [
+        ([pad("a", "x", (1, 0, 2, 1)), conv("a", "b", pads=(0, 1, 0, 0))], ["b"], 1),
+        ([pad("a", "x", (300, 200, 300, 400)), conv("a", "b", pads=(0, 55, 0, 0))], ["b"], 1),
+    ],
     "skip-into-conv": [([Pool("a", "x", "a", "average", (1, 1), (2, 3)), conv("a", "b", stride=(2, 1))], ["b"], 1)],
     "fuse-residual": [
         ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b"], 1),
@@ -164,10 +167,13 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([sample("a", "x", (None, 0, 1, 2, 3), range(4)), conv("a", "b")], ["b"]),
         ([sample("a", "x", (None, 1, 0, 2, 3, 4), range(4)), conv("a", "b")], ["b"]),
         ([pad("a", "x", (1, 0, 0, 0)), conv("a", "b")], ["a", "b"]),
+        ([pad("a", "x", (0, 200, 0, 0)), conv("a", "b", pads=(0, 56, 0, 0))], ["b"]),  # more columns than an instruction can name
+        ([pad("a", "x", (256, 0, 0, 0)), conv("a", "b", stride=(18, 1))], ["b"]),
     ],
     "skip-into-conv": [
         ([Pool("a", "x", "a", "max", (1, 2), (2, 2)), conv("a", "b")], ["b"]),
         ([Pool("a", "x", "a", "max", (1, 1), (2, 2)), conv("a", "b", pads=(1, 0, 0, 0))], ["b"]),
+        ([Pool("a", "x", "a", "max", (1, 1), (16, 1)), conv("a", "b", stride=(16, 1))], ["b"]),  # 256 rows apart
     ],
     "drop-identity-shuffle": [([Shuffle("a", "x", "a", (0, 1, 2))], ["a"])],
     "split-conv": [

@@ -1,0 +1,54 @@
+"""What is measured can be written: every program that is timed encodes, and decodes to the same bytes."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from compiler.frontend import lower
+from compiler.tile.unit import pack_unit
+from scripts.bench_evaluate import genes, mutations
+from simulator.npu.container import decode, encode
+from simulator.npu.machine import DataType
+from tests.corner_models import CORNER_MODELS, corner_model
+from tests.everywhere import MACHINES
+from tests.models import random_model
+from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.runners.reading import Bench, Encoded, Reading
+
+
+class Written:
+    """A runner that times nothing: it reads what it is given."""
+
+    def __init__(self) -> None:
+        self.programs = set[bytes]()
+
+    def __call__(self, program: Encoded, level: str) -> Reading:
+        container = decode(program.container)
+        assert encode(container) == program.container
+        self.programs.add(program.container)
+        return Reading(container.variants[0].cycles[level])
+
+
+def evaluator_of(name: str, seed: int) -> tuple[Evaluator, Written]:
+    model = corner_model(name) if name in CORNER_MODELS else random_model(seed)
+    machine = list(MACHINES.values())[seed % len(MACHINES)]
+    packed = pack_unit(lower(model), machine, DataType(seed % 2))
+    evaluator, written = Evaluator(packed.unit, ("none", "severe"), records=True), Written()
+    evaluator.bench, evaluator.constants = Bench(written), packed.constants
+    return evaluator, written
+
+
+@pytest.mark.parametrize(("seed", "name"), [*enumerate(CORNER_MODELS), *((seed, f"random-{seed}") for seed in range(100, 106))])
+def test_every_program_that_is_measured_can_be_written(seed: int, name: str) -> None:
+    evaluator, written = evaluator_of(name, seed)
+    unit, answers = evaluator.unit, list[Answer]()
+    for gene in islice(genes(unit, seed, 2.0), 4):
+        answers.append(evaluator.answer(Ask("segment", (gene,))))
+    for genome in islice(mutations(unit, seed), 3) if len(unit.kernels) > 1 else ():
+        answers.append(evaluator.answer(Ask("program", genome)))
+        answers.append(evaluator.answer(Ask("stage", genome[:2])))
+    status = [answer.status for answer in answers]
+    assert set(status) <= {"ok", "infeasible"}
+    assert status.count("ok") >= len(written.programs) > 0
