@@ -25,6 +25,12 @@ def attributes(node: NodeProto) -> dict[str, Any]:
     return out
 
 
+def one_line(error: BaseException | str, limit: int = 240) -> str:
+    """The message without line breaks, cut to `limit` characters."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def label(node: NodeProto) -> str:
     """How messages call a node: its name, or what it produces."""
     return f"{node.op_type} {(node.name or (node.output[0] if node.output else '?'))!r}"

@@ -1,7 +1,8 @@
 """Reading an ONNX file: safely, checked, with every shape known.
 
-`load_model` answers with a model that passes the checker, has static shapes, no initialiser among its inputs and an opset of at least
-`OPSET`; everything else is `BadInputError`, one line: what, where, what would be accepted.
+`load_model` answers with a model that passes the checker, has static shapes and what follows from them as constants
+(`compiler.frontend.settle`), no initialiser among its inputs and an opset of at least `OPSET`; everything else is `BadInputError`,
+one line: what, where, what would be accepted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from compiler.frontend import made
-from compiler.frontend.attributes import check_attributes
+from compiler.frontend.attributes import check_attributes, one_line
+from compiler.frontend.fold import MAX_VALUES
+from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
 from compiler.frontend.zoo import MADE, is_made
@@ -25,15 +28,8 @@ from simulator.npu.errors import BadInputError
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
-MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
-LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference
+LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
 Shapes = Mapping[str, Sequence[int]]
-
-
-def one_line(error: BaseException | str, limit: int = 240) -> str:
-    """The message without line breaks, cut to `limit` characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def load_model(path: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
@@ -95,12 +91,12 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     _fix_shapes(skeleton, shapes or {}, where, set(large))
     skeleton = _convert_opset(skeleton)
     try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=True, strict_mode=True, data_prop=True)
+        settled = settle(skeleton, LARGE)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
-    _check_sizes(inferred, where)
-    attach(inferred, large)
-    return inferred
+    _check_sizes(settled, where)
+    attach(settled, large)
+    return settled
 
 
 def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:

@@ -7,17 +7,9 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, NodeProto
 
+from compiler.frontend.settle import known_shapes
+
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-def known_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
-    """Of every tensor whose dimensions are all known."""
-    shapes = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
-    for item in (*model.graph.input, *model.graph.output, *model.graph.value_info):
-        kind = item.type.tensor_type
-        if kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim):
-            shapes[item.name] = tuple(d.dim_value for d in kind.shape.dim)
-    return shapes
 
 
 def node_macs(node: NodeProto, shapes: Shapes) -> int:

@@ -21,13 +21,14 @@ from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
-from compiler.frontend.macs import known_shapes, node_macs
+from compiler.frontend.fold import evaluated
+from compiler.frontend.macs import node_macs
+from compiler.frontend.settle import known_shapes
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
@@ -39,8 +40,6 @@ MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and 
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
-# what onnx's evaluator raises on operators and attributes that it was not tried on
-_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -336,6 +335,8 @@ def _trial(model: ModelProto, handlers: dict[str, Handler]) -> _Trial:
         if item.name not in producer or (i := producer[item.name]) in refused:
             continue
         try:
+            if what := _strange(types[item.name]):
+                raise state.refuse(model.graph.node[i], f"output {item.name!r} is {what}; float of a known shape is supported")
             tensor = state.hand_over(item.name).tensor
             if tensor in received or tensor in taken:
                 raise state.refuse(model.graph.node[i], f"{item.name!r} is another view of {tensor!r}, which the host has as well")
@@ -358,34 +359,9 @@ def _strange(item: ValueInfoProto) -> str:
 
 
 def _constants(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Every tensor that is known: initialisers, shapes, and what nodes make of constants."""
+    """Every tensor that is known: initialisers, and what nodes make of them."""
     state = Translator(model)
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") or not node.output:
-            continue
-        if node.op_type == "Shape" and node.input[0] in shapes and node.input[0] not in state.constants:
-            dims, values = shapes[node.input[0]], attributes(node)
-            state.constants[node.output[0]] = np.asarray(dims[values.get("start", 0) : values.get("end", len(dims))], np.int64)
-            continue
-        known = node.op_type == "Constant" or (node.input and all(name in state.constants for name in node.input if name))
-        if known and not fold(state, node, attributes(node)):
-            state.constants |= _evaluated(model, node, state.constants, shapes)
+        if node.domain in ("", "ai.onnx") and node.output and not fold(state, node, attributes(node)):
+            state.constants |= evaluated(node, state.constants, shapes, model.opset_import, MAX_FOLDED)
     return state.constants
-
-
-def _evaluated(model: ModelProto, node: NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """A node of constants by onnx's own evaluator; {} where that cannot, or the result would be too large."""
-    from onnx.reference import ReferenceEvaluator  # 0.4 s: only models that are not supported as a whole pay for it
-
-    names = [name for name in node.output if name]
-    if names_read([node]) - known.keys() or any(name not in shapes or math.prod(shapes[name]) > MAX_FOLDED for name in names):
-        return {}
-    inputs = list(dict.fromkeys(name for name in node.input if name))
-    ports = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(known[n].dtype), known[n].shape) for n in inputs]
-    graph = onnx.helper.make_graph([node], "constant", ports, [ValueInfoProto(name=name) for name in names])
-    try:
-        evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=model.opset_import))
-        found = evaluator.run(names, {name: known[name] for name in inputs})
-    except _FAILURES:
-        return {}
-    return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.load import MAX_VALUES, one_line, opset_of
+from compiler.frontend.fold import folded
+from compiler.frontend.load import opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Floats, Graph, Operator, Port, Reflow, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
@@ -282,58 +283,8 @@ def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handl
 
 
 def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
-    """What onnxslim left: a node whose inputs are all constants (small ones only, such as shapes), and Shape of a known tensor."""
-    if node.op_type == "Constant":
-        if "value" in values:
-            state.constants[node.output[0]] = numpy_helper.to_array(values["value"])
-            return True
-        for key, kind in (("value_float", np.float32), ("value_int", np.int64), ("value_floats", np.float32), ("value_ints", np.int64)):
-            if key in values:
-                state.constants[node.output[0]] = np.asarray(values[key], kind)
-                return True
-        return False
-    if node.op_type == "Shape" and node.input[0] in state.views:
-        dims = state.views[node.input[0]].shape
-        state.constants[node.output[0]] = np.asarray(dims[values.get("start", 0) : values.get("end", len(dims))], np.int64)
-        return True
-    if not node.input or any(name and name not in state.constants for name in node.input):
-        return False
-    folded = _FOLDS.get(node.op_type)
-    if folded is None:
-        return False
-    try:
-        value = np.asarray(folded([state.constants[name] for name in node.input if name], values))
-    except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadInputError(f"{label(node)}: its constant inputs do not fit it: {one_line(error)}") from None
-    if value.size > MAX_VALUES:
-        raise BadInputError(f"{label(node)}: a constant of {value.size} values; at most {MAX_VALUES}")
-    state.constants[node.output[0]] = value
-    return True
-
-
-def _axes(inputs: list[Array], values: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(int(a) for a in (inputs[1] if len(inputs) > 1 else values.get("axes", ())))
-
-
-def _filled(inputs: list[Array], values: dict[str, Any]) -> Array:
-    fill = numpy_helper.to_array(values["value"]).reshape(-1)[0] if "value" in values else np.float32(0)
-    dims = tuple(int(d) for d in inputs[0])
-    if math.prod(dims) > MAX_VALUES:
-        raise ValueError(f"{list(dims)} has more than {MAX_VALUES} values")
-    return np.full(dims, fill)
-
-
-_FOLDS: dict[str, Callable[[list[Array], dict[str, Any]], Array]] = {
-    "ConstantOfShape": _filled,
-    "Identity": lambda x, v: x[0],
-    "Cast": lambda x, v: x[0].astype(onnx.helper.tensor_dtype_to_np_dtype(v["to"])),
-    "Unsqueeze": lambda x, v: np.expand_dims(x[0], _axes(x, v)),
-    "Squeeze": lambda x, v: np.squeeze(x[0], _axes(x, v) or None),
-    "Reshape": lambda x, v: x[0].reshape([x[0].shape[i] if d == 0 else int(d) for i, d in enumerate(x[1])]),
-    "Transpose": lambda x, v: np.transpose(x[0], v.get("perm")),
-    "Gather": lambda x, v: np.take(x[0], x[1].astype(np.int64), axis=v.get("axis", 0)),
-    "Expand": lambda x, v: np.broadcast_to(x[0], np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1]))),
-    "Concat": lambda x, v: np.concatenate(x, axis=v["axis"]),
-    "Mul": lambda x, v: x[0] * x[1],
-    "Add": lambda x, v: x[0] + x[1],
-}
+    """What loading and cleaning left: a node whose inputs are all constants."""
+    value = folded(node, values, state.constants)
+    if value is not None:
+        state.constants[node.output[0]] = value
+    return value is not None

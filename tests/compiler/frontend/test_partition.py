@@ -9,8 +9,9 @@ from onnx import ModelProto
 
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.macs import known_shapes, model_macs, node_macs
+from compiler.frontend.macs import model_macs, node_macs
 from compiler.frontend.partition import Partition
+from compiler.frontend.settle import known_shapes
 from compiler.ir.graph import Conv
 from simulator.npu.errors import UnsupportedError
 from tests.models import Builder, small_model

@@ -1,0 +1,147 @@
+"""Shapes and small values that are known before anything runs.
+
+Exporters write a dynamic dimension as Shape, Gather, Unsqueeze and Concat in front of a Reshape, a Slice or an Expand.  Once the inputs
+have a shape, all of that is constants.  onnx's inference follows some of these chains; here every node between constants is computed, and
+whatever is behind them is inferred anew, in one walk over the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+from compiler.frontend.attributes import attributes
+from compiler.frontend.fold import evaluated, folded
+from simulator.onnx_container import names_read
+
+Array = NDArray[Any]
+
+
+def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
+    """Of a tensor whose dimensions are all known."""
+    shape = kind.tensor_type.shape
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape") or not all(d.HasField("dim_value") for d in shape.dim):
+        return None
+    return tuple(int(d.dim_value) for d in shape.dim)
+
+
+def known_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    """Of every tensor whose dimensions are all known."""
+    shapes = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
+    for item in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        dims = known_dims(item.type)
+        if dims is not None:
+            shapes[item.name] = dims
+    return shapes
+
+
+def infer(model: ModelProto) -> ModelProto:
+    """onnx's own inference.  Raises InferenceError and others of onnx where shapes do not fit together."""
+    return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+
+
+def settle(model: ModelProto, most: int) -> ModelProto:
+    """The model with every shape that follows from those of its inputs; nodes that only constants go into are initialisers.
+
+    most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and BadInputError.
+    """
+    while True:
+        model = infer(model)
+        walk = _Walk(model, most)
+        for node in model.graph.node:
+            walk.visit(node)
+        if not walk.computed and not walk.typed:
+            return model
+        walk.write()
+
+
+class _Walk:
+    """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
+
+    def __init__(self, model: ModelProto, most: int) -> None:
+        self.model, self.most = model, most
+        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+        self.computed: dict[str, Array] = {}
+        self.typed: dict[str, TypeProto] = {}
+        ports = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+        self.types: dict[str, TypeProto] = {item.name: item.type for item in ports}
+        self.types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in model.graph.initializer}
+        self.shapes = known_shapes(model)
+        self.versions = {item.domain: item.version for item in model.opset_import}
+        self.outputs = {item.name for item in model.graph.output}
+
+    def visit(self, node: NodeProto) -> None:
+        if node.domain not in ("", "ai.onnx"):
+            return
+        if any(name and name not in self.shapes for name in node.output):
+            self._type(node)
+        found = self._values(node)
+        self.constants |= found
+        # an output of the model stays what a node makes
+        if node.op_type != "Constant" and found and self.outputs.isdisjoint(node.output):
+            self.computed |= found
+
+    def _values(self, node: NodeProto) -> dict[str, Array]:
+        if not node.output or any(name and math.prod(self.shapes.get(name, (self.most,))) >= self.most for name in node.output):
+            return {}
+        values = attributes(node)
+        if node.op_type == "Shape" and node.input[0] in self.shapes:
+            dims = self.shapes[node.input[0]]
+            return {node.output[0]: np.asarray(dims[values.get("start", 0) : values.get("end", len(dims))], np.int64)}
+        if node.op_type == "Size" and node.input[0] in self.shapes:
+            return {node.output[0]: np.asarray(math.prod(self.shapes[node.input[0]]), np.int64)}
+        value = folded(node, values, self.constants)
+        if value is not None:
+            return {node.output[0]: value}
+        return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.most)
+
+    def _type(self, node: NodeProto) -> None:
+        """By onnx's rule for the operator, which is told the values that are known here."""
+        read = names_read([node])
+        if read - self.types.keys():
+            return
+        try:
+            schema = onnx.defs.get_schema(node.op_type, max(self.versions.get("", 1), self.versions.get("ai.onnx", 1)), node.domain)
+        except onnx.defs.SchemaError:
+            return
+        types = {name: self.types[name] for name in read}
+        known: dict[str, TensorProto] = {
+            name: numpy_helper.from_array(np.ascontiguousarray(self.constants[name]), name) for name in node.input if name in self.constants
+        }
+        found: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
+            schema, node, types, known, opset_imports=list(self.model.opset_import), ir_version=self.model.ir_version
+        )
+        for name, kind in found.items():
+            self.types[name] = kind
+            dims = known_dims(kind)
+            if name not in self.shapes and dims is not None:
+                self.shapes[name], self.typed[name] = dims, kind
+
+    def write(self) -> None:
+        """In place."""
+        graph = self.model.graph
+        nodes = [node for node in graph.node if not all(name in self.computed for name in node.output)]
+        read = names_read(nodes) | self.outputs
+        kept = [node for node in nodes if node.op_type != "Constant" or not read.isdisjoint(node.output)]
+        made = {name for node in kept for name in node.output}
+        graph.initializer.extend(
+            numpy_helper.from_array(np.ascontiguousarray(value), name)
+            for name, value in self.computed.items()
+            if name in read and name not in made
+        )
+        infos = {item.name: item for item in graph.value_info if item.name in made}
+        for item in graph.output:
+            if item.name in self.typed:
+                item.type.CopyFrom(self.typed[item.name])
+        for name, kind in self.typed.items():
+            if name in made and name not in self.outputs:
+                infos[name] = onnx.helper.make_value_info(name, kind)
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(kept)
+        graph.value_info.extend(infos.values())
