@@ -121,7 +121,7 @@ def finish(
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
-        npu_mac_share=mac_share(opened),
+        npu_mac_share=mac_share(opened).share,
         host=host_nodes(opened),
         pieces=pieces_as_measured(pieces, found, said) if said else pieces,
         runner=runner_summary(config, found, said) if said else None,

@@ -2,49 +2,88 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from compiler.frontend.macs import model_macs
+from simulator.npu.errors import InfeasibleError
 from tuner.build import Opened
+from tuner.host_lines import host_lines
 from tuner.summary import HostNodeSummary
 
-MOST_LINES = 12
-_MISFIT = "does not fit"
+HALF = 0.5  # below this share there is a warning
 
 
-def mac_share(opened: Opened) -> float:
-    """Of the model's multiply-accumulates, what the NPU does; 1 where there are none."""
-    macs = model_macs(opened.model)
-    return sum(model_macs(piece.npu) for piece in opened.part.pieces) / macs if macs else 1.0
+@dataclass(frozen=True)
+class MacShare:
+    """Multiply-accumulates of a model: of its pieces, and of its nodes on the host.  None where some node's cannot be counted.
+
+    uncounted: operators that cannot be.  alone: there is nothing on the host.
+    """
+
+    npu: int | None
+    host: int | None
+    uncounted: tuple[str, ...]
+    alone: bool
+
+    @property
+    def total(self) -> int | None:
+        return None if self.npu is None or self.host is None else self.npu + self.host
+
+    @property
+    def share(self) -> float | None:
+        """What the NPU does of them; of none at all everything where it is alone.  None where nobody can tell."""
+        if self.npu is None or not self.total:
+            return 1.0 if self.alone and self.npu is not None else None
+        return self.npu / self.total
+
+    def __str__(self) -> str:
+        if self.total is None:
+            return f"share of MACs on the NPU n/a: they cannot be counted of {', '.join(self.uncounted) or 'what the NPU runs'}"
+        if self.total == 0:
+            return "no MACs" if self.alone else "no MACs, so their share on the NPU is n/a"
+        return f"{self.total:,} MACs, {self.share:.1%} of them on the NPU"
+
+
+def mac_share(opened: Opened) -> MacShare:
+    """Of an opened model; what only constants go into is in neither part."""
+    host, pieces = opened.part.host, [model_macs(piece.npu) for piece in opened.part.pieces]
+    uncounted = dict.fromkeys(node.op_type for node in host if node.macs is None)
+    return MacShare(
+        None if None in pieces else sum(macs or 0 for macs in pieces),
+        None if uncounted else sum(node.macs or 0 for node in host),
+        tuple(uncounted),
+        not host,
+    )
 
 
 def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
     """In the model's order."""
-    macs = model_macs(opened.model)
+    total = mac_share(opened).total
     return tuple(
         HostNodeSummary(
-            node=node.name, op=node.op_type, refused=node.refused, why=node.why, macs=node.macs, mac_share=node.macs / macs if macs else 0.0
+            node=node.name,
+            op=node.op_type,
+            refused=node.refused,
+            why=node.why,
+            macs=node.macs,
+            mac_share=node.macs / total if total and node.macs is not None else None,
         )
         for node in opened.part.host
     )
 
 
-def host_lines(host: Sequence[HostNodeSummary]) -> list[str]:
-    """A line for each node that the NPU refuses (the first ones), and one for the others."""
-    refused = [node for node in host if node.refused]
-    lines = [f"host, {node.mac_share:.1%} of MACs: {node.why}" for node in refused[:MOST_LINES]]
-    if len(refused) > MOST_LINES:
-        kinds = ", ".join(dict.fromkeys(node.op for node in refused[MOST_LINES:]))
-        lines.append(f"host, {_share(refused[MOST_LINES:])} of MACs: {len(refused) - MOST_LINES} more that are not supported ({kinds})")
-    misfits = Counter(node.why for node in host if _MISFIT in node.why)
-    lines += [f"host, {_share([node for node in host if node.why == why])} of MACs: {count} {why}" for why, count in misfits.items()]
-    others = [node for node in host if not node.refused and _MISFIT not in node.why]
-    if others:
-        kinds = ", ".join(dict.fromkeys(node.op for node in others))
-        lines.append(f"host, {_share(others)} of MACs: {len(others)} that are supported, but not worth a piece of their own ({kinds})")
-    return lines
+def work_lines(opened: Opened) -> list[str]:
+    """A warning where the host has the larger part, then what it has."""
+    share = mac_share(opened).share
+    warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
+    return warning + host_lines(host_nodes(opened))
 
 
-def _share(nodes: Sequence[HostNodeSummary]) -> str:
-    return f"{sum(node.mac_share for node in nodes):.1%}"
+def check_share(opened: Opened, least: float | None) -> None:
+    """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
+    found = mac_share(opened)
+    if least is None or (found.share is not None and found.share >= least):
+        return
+    most: Sequence[str] = host_lines(host_nodes(opened))[:1]
+    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {found}", *most]))

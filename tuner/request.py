@@ -20,6 +20,7 @@ class TuneRequest:
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.
+    min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.runners.find`); resource: of
     Ray, that each worker takes one of.
@@ -49,6 +50,7 @@ class TuneRequest:
     runner: str | None = None
     resource: str | None = None
     warm_start: tuple[Path, ...] = ()
+    min_npu_share: float | None = None
     shared: Path | None = None
 
 
@@ -96,6 +98,7 @@ class SweepRequest(FarmRequest):
     """Every model on every machine with every seed, each a run of its own below `out`.
 
     models: files (or names of built networks), each with the seed of its random weights or None.  mirror: URL of a copy of `out`.
+    min_npu_share: a model with less on a machine fails there.
     """
 
     models: tuple[tuple[Path, int | None], ...]
@@ -104,3 +107,4 @@ class SweepRequest(FarmRequest):
     tag: str = ""
     mirror: str | None = None
     warm_start: tuple[Path, ...] = ()
+    min_npu_share: float | None = None

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+VERSION: Literal[2] = 2
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -22,16 +24,16 @@ class BudgetUse(_Part):
 class HostNodeSummary(_Part):
     """A node that the host runs.
 
-    refused: it is not supported, as `why` says; else it is, but lies apart from the partition.  mac_share: of the model's
-    multiply-accumulates.
+    refused: it is not supported, as `why` says; else it is, but lies apart from the partition.  macs: null where nobody can count them.
+    mac_share: of the model's multiply-accumulates; null where those cannot be counted, or there are none.
     """
 
     node: str
     op: str
     refused: bool
     why: str
-    macs: int
-    mac_share: float
+    macs: int | None
+    mac_share: float | None
 
 
 class PieceSummary(_Part):
@@ -110,7 +112,7 @@ class Summary(_Part):
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[2] = VERSION
     status: Literal["done"]
     run: str
     model: str
@@ -134,7 +136,7 @@ class Summary(_Part):
     instructions: dict[str, int]
     variants: int = Field(description="distinct programs among the levels")
     cost_model: dict[str, float]
-    npu_mac_share: float = Field(1.0, description="of the model's multiply-accumulates, what the NPU does")
+    npu_mac_share: float | None = Field(1.0, description="of the model's multiply-accumulates, what the NPU does; null: cannot be counted")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
     runner: RunnerSummary | None = Field(None, description="what measured, and its finals; null for the simulator")

@@ -123,7 +123,8 @@ class CellWorker:
             model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
             resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
             random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
-            warm_start=tuple(path.resolve() for path in asked.warm_start), shared=self.out / SHARED if asked.share else None,
+            warm_start=tuple(path.resolve() for path in asked.warm_start), min_npu_share=asked.min_npu_share,
+            shared=self.out / SHARED if asked.share else None,
         )  # fmt: skip
         try:
             tune(run)

@@ -23,7 +23,7 @@ from tuner.finish import finish
 from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror
 from tuner.folder.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
-from tuner.host import host_lines, host_nodes
+from tuner.host import check_share, mac_share, work_lines
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
@@ -55,7 +55,8 @@ def configured(request: TuneRequest) -> TuneConfig:
 def tune(request: TuneRequest) -> Summary:
     """Search, log, and write RUN: plans, best.onnx, summary.json.
 
-    Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`; `KeyboardInterrupt` leaves a run that `resume` continues.
+    Raises `BadInputError`, `UnsupportedError`, `InfeasibleError` (below `min_npu_share` as well); `KeyboardInterrupt` leaves a run that
+    `resume` continues.
     """
     begun = time.monotonic()
     config = configured(request)
@@ -65,6 +66,7 @@ def tune(request: TuneRequest) -> Summary:
     if unknown:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
     opened = open_source(Source(request.model, machine, DataType[request.dtype], request.shapes, request.random_weights))
+    check_share(opened, request.min_npu_share)
     levels = tuple(machine.contention)
     identity = RunIdentity(
         opened.name,
@@ -86,12 +88,12 @@ def tune(request: TuneRequest) -> Summary:
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, request.mirror, say))
         if not request.quiet:
-            operators, macs = sum(len(unit.kernels) for unit in opened.units), sum(unit.macs for unit in opened.units)
+            operators = sum(len(unit.kernels) for unit in opened.units)
             say(
-                f"{opened.name}: {operators} operators, {macs / 1e9:.3g} GMAC, {request.dtype} on {machine.name}; "
+                f"{opened.name} on {machine.name}, {request.dtype}: {operators} operators, {mac_share(opened)}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
-            for line in host_lines(host_nodes(opened)):
+            for line in work_lines(opened):
                 say(line)
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)

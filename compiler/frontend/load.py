@@ -92,7 +92,7 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     skeleton = _convert_opset(skeleton)
     try:
         settled = settle(skeleton, LARGE)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
     _check_sizes(settled, where)
     attach(settled, large)

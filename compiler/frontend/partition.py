@@ -44,12 +44,16 @@ _VIEWS = "supported, but nothing to compute"
 
 @dataclass(frozen=True)
 class HostNode:
-    """A node that the host runs.  name: or its first output's.  refused: by the NPU, else it only lies behind or before one that is."""
+    """A node that the host runs.
+
+    name: or its first output's.  why: without its name.  macs: None where nobody can count them.  refused: by the NPU, else it only lies
+    behind or before one that is.
+    """
 
     name: str
     op_type: str
     why: str
-    macs: int
+    macs: int | None
     refused: bool
 
 
@@ -150,7 +154,7 @@ class _Parts:
         self.reads = [names_read([node]) for node in self.nodes]
         self.producer = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         self.types = {item.name: item for item in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
-        self.macs = [node_macs(node, self.shapes) for node in self.nodes]
+        self.macs = [node_macs(node, self.shapes, model.functions) for node in self.nodes]
         live = _live(self.reads, self.producer, self.outputs)
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
 
@@ -174,7 +178,8 @@ class _Parts:
             before[b] |= before[a] | (1 << a if a in barred else 0)
         most = len(barred) + 1
         weights = [
-            sum(self.macs[i] for i in members) * most * len(self.working) + most - before[k].bit_count() for k, members in enumerate(order)
+            sum(self.macs[i] or 0 for i in members) * most * len(self.working) + most - before[k].bit_count()
+            for k, members in enumerate(order)
         ]
         chosen = heaviest_convex(inner, weights, barred)
         return sorted(i for k in chosen for i in order[k])
@@ -206,7 +211,7 @@ class _Parts:
 
     def node_work(self, i: int) -> NodeWork:
         names = {*self.reads[i], *(name for name in self.nodes[i].output if name)}
-        return NodeWork(self.macs[i], sum(math.prod(self.shapes.get(name, (0,))) for name in names))
+        return NodeWork(self.macs[i] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names))
 
     def work(self, npu: ModelProto, inside: Sequence[int]) -> PieceWork:
         """npu: the nodes `inside` as a model."""
@@ -246,7 +251,7 @@ class _Parts:
     def host(self, chosen: set[int], refused: Mapping[int, str], rest: Mapping[int, str]) -> tuple[HostNode, ...]:
         """Every working node that is not chosen, and why: it is refused, or as `rest` says."""
         return tuple(
-            HostNode(node.name or node.output[0], node.op_type, _short(refused.get(i) or rest.get(i, "")), self.macs[i], i in refused)
+            HostNode(node.name or node.output[0], node.op_type, _short(node, refused.get(i) or rest.get(i, "")), self.macs[i], i in refused)
             for i, node in enumerate(self.nodes)
             if i in self.working and i not in chosen
         )
@@ -261,9 +266,9 @@ class _Parts:
         return name
 
 
-def _short(why: str) -> str:
-    """Without the list of everything that is supported."""
-    return why.partition("; supported are ")[0]
+def _short(node: NodeProto, why: str) -> str:
+    """Without the node's name and the list of everything that is supported."""
+    return why.removeprefix(f"{label(node)}: ").partition("; supported are ")[0]
 
 
 def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[str]) -> set[int]:

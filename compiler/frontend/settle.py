@@ -21,6 +21,17 @@ from compiler.frontend.fold import evaluated, folded
 from simulator.onnx_container import names_read
 
 Array = NDArray[Any]
+# operators of onnxruntime that onnx has no rule for: whose shapes theirs are, and by which of their inputs
+STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
+    ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
+    ("com.microsoft", "QLinearAveragePool"): ("AveragePool", slice(1)),
+    ("com.microsoft", "QLinearConcat"): ("Concat", slice(2, None, 3)),
+    ("com.microsoft", "QLinearGlobalAveragePool"): ("GlobalAveragePool", slice(1)),
+    ("com.microsoft", "QLinearLeakyRelu"): ("LeakyRelu", slice(1)),
+    ("com.microsoft", "QLinearMul"): ("Mul", slice(0, 4, 3)),
+    ("com.microsoft", "QLinearSigmoid"): ("Sigmoid", slice(1)),
+    ("com.microsoft", "QLinearSoftmax"): ("Softmax", slice(1)),
+}
 
 
 def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
@@ -61,6 +72,13 @@ def settle(model: ModelProto, most: int) -> ModelProto:
         walk.write()
 
 
+def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
+    copy = TypeProto()
+    copy.CopyFrom(kind)
+    copy.tensor_type.elem_type = elem_type
+    return copy
+
+
 class _Walk:
     """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
 
@@ -77,11 +95,11 @@ class _Walk:
         self.outputs = {item.name for item in model.graph.output}
 
     def visit(self, node: NodeProto) -> None:
-        if node.domain not in ("", "ai.onnx"):
-            return
-        if any(name and name not in self.shapes for name in node.output):
-            self._type(node)
-        found = self._values(node)
+        stand_in = STAND_INS.get((node.domain, node.op_type))
+        standard = node.domain in ("", "ai.onnx")
+        if (standard or stand_in is not None) and any(name and name not in self.shapes for name in node.output):
+            self._type(node, stand_in)
+        found = self._values(node) if standard else {}
         self.constants |= found
         # an output of the model stays what a node makes
         if node.op_type != "Constant" and found and self.outputs.isdisjoint(node.output):
@@ -101,27 +119,44 @@ class _Walk:
             return {node.output[0]: value}
         return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.most)
 
-    def _type(self, node: NodeProto) -> None:
+    def _type(self, node: NodeProto, stand_in: tuple[str, slice] | None) -> None:
         """By onnx's rule for the operator, which is told the values that are known here."""
-        read = names_read([node])
-        if read - self.types.keys():
+        if names_read([node]) - self.types.keys():
             return
-        try:
-            schema = onnx.defs.get_schema(node.op_type, max(self.versions.get("", 1), self.versions.get("ai.onnx", 1)), node.domain)
-        except onnx.defs.SchemaError:
-            return
-        types = {name: self.types[name] for name in read}
-        known: dict[str, TensorProto] = {
-            name: numpy_helper.from_array(np.ascontiguousarray(self.constants[name]), name) for name in node.input if name in self.constants
-        }
-        found: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
-            schema, node, types, known, opset_imports=list(self.model.opset_import), ir_version=self.model.ir_version
-        )
+        if stand_in is None:
+            found = self._inferred(node, self.types)
+        else:
+            # the rule is for floats, and says no more than the shape
+            op_type, inputs = stand_in
+            plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output, attribute=node.attribute)
+            if not plain.input:
+                return
+            first = self.types[plain.input[0]].tensor_type.elem_type
+            found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
+            found = {name: _of_kind(kind, first) for name, kind in found.items()}
         for name, kind in found.items():
             self.types[name] = kind
             dims = known_dims(kind)
             if name not in self.shapes and dims is not None:
                 self.shapes[name], self.typed[name] = dims, kind
+
+    def _inferred(self, node: NodeProto, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
+        try:
+            schema = onnx.defs.get_schema(node.op_type, max(self.versions.get("", 1), self.versions.get("ai.onnx", 1)), node.domain)
+        except onnx.defs.SchemaError:
+            return {}
+        known: dict[str, TensorProto] = {
+            name: numpy_helper.from_array(np.ascontiguousarray(self.constants[name]), name) for name in node.input if name in self.constants
+        }
+        found: dict[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
+            schema,
+            node,
+            {name: types[name] for name in names_read([node])},
+            known,
+            opset_imports=list(self.model.opset_import),
+            ir_version=self.model.ir_version,
+        )
+        return found
 
     def write(self) -> None:
         """In place."""

@@ -128,7 +128,10 @@ def test_a_piece_that_does_not_fit_stays_with_the_host(tmp_path: Path, capsys: p
     assert [node["op"] for node in left] == ["Conv", "Conv"]
     assert all("does not fit edge-buffers_bytes.l1-16384: t" in node["why"] for node in left)
     assert main(["compile", str(model), "--machine", "edge:buffers_bytes.L1=16384", "--out", str(tmp_path / "out.onnx")]) == 0
-    assert any(line.startswith("host, 94.7% of MACs: 2 supported, but does not fit") for line in capsys.readouterr().out.splitlines())
+    assert any(
+        line.startswith("host, 94.7% of MACs: 2 nodes (Conv), first Conv 't7': supported, but does not fit")
+        for line in capsys.readouterr().out.splitlines()
+    )
     assert main(["run", str(tmp_path / "out.onnx"), "--input", "random", "--check"]) == 0
     with pytest.raises(InfeasibleError, match="none of 2 pieces fits"):
         open_source(Source(model, load_machine("edge:buffers_bytes.L1=1024")))

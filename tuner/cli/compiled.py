@@ -18,6 +18,7 @@ from tuner.cli.options import (
     Json,
     Load,
     MachineName,
+    MinNpuShare,
     Model,
     OneLevel,
     RandomWeights,
@@ -55,13 +56,16 @@ def _compile(
     style: Style = StyleName.function,
     shape: Shape = None,
     random_weights: RandomWeights = None,
+    min_npu_share: MinNpuShare = None,
     as_json: Json = False,
 ) -> None:
     """Compile with given plans, without search: the same bytes every time."""
     from tuner.commands.build import compile_model
 
     model, random_weights = named(model, random_weights)
-    compile_model(model, machine, plan or (), dtype.value, style.value, shape or (), random_weights, tile_model, out, as_json)
+    compile_model(
+        model, machine, plan or (), dtype.value, style.value, shape or (), random_weights, tile_model, min_npu_share, out, as_json
+    )  # fmt: skip
 
 
 @app.command("export")

@@ -62,6 +62,10 @@ Shape = Annotated[
 RandomWeights = Annotated[
     int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
 ]
+MinNpuShare = Annotated[
+    float | None,
+    typer.Option("--min-npu-share", metavar="X", min=0, max=1, help="Of the MACs, e.g. 0.9; exit 3 where the NPU does less, or n/a."),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RunPlace = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the URL of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]

@@ -16,6 +16,7 @@ from tuner.cli.options import (
     DTypeName,
     Json,
     MachineName,
+    MinNpuShare,
     MirrorUrl,
     Model,
     NoShare,
@@ -68,6 +69,7 @@ def _tune(
     random_weights: RandomWeights = None,
     mirror: MirrorUrl = None,
     warm_start: WarmStart = None,
+    min_npu_share: MinNpuShare = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -82,7 +84,7 @@ def _tune(
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
         shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror,
-        runner=runner, resource=resource, warm_start=tuple(warm_start or ()),
+        runner=runner, resource=resource, warm_start=tuple(warm_start or ()), min_npu_share=min_npu_share,
     )  # fmt: skip
     tune(request, as_json)
 
@@ -161,6 +163,7 @@ def _sweep(
     random_weights: RandomWeights = None,
     mirror: MirrorUrl = None,
     warm_start: WarmStart = None,
+    min_npu_share: MinNpuShare = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
@@ -174,6 +177,6 @@ def _sweep(
         candidates=candidates, config=config, overrides=tuple(overrides or ()), backend=backend.value if backend else None,
         address=address, workers=workers, wait_s=wait, resume=resume, style=style.value, tag=parse_tags(tag or ()), dtype=dtype.value,
         quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()), runner=runner, resource=resource,
-        share=not no_share,
+        share=not no_share, min_npu_share=min_npu_share,
     )  # fmt: skip
     return sweep(request, as_json)

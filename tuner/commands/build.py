@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from compiler.derive.plan import Plan, joined
-from compiler.frontend.macs import model_macs
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package, read_plan
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_pieces, print_table
 from tuner.export import open_run, run_plans
-from tuner.host import host_lines, host_nodes, mac_share
+from tuner.host import check_share, host_nodes, mac_share, work_lines
 from tuner.macs import program_macs
 from tuner.model.tile_model import load_models, tiled_plans
 from tuner.request import Style
 from tuner.source import Source
-from tuner.summary import HostNodeSummary
 
 
 def compile_model(
@@ -31,6 +29,7 @@ def compile_model(
     shape_texts: Sequence[str],
     random_weights: int | None,
     tile_model: Path | None,
+    min_npu_share: float | None,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -42,6 +41,7 @@ def compile_model(
     files = parse_plans(plan_texts, tuple(machine.contention), machine.name)
     read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
     opened = open_source(Source(model, machine, DataType[dtype], parse_shapes(shape_texts), random_weights))
+    check_share(opened, min_npu_share)
     if tile_model is not None:
         models = load_models(tile_model, opened.units[0])
         tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
@@ -64,7 +64,7 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
     container_bytes = package(opened, containers, out, style)
     machine = opened.machine
     first_with = {m.digest: level for level, m in reversed(measured.items())}
-    host = host_nodes(opened)
+    share = mac_share(opened)
     levels: dict[str, Any] = {}
     for level, m in measured.items():
         levels[level] = {
@@ -88,9 +88,9 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         "machine_digest": machine.digest,
         "dtype": opened.source.dtype.name,
         "style": style,
-        "macs": model_macs(opened.model),
-        "npu_mac_share": mac_share(opened),
-        "host": [node.model_dump() for node in host],
+        "macs": share.total,
+        "npu_mac_share": share.share,
+        "host": [node.model_dump() for node in host_nodes(opened)],
         "operators": sum(len(unit.kernels) for unit in opened.units),
         "pieces": _pieces(opened, measured),
         "container_bytes": container_bytes,
@@ -100,7 +100,7 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
     if as_json:
         print_json(report)
     else:
-        _print(report, host, levels)
+        _print(report, [f"{report['operators']} operators, {share}", *work_lines(opened)], levels)
 
 
 def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[str, Any]]:
@@ -117,10 +117,10 @@ def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[
     ]
 
 
-def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: Mapping[str, Mapping[str, Any]]) -> None:
-    print(f"{report['model']} on {report['machine']}, {report['dtype']}: {report['operators']} operators, {report['macs']:,} MACs, "
-          f"{report['npu_mac_share']:.1%} of them on the NPU")  # fmt: skip
-    for line in host_lines(host):
+def _print(report: Mapping[str, Any], work: Sequence[str], levels: Mapping[str, Mapping[str, Any]]) -> None:
+    """work: lines on what the NPU does and what not."""
+    print(f"{report['model']} on {report['machine']}, {report['dtype']}: {work[0]}")
+    for line in work[1:]:
         print(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(

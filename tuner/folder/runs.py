@@ -16,6 +16,7 @@ from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.folder.served import best_so_far, copies
 from tuner.log.dataset import part_numbers
 from tuner.log.read import read_log
+from tuner.summary import VERSION
 
 SUMMARY = "summary.json"
 INDEX = "index.parquet"  # of a sweep
@@ -78,7 +79,7 @@ def kind_of(path: Folder) -> Kind:
 
 
 def open_run(path: Folder) -> Run:
-    """Raises `BadInputError` where there is no run."""
+    """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
     kind = kind_of(path)
     if kind == "sweep":
         raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
@@ -88,6 +89,9 @@ def open_run(path: Folder) -> Run:
     if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
         raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
     summary = read_json(path / SUMMARY) if (path / SUMMARY).is_file() else None
+    version = summary.get("schema_version") if isinstance(summary, dict) else None
+    if summary is not None and version != VERSION:
+        raise BadInputError(f"{path / SUMMARY}: of version {version!r}, expected {VERSION}; tune again in another folder")
     return Run(path, identity, summary, state_of(path, summary is not None))
 
 
@@ -100,7 +104,7 @@ def find_runs(folder: Folder) -> Iterator[Run]:
         try:
             yield open_run(found.parent)
         except BadInputError:
-            continue  # a study's identity, or somebody else's file of that name
+            continue  # a study's identity, somebody else's file of that name, or a run of another version
 
 
 def state_of(path: Folder, ended: bool) -> State:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+from tuner.host_lines import host_groups
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
 from tuner.report.html import Figures, counted, document, section, table, tabs
 from tuner.report.view import RunView
+from tuner.summary import HostNodeSummary
 
 
 def run_page(run: RunView) -> str:
@@ -100,11 +102,16 @@ def _pieces(summary: dict[str, Any]) -> str:
         columns = ("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels))
         text += "<h3>Pieces</h3><p>One after the other; their cycles add up.</p>" + table(columns, rows)
     if host:
-        heaviest = sorted(host, key=lambda node: -node["macs"])[:_MOST]
+        share = summary["npu_mac_share"]
+        rest = f"{1 - share:.1%} of its multiply-adds" if share is not None else "with multiply-adds that cannot be counted"
+        groups = host_groups([HostNodeSummary.model_validate(node) for node in host])
+        more = f" The {_MOST} reasons with the most work:" if len(groups) > _MOST else ""
         text += (
-            f"<h3>With the host</h3><p>{counted(len(host), 'node')} of the model, {1 - summary['npu_mac_share']:.1%} of its multiply-adds; "
-            f"no figure here has their time.{f' The {_MOST} with the most work:' if len(host) > _MOST else ''}</p>"
-        ) + table(("<node", "<operator", "MACs", "<why"), [(node["node"], node["op"], node["macs"], node["why"]) for node in heaviest])
+            f"<h3>With the host</h3><p>{counted(len(host), 'node')} of the model, {rest}; no figure here has their time.{more}</p>"
+        ) + table(
+            ("nodes", "<operators", "MACs", "<the first", "<why"),
+            [(len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.nodes[0].node, g.nodes[0].why) for g in groups[:_MOST]],
+        )
     return text
 
 

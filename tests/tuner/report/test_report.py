@@ -37,15 +37,20 @@ def view(run_folder: Path) -> RunView:
 
 def test_pieces_and_what_stays_with_the_host_are_named(view: RunView) -> None:
     assert "With the host" not in run_page(view)
-    node = {"node": HOSTILE, "op": "Atan", "refused": True, "why": "Atan: not supported", "macs": 7, "mac_share": 0.25}
+    node = {"node": HOSTILE, "op": "Atan", "refused": True, "why": "nobody has it", "macs": 7, "mac_share": 0.25}
+    reasons = [{**node, "why": f"axes {'x' * k}; others are supported", "macs": 0, "mac_share": 0.0} for k in range(45)]
     piece = {"piece": "Partition0", "operators": 3, "first_operator": "a", "last_operator": HOSTILE, "cycles": {"none": 1234}}
-    summary = {**view.summary, "host": [node] * 41, "pieces": [piece], "npu_mac_share": 0.75}
+    summary = {**view.summary, "host": [*reasons, node, node], "pieces": [piece], "npu_mac_share": 0.5}
     text = run_page(dataclasses.replace(view, summary=summary))
     assert_offline(Page(text))
     assert HOSTILE not in text
-    assert "41 nodes of the model, 25.0% of its multiply-adds" in text
-    assert text.count("Atan: not supported") == 40
+    assert "47 nodes of the model, 50.0% of its multiply-adds" in text
+    assert text.count("nobody has it") == 1  # a row for both, the first one
+    assert text.count("others are supported") == 39
+    assert text.index("nobody has it") < text.index("others are supported")
     assert "1,234" in text
+    unknown = {**summary, "host": [{**node, "macs": None, "mac_share": None}], "npu_mac_share": None}
+    assert "1 node of the model, with multiply-adds that cannot be counted" in run_page(dataclasses.replace(view, summary=unknown))
 
 
 def test_every_section_and_every_figure_is_there(view: RunView) -> None:

@@ -1,0 +1,64 @@
+"""Nodes that stay with the host, in groups of one reason, for people to read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.summary import HostNodeSummary
+
+MOST_LINES = 12
+_NAME, _NUMBER = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"\d[\d,.]*")
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """Nodes with one reason but for names and numbers in it, in the model's order.  macs: of all, None where one's cannot be counted."""
+
+    nodes: tuple[HostNodeSummary, ...]
+
+    @property
+    def macs(self) -> int | None:
+        counts = [node.macs for node in self.nodes]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
+    def share(self) -> float | None:
+        """Of the model's multiply-accumulates."""
+        shares = [node.mac_share for node in self.nodes]
+        return None if None in shares else sum(share or 0 for share in shares)
+
+    @property
+    def kinds(self) -> str:
+        return ", ".join(dict.fromkeys(node.op for node in self.nodes))
+
+    def __str__(self) -> str:
+        """One node, or how many and the first of them."""
+        first = f"{self.nodes[0].op} {self.nodes[0].node!r}: {self.nodes[0].why}"
+        return first if len(self.nodes) == 1 else f"{len(self.nodes)} nodes ({self.kinds}), first {first}"
+
+
+def host_groups(host: Sequence[HostNodeSummary]) -> list[HostGroup]:
+    """Most work first: what cannot be counted, then by multiply-accumulates, then as the model has them."""
+    groups: dict[str, list[HostNodeSummary]] = {}
+    for node in host:
+        groups.setdefault(_NUMBER.sub("0", _NAME.sub("''", node.why)), []).append(node)
+    found = [HostGroup(tuple(nodes)) for nodes in groups.values()]
+    return sorted(found, key=lambda group: (group.macs is not None, -(group.macs or 0)))
+
+
+def host_lines(host: Sequence[HostNodeSummary]) -> list[str]:
+    """A line for each of the first groups, and one for all others."""
+    groups = host_groups(host)
+    lines = [f"host, {_work(group)}: {group}" for group in groups[:MOST_LINES]]
+    if len(groups) > MOST_LINES:
+        rest = HostGroup(tuple(node for group in groups[MOST_LINES:] for node in group.nodes))
+        lines.append(f"host, {_work(rest)}: {len(rest.nodes)} more for {len(groups) - MOST_LINES} other reasons ({rest.kinds})")
+    return lines
+
+
+def _work(group: HostGroup) -> str:
+    if group.share is not None:
+        return f"{group.share:.1%} of MACs"
+    return "MACs n/a" if group.macs is None else f"{group.macs:,} MACs"
