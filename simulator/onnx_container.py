@@ -26,7 +26,8 @@ if TYPE_CHECKING:  # reading a container takes no onnx
 
 # message -> field numbers of onnx.proto
 _MODEL_PRODUCER, _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _MODEL_GRAPH, _MODEL_METADATA = 2, 4, 5, 6, 7, 14
-_GRAPH_NODE, _GRAPH_NAME, _GRAPH_DOC = 1, 2, 10
+_GRAPH_NODE, _GRAPH_NAME, _GRAPH_DOC, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO = 1, 2, 10, 11, 12, 13
+_INFO_NAME, _INFO_TYPE, _TYPE_TENSOR, _TENSOR_TYPE_KIND = 1, 2, 1, 1
 _NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN = 3, 4, 5, 7
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_STRING, _ATTRIBUTE_TENSOR = 1, 3, 4, 5
 _TENSOR_RAW_DATA = 9
@@ -157,6 +158,20 @@ def _integer(attributes: dict[bytes, memoryview], name: bytes, where: str) -> in
     if name not in attributes:
         return 1
     return next((value for number, value in _fields(attributes[name], where) if number == _ATTRIBUTE_INT and isinstance(value, int)), 0)
+
+
+def tensor_kinds(view: memoryview, where: str) -> dict[str, int]:
+    """onnx's numbers of the element types of inputs, outputs and tensors between nodes, where the file says them."""
+    kinds: dict[str, int] = {}
+    for graph in _submessages(view, _MODEL_GRAPH, where):
+        for port in (_GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO):
+            for info in _submessages(graph, port, where):
+                name = _text(info, _INFO_NAME, where, _MOST_TEXT).decode(errors="replace")
+                for described in _submessages(info, _INFO_TYPE, where):
+                    for tensor in _submessages(described, _TYPE_TENSOR, where):
+                        kind = next((value for number, value in _fields(tensor, where) if number == _TENSOR_TYPE_KIND), 0)
+                        kinds[name] = kind if isinstance(kind, int) else 0
+    return kinds
 
 
 def model_facts(view: memoryview, where: str) -> dict[str, object]:

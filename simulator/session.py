@@ -25,7 +25,7 @@ from simulator.npu.container import MAGIC, Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import BLOCK_BYTES
 from simulator.npu.program import DdrBuffer
-from simulator.onnx_container import model_facts, nodes_of, read_file
+from simulator.onnx_container import model_facts, nodes_of, read_file, tensor_kinds
 from simulator.profile import Profile
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 PROVIDER, HOST_PROVIDER = "TilefarmExecutionProvider", "CPUExecutionProvider"
+_FLOAT16 = 10  # onnx's number
 LEVEL_ENTRY = "tilefarm.level"  # of onnxruntime's RunOptions
 
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output of the model.  What the NPU takes and gives is float32 on the host, whatever it computes in."""
+    """An input or output of the model.  What the NPU takes and gives has the model's type on the host, whatever it computes in."""
 
     name: str
     shape: list[int]
@@ -94,6 +95,9 @@ class InferenceSession:
         self.compiled: Compiled = Compiled.of(decode(bytes(view))) if bare else compiled_of(view, where, folder)
         self.host = None if bare or nodes_of(view, where) == 1 else _host_nodes(view, where, self.compiled)
         self._facts = {} if bare else model_facts(view, where)
+        # what the NPU takes and gives is float32 where the model does not say float16
+        kinds = {} if bare else tensor_kinds(view, where)
+        self._dtypes = {name: np.dtype(np.float16) for name, kind in kinds.items() if kind == _FLOAT16}
         (first, *_), (*_, last) = self.compiled.pieces, self.compiled.pieces
         self._inputs, self._outputs = first.container.memory.of_kind("input"), last.container.memory.of_kind("output")
         options = sess_options if sess_options is not None else SessionOptions()
@@ -115,10 +119,10 @@ class InferenceSession:
         return self.compiled.pieces[0].container
 
     def get_inputs(self) -> list[NodeArg]:
-        return _ports(self._inputs) if self.host is None else _host_ports(self.host.inputs)
+        return self._ports(self._inputs) if self.host is None else _host_ports(self.host.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        return _ports(self._outputs) if self.host is None else _host_ports(self.host.outputs)
+        return self._ports(self._outputs) if self.host is None else _host_ports(self.host.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
         nothing = {"producer_name": "", "graph_name": "", "domain": "", "description": "", "graph_description": ""}
@@ -196,14 +200,18 @@ class InferenceSession:
         constants = np.frombuffer(container.constants, np.uint8)
         ddr[: constants.size] = constants
         for buffer in memory.of_kind("input"):
-            load_input(ddr, buffer, _checked_array(buffer, values), container.dtype)
+            load_input(ddr, buffer, self._checked_array(buffer, values), container.dtype)
         execute(program(container, level), container.machine, ddr, verify=False)  # `decode` did
         if self._profile is not None:
             variant = container.variant(level)
             cycles = variant.cycles[level]
             args = {"level": level, "variant": self.compiled.same_as(level) or level, "plan": variant.plan_digest, "cycles": cycles}
             self._profile.program(piece.name, round(cycles * 1e9 / container.machine.clock_hz), args)
-        return {buffer.name: read_output(ddr, buffer, container.dtype).reshape(buffer.onnx_shape) for buffer in memory.of_kind("output")}
+        with np.errstate(over="ignore"):  # beyond float16 is infinity
+            return {
+                buffer.name: read_output(ddr, buffer, container.dtype).reshape(buffer.onnx_shape).astype(self._dtype(buffer), copy=False)
+                for buffer in memory.of_kind("output")
+            }
 
     def checked(self, feeds: Mapping[str, ArrayLike]) -> list[Array]:
         """The feeds in the order of the inputs.  Raises `BadInputError` for a name, a shape or a type that the model does not have."""
@@ -212,17 +220,35 @@ class InferenceSession:
             if name not in names:
                 raise BadInputError(f"input {name!r}: the model has {', '.join(names)}")
         if self.host is None:
-            return [_checked_array(buffer, feeds) for buffer in self._inputs]
+            return [self._checked_array(buffer, feeds) for buffer in self._inputs]
         return [_checked_port(port, feeds) for port in self.host.inputs]
 
+    def _dtype(self, buffer: DdrBuffer) -> np.dtype[Any]:
+        """On the host."""
+        return self._dtypes.get(buffer.name, np.dtype(np.float32))
 
-def _ports(buffers: Sequence[DdrBuffer]) -> list[NodeArg]:
-    return [NodeArg(b.name, list(b.onnx_shape)) for b in buffers]
+    def _ports(self, buffers: Sequence[DdrBuffer]) -> list[NodeArg]:
+        return [NodeArg(b.name, list(b.onnx_shape), _type_name(self._dtype(b))) for b in buffers]
+
+    def _checked_array(self, buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> Array:
+        expected = f"{self._dtype(buffer)} {list(buffer.onnx_shape)}"
+        if buffer.name not in feeds:
+            raise BadInputError(f"input {buffer.name!r}: missing; expected {expected}")
+        array = np.asarray(feeds[buffer.name])
+        # floats of any width are taken for float; integers are a mix-up of inputs
+        if array.dtype.kind != "f" or array.shape != buffer.onnx_shape:
+            raise BadInputError(f"input {buffer.name!r}: found {array.dtype} {list(array.shape)}, expected {expected}")
+        with np.errstate(over="ignore"):
+            return array.astype(self._dtype(buffer), copy=False)
 
 
 def _host_ports(ports: Sequence[HostPort]) -> list[NodeArg]:
-    names = {"float32": "float", "float64": "double"}
-    return [NodeArg(p.name, list(p.shape or ()), f"tensor({names.get(p.dtype.name, p.dtype.name)})") for p in ports]
+    return [NodeArg(p.name, list(p.shape or ()), _type_name(p.dtype)) for p in ports]
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """As onnxruntime calls it."""
+    return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype.name, dtype.name) })"
 
 
 def _host_nodes(view: memoryview, where: str, compiled: Compiled) -> HostNodes:
@@ -246,13 +272,3 @@ def _checked_port(port: HostPort, feeds: Mapping[str, ArrayLike]) -> Array:
     if (array.dtype != port.dtype and not (array.dtype.kind == port.dtype.kind == "f")) or list(array.shape) != shape:
         raise BadInputError(f"input {port.name!r}: found {array.dtype} {list(array.shape)}, expected {port.dtype} {shape}")
     return array.astype(port.dtype, copy=False)
-
-
-def _checked_array(buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> Array:
-    if buffer.name not in feeds:
-        raise BadInputError(f"input {buffer.name!r}: missing; expected float32 {list(buffer.onnx_shape)}")
-    array = np.asarray(feeds[buffer.name])
-    # float16 and float64 lose nothing that the NPU's own rounding would keep apart; integers are a mix-up of inputs
-    if array.dtype.kind != "f" or array.shape != buffer.onnx_shape:
-        raise BadInputError(f"input {buffer.name!r}: found {array.dtype} {list(array.shape)}, expected float32 {list(buffer.onnx_shape)}")
-    return array

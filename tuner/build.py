@@ -21,6 +21,7 @@ from onnx import ModelProto
 from compiler.derive.plan import Infeasible, Plan, joined, parse_plan
 from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
+from compiler.frontend.kinds import CONVERTED
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
@@ -61,6 +62,12 @@ class Opened:
     @property
     def units(self) -> tuple[Unit, ...]:
         return tuple(unit for unit, _ in self.packed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the model that its user should know, a line each."""
+        found = {item.key: item.value for item in self.model.metadata_props}
+        return (f"converted {found[CONVERTED]}, inputs and outputs as well",) if CONVERTED in found else ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -74,10 +74,10 @@ def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
 
 
 def work_lines(opened: Opened) -> list[str]:
-    """A warning where the host has the larger part, then what it has."""
+    """What was done to the model, a warning where the host has the larger part, then what it has."""
     share = mac_share(opened).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
-    return warning + host_lines(host_nodes(opened))
+    return [*opened.notes, *warning, *host_lines(host_nodes(opened))]
 
 
 def check_share(opened: Opened, least: float | None) -> None:

@@ -22,9 +22,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from compiler.frontend import lower
+from compiler.frontend.kinds import FLOATS, widen
 from compiler.frontend.load import prepare as checked
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.worth import Always
 from compiler.ir.graph import Graph
 from compiler.package import onnx_bytes
@@ -38,6 +38,7 @@ from tuner.build import build_variants, default_plan
 
 MACHINE = "edge"
 DEVICE = "CPU"  # the simulated NPU is a process of the host, and this is the name that onnx knows
+_OTHERS = tuple(kind for kind in FLOATS if kind != TensorProto.FLOAT)
 _KEPT = 4  # compilations of one model with different bound inputs
 
 
@@ -61,25 +62,11 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
 
 def as_floats(model: ModelProto) -> ModelProto:
-    """A copy whose ports of other kinds of float are float32: it is computed in the NPU's data type anyway."""
+    """A copy whose tensors of other kinds of float are float32: it is computed in the NPU's data type anyway."""
     copy = ModelProto()
     copy.CopyFrom(model)
-    for item in (*copy.graph.input, *copy.graph.output, *copy.graph.value_info):
-        if item.type.tensor_type.elem_type in FLOATS:
-            item.type.tensor_type.elem_type = TensorProto.FLOAT
-    for tensor in copy.graph.initializer:
-        _as_float(tensor)
-    for node in copy.graph.node:
-        for attribute in node.attribute:
-            _as_float(attribute.t)
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in FLOATS:
-                attribute.i = TensorProto.FLOAT
+    widen(copy, _OTHERS)
     return copy
-
-
-def _as_float(tensor: TensorProto) -> None:
-    if tensor.data_type in FLOATS and tensor.data_type != TensorProto.FLOAT:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
 
 
 def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:

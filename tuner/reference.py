@@ -25,6 +25,7 @@ from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP
 Floats = NDArray[np.float32]
 TIMEOUT_S = 1800.0
 NO_BODY = 3  # exit code of the child
+_FLOATS = {"tensor(float16)": np.float16, "tensor(float)": np.float32, "tensor(double)": np.float64}
 _RELABELS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")
 
 
@@ -44,7 +45,7 @@ def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = 
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
         there, back = Path(folder) / "feeds.npz", Path(folder) / "out.npz"
         names = list(feeds)
-        np.savez(there, *(_as_fed(feeds[name]) for name in names))
+        np.savez(there, *(np.asarray(feeds[name]) for name in names))
         told = json.loads(_ran(path, there, back, names, timeout_s))
         with np.load(back, allow_pickle=False) as arrays:
             outputs = {name: np.asarray(arrays[f"arr_{i}"], np.float32) for i, name in enumerate(told["outputs"])}
@@ -71,12 +72,6 @@ def _ran(path: Path, there: Path, back: Path, names: list[str], timeout_s: float
         line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
         raise BadInputError(f"{path}: {line}" if done.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")
     return done.stdout.decode()
-
-
-def _as_fed(values: NDArray[Any]) -> NDArray[Any]:
-    """Floats as float32, which is what a compiled model takes; what only nodes of the host read keeps its type."""
-    array = np.asarray(values)
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 # --- in the child --------------------------------------------------------------------------------------------------
@@ -141,8 +136,11 @@ def _child(model_path: str, feeds_path: str, out_path: str, names: list[str]) ->
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     del data
+    # floats of any width are taken for the model's own, as the session takes them
+    kinds = {port.name: _FLOATS.get(port.type) for port in session.get_inputs()}
     with np.load(feeds_path, allow_pickle=False) as arrays:
-        feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(names)}
+        given = {name: arrays[f"arr_{i}"] for i, name in enumerate(names)}
+    feeds = {name: array.astype(kinds.get(name) or array.dtype) if array.dtype.kind == "f" else array for name, array in given.items()}
     wanted = list(dict.fromkeys([*outputs, *logits.values()]))
     values = dict(zip(wanted, session.run(wanted, feeds), strict=True))
     np.savez(out_path, *(values[name] for name in outputs))

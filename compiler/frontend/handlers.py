@@ -11,11 +11,11 @@ from onnx import NodeProto, TensorProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.kinds import FLOATS
 from compiler.frontend.pooling import POOLING
 from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
-from compiler.frontend.skeleton import FLOATS
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, P, joined, transposed, whole
 from compiler.frontend.window import Pads, finish_conv, padding, pair

@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from compiler.frontend import made
 from compiler.frontend.attributes import check_attributes, one_line
 from compiler.frontend.fold import MAX_VALUES
+from compiler.frontend.kinds import CONVERTED, widen, widened
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
@@ -29,6 +30,7 @@ OPSET = 17  # what the translation is written against; newer models are left as 
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
+_WIDENED = (TensorProto.BFLOAT16,)
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -78,6 +80,9 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     """Check a model and make its inputs and opset what the translation expects; the argument is left alone."""
     try:
         skeleton, large = detach(model, LARGE)
+        if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in large.values()):
+            large = {name: widened(tensor, _WIDENED) for name, tensor in large.items()}
+            skeleton.metadata_props.add(key=CONVERTED, value="bfloat16 to float32")
         total = sum(_checked_bytes(tensor) for tensor in (*large.values(), *skeleton.graph.initializer))
         if total + skeleton.ByteSize() > MAX_PROTO_BYTES:
             raise BadInputError(f"{where}: {total} bytes of weights; a model in memory has at most {MAX_PROTO_BYTES}, protobuf's limit")

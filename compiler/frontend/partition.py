@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.fold import evaluated
+from compiler.frontend.kinds import ON_NPU, kind_name
 from compiler.frontend.macs import node_macs
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
@@ -356,8 +357,8 @@ def _strange(item: ValueInfoProto) -> str:
     kind = item.type.tensor_type
     if not item.type.HasField("tensor_type") or not kind.HasField("shape"):
         return "of unknown shape"
-    if kind.elem_type != TensorProto.FLOAT:
-        return TensorProto.DataType.Name(kind.elem_type).lower()
+    if kind.elem_type not in ON_NPU:
+        return kind_name(kind.elem_type)
     if any(d.dim_value < 1 for d in kind.shape.dim):
         return "of unknown shape"
     return ""

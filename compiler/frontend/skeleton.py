@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
-FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+from compiler.frontend.kinds import FLOATS
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:

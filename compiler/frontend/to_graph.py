@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.fold import folded
+from compiler.frontend.kinds import ON_NPU, kind_name
 from compiler.frontend.load import opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Floats, Graph, Operator, Port, Reflow, Shape, Shuffle, output_shape
@@ -177,9 +177,7 @@ class Translator:
             if item.name in self.constants:
                 continue
             shape = tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
-            kind = item.type.tensor_type.elem_type
-            if kind != onnx.TensorProto.FLOAT:
-                raise UnsupportedError(f"input {item.name!r} is {onnx.TensorProto.DataType.Name(kind).lower()}; float is supported")
+            _check_kind("input", item)
             ports.append(self.receive(item.name, shape))
         return tuple(ports)
 
@@ -198,6 +196,8 @@ class Translator:
         return Port(name, name, shape, self._order(name))
 
     def outputs(self) -> tuple[Port, ...]:
+        for item in self.model.graph.output:
+            _check_kind("output", item)
         return tuple(self.hand_over(item.name) for item in self.model.graph.output)
 
     def hand_over(self, name: str) -> Port:
@@ -215,6 +215,12 @@ class Translator:
         if order is None:
             raise UnsupportedError(f"{name!r} of shape {list(view.shape)}: it has its channels in parts, the host takes whole axes")
         return order
+
+
+def _check_kind(what: str, item: ValueInfoProto) -> None:
+    kind = item.type.tensor_type.elem_type
+    if kind not in ON_NPU:
+        raise UnsupportedError(f"{what} {item.name!r} is {kind_name(kind)}; float is supported")
 
 
 _SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis

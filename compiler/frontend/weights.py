@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes
+from compiler.frontend.kinds import ON_NPU
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
 BIAS_STD = 0.05
@@ -43,15 +44,15 @@ def seed_weights(model: ModelProto, seed: int) -> ModelProto:
     """
     copy = ModelProto()
     copy.CopyFrom(model)
-    constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.FLOAT}
+    constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type in ON_NPU}
     shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
-    fillers: set[str] = set()
+    fillers: dict[str, int] = {}  # their types
     for node in copy.graph.node:
         if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
             value = attributes(node).get("value")
-            if value is None or value.data_type == onnx.TensorProto.FLOAT:
+            if value is None or value.data_type in ON_NPU:
                 constants[node.output[0]] = tuple(int(d) for d in shapes[node.input[0]])
-                fillers.add(node.output[0])
+                fillers[node.output[0]] = onnx.TensorProto.FLOAT if value is None else value.data_type
     items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
     sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
     drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes)
@@ -70,28 +71,28 @@ def _last_product(model: ModelProto) -> str:
     return last
 
 
-def _replace(model: ModelProto, drawn: dict[str, NDArray[np.float32]], fillers: set[str]) -> None:
+def _replace(model: ModelProto, drawn: dict[str, NDArray[np.float32]], fillers: dict[str, int]) -> None:
     for item in model.graph.initializer:
         if item.name in drawn and item.name not in fillers:
-            _fill(item, drawn[item.name])
+            _fill(item, drawn[item.name], item.data_type)
     kept = [node for node in model.graph.node if not (node.op_type == "ConstantOfShape" and node.output[0] in drawn)]
     del model.graph.node[:]
     model.graph.node.extend(kept)
-    for name in sorted(fillers & set(drawn)):
+    for name in sorted(fillers.keys() & drawn.keys()):
         item = model.graph.initializer.add()
         item.name = name
-        _fill(item, drawn[name])
+        _fill(item, drawn[name], fillers[name])
     model.ir_version = max(model.ir_version, 4)  # initialisers that are no inputs
 
 
-def _fill(item: onnx.TensorProto, values: NDArray[np.float32]) -> None:
-    """As numpy_helper.from_array, without a copy of the message."""
+def _fill(item: onnx.TensorProto, values: NDArray[np.float32], kind: int) -> None:
+    """As numpy_helper.from_array, without a copy of the message.  kind: float32 or float16."""
     name = item.name
     item.Clear()
     item.name = name
-    item.data_type = onnx.TensorProto.FLOAT
+    item.data_type = kind
     item.dims.extend(values.shape)
-    item.raw_data = values.astype("<f4", copy=False).tobytes()
+    item.raw_data = values.astype("<f4" if kind == onnx.TensorProto.FLOAT else "<f2", copy=False).tobytes()
 
 
 class _Drawer:

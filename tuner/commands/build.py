@@ -88,6 +88,7 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         "machine_digest": machine.digest,
         "dtype": opened.source.dtype.name,
         "style": style,
+        "notes": list(opened.notes),
         "macs": share.total,
         "npu_mac_share": share.share,
         "host": [node.model_dump() for node in host_nodes(opened)],

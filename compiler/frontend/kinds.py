@@ -1,0 +1,72 @@
+"""Kinds of float: which the NPU takes from the host, and the others as float32.
+
+The NPU computes in its own data type whatever a model's tensors are, so float16 and float32 stay what they are in the file, and a value
+is converted where it passes from one to the other.  onnxruntime has next to no kernels for bfloat16, and numpy has no such type: a model
+in it is taken as one of float32, which loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+ON_NPU = (TensorProto.FLOAT, TensorProto.FLOAT16)  # types of tensors that pass between host and NPU
+CONVERTED = "tilefarm.converted"  # property of a model whose tensors had another type
+_TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})  # attributes that name a type
+
+
+def kind_name(elem_type: int) -> str:
+    """As messages call it; the number of one that onnx does not have."""
+    try:
+        return str(TensorProto.DataType.Name(elem_type)).lower()
+    except ValueError:
+        return f"of data type {elem_type}"
+
+
+def widen(model: ModelProto, kinds: Collection[int]) -> bool:
+    """Make tensors of some kinds of float float32, in place; whether there were any."""
+    found = _widen_graph(model.graph, kinds)
+    for function in model.functions:
+        found |= _widen_nodes(function.node, kinds)
+    return found
+
+
+def widened(tensor: TensorProto, kinds: Collection[int]) -> TensorProto:
+    """Its values as float32 where it is of one of the kinds; itself otherwise."""
+    if tensor.data_type not in kinds:
+        return tensor
+    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+
+
+def _widen_graph(graph: GraphProto, kinds: Collection[int]) -> bool:
+    found = _widen_nodes(graph.node, kinds)
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        if item.type.tensor_type.elem_type in kinds:
+            item.type.tensor_type.elem_type = TensorProto.FLOAT
+            found = True
+    for tensor in graph.initializer:
+        if tensor.data_type in kinds:
+            tensor.CopyFrom(widened(tensor, kinds))
+            found = True
+    return found
+
+
+def _widen_nodes(nodes: Iterable[NodeProto], kinds: Collection[int]) -> bool:
+    found = False
+    for node in nodes:
+        for item in node.attribute:
+            if item.name in _TYPED and item.type == onnx.AttributeProto.INT and item.i in kinds:
+                item.i = TensorProto.FLOAT
+                found = True
+            if item.HasField("t") and item.t.data_type in kinds:
+                item.t.CopyFrom(widened(item.t, kinds))
+                found = True
+            if item.HasField("g"):
+                found |= _widen_graph(item.g, kinds)
+            for graph in item.graphs:
+                found |= _widen_graph(graph, kinds)
+    return found
