@@ -15,8 +15,10 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from compiler.frontend import made
+from compiler.frontend import libraries, made
 from compiler.frontend.attributes import check_attributes
+from compiler.frontend.budget import Budget, constant_bytes, follow, memory_limit
+from compiler.frontend.libraries import LibraryError
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
 from compiler.frontend.zoo import MADE, is_made
@@ -42,6 +44,7 @@ def load_model(path: str | Path, shapes: Shapes | None = None, *, random_weights
     shapes: input name -> dimensions, for inputs whose shape is dynamic.  random_weights: a seed, replaces every weight
     (`compiler.frontend.weights`).  Raises BadInputError.
     """
+    libraries.start()
     model = read_model(path)
     model = prepare(model, shapes, str(path))
     if random_weights is not None:
@@ -85,22 +88,32 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
         total = sum(_checked_bytes(tensor) for tensor in (*large.values(), *skeleton.graph.initializer))
         if total + skeleton.ByteSize() > MAX_PROTO_BYTES:
             raise BadInputError(f"{where}: {total} bytes of weights; a model in memory has at most {MAX_PROTO_BYTES}, protobuf's limit")
-        onnx.checker.check_model(skeleton)
+        libraries.check(skeleton, total, where)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
-    except (onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
+    except (LibraryError, onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
     check_attributes(model, where)
     _drop_initialisers_from_inputs(skeleton)
     _fix_shapes(skeleton, shapes or {}, where, set(large))
-    skeleton = _convert_opset(skeleton)
+    skeleton = _convert_opset(skeleton, total, where)
+    follow(skeleton.graph, Budget(memory_limit(total) // 2))
     try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        complete = libraries.infer(skeleton, total, where)
+    except LibraryError as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
-    _check_sizes(inferred, where)
-    attach(inferred, large)
-    return inferred
+    _check_sizes(complete, where)
+    attach(complete, large)
+    return complete
+
+
+def inferred(model: ModelProto, where: str) -> ModelProto:
+    """With the shape of every tensor, where that is known.  Raises `LibraryError` where they do not fit together."""
+    skeleton, large = detach(model, LARGE)
+    follow(skeleton.graph, Budget.of(model))
+    found = libraries.infer(skeleton, constant_bytes(model), where)
+    attach(found, large)
+    return found
 
 
 def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
@@ -197,13 +210,13 @@ def _set_shape(item: ValueInfoProto, dims: list[int], where: str) -> None:
         item.type.tensor_type.shape.dim.add().dim_value = size
 
 
-def _convert_opset(model: ModelProto) -> ModelProto:
+def _convert_opset(model: ModelProto, model_bytes: int, where: str) -> ModelProto:
     """To OPSET where the converter can; else the model stays (the translation knows the old forms of its operators)."""
     if opset_of(model) >= OPSET:
         return model
     try:
-        converted = onnx.version_converter.convert_version(model, OPSET)
-    except (RuntimeError, ValueError, IndexError):
+        converted = libraries.convert(model, model_bytes, where, OPSET)
+    except LibraryError:
         return model
     if opset_of(model) < RESIZE_WITH_MODES:
         # Upsample and the first Resize count from the corner and round down; the converter leaves the new defaults

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from onnx import ModelProto
 
+from compiler.frontend.budget import Budget
 from compiler.frontend.clean import clean
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import model_digest
@@ -55,13 +56,14 @@ def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[
 
 def translated(model: ModelProto, digest: str) -> Graph:
     """Cleaned and translated, not rewritten."""
-    cleaned = clean(model)
+    budget = Budget.of(model)
+    cleaned = clean(model, budget)
     try:
-        return translate(recognise(cleaned), HANDLERS, digest)
+        return translate(recognise(cleaned), HANDLERS, digest, budget)
     except UnsupportedError as refusal:
         if cleaned is model:
             raise
         try:  # cleaning may leave a form that only the original had no need of
-            return translate(recognise(model), HANDLERS, digest)
+            return translate(recognise(model), HANDLERS, digest, Budget.of(model))
         except UnsupportedError:
             raise refusal from None

@@ -25,8 +25,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
+from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes, label
+from compiler.frontend.budget import constant_bytes
 from compiler.frontend.convex import heaviest_convex
+from compiler.frontend.libraries import LibraryError
 from compiler.frontend.macs import known_shapes, node_macs
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
@@ -34,13 +37,10 @@ from simulator.npu.errors import UnsupportedError
 from simulator.onnx_container import names_read
 
 Array = NDArray[Any]
-MAX_FOLDED = 1 << 24  # values of a constant that is computed here
 MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
-# what onnx's evaluator raises on operators and attributes that it was not tried on
-_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -369,23 +369,25 @@ def _constants(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict
             continue
         known = node.op_type == "Constant" or (node.input and all(name in state.constants for name in node.input if name))
         if known and not fold(state, node, attributes(node)):
-            state.constants |= _evaluated(model, node, state.constants, shapes)
+            state.constants |= _evaluated(model, node, state, shapes)
     return state.constants
 
 
-def _evaluated(model: ModelProto, node: NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """A node of constants by onnx's own evaluator; {} where that cannot, or the result would be too large."""
-    from onnx.reference import ReferenceEvaluator  # 0.4 s: only models that are not supported as a whole pay for it
+def _evaluated(model: ModelProto, node: NodeProto, state: Translator, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """A node of constants by onnx's own evaluator; {} where that cannot, or the result would be too large.
 
-    names = [name for name in node.output if name]
-    if names_read([node]) - known.keys() or any(name not in shapes or math.prod(shapes[name]) > MAX_FOLDED for name in names):
-        return {}
+    A node with graphs inside is the host's: a loop ends when it likes.
+    """
+    names, known = [name for name in node.output if name], state.constants
     inputs = list(dict.fromkeys(name for name in node.input if name))
-    ports = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(known[n].dtype), known[n].shape) for n in inputs]
-    graph = onnx.helper.make_graph([node], "constant", ports, [ValueInfoProto(name=name) for name in names])
-    try:
-        evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=model.opset_import))
-        found = evaluator.run(names, {name: known[name] for name in inputs})
-    except _FAILURES:
+    if names_read([node]) != set(inputs) or not set(inputs) <= known.keys() or any(name not in shapes for name in names):
         return {}
-    return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
+    if not state.budget.take(8 * sum(math.prod(shapes[name]) for name in names)):
+        return {}
+    constants = [numpy_helper.from_array(np.ascontiguousarray(known[name]), name) for name in inputs]
+    graph = onnx.helper.make_graph([node], "constant", [], [ValueInfoProto(name=name) for name in names], constants)
+    try:
+        found = libraries.evaluate(onnx.helper.make_model(graph, opset_imports=model.opset_import), constant_bytes(model))
+    except LibraryError:
+        return {}
+    return {item.name: numpy_helper.to_array(item) for item in found.graph.initializer}

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.load import MAX_VALUES, one_line, opset_of
+from compiler.frontend.budget import Budget, item_bytes
+from compiler.frontend.load import one_line, opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Floats, Graph, Operator, Port, Reflow, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
@@ -40,8 +41,9 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 class Translator:
     """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods."""
 
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, budget: Budget | None = None) -> None:
         self.model = model
+        self.budget = Budget.of(model) if budget is None else budget
         self.opset = opset_of(model)
         self.shapes: dict[str, Shape] = {}
         self.operators: list[Operator] = []
@@ -152,6 +154,7 @@ class Translator:
 
     def constant_tensor(self, node: NodeProto, values: Floats, shape: Shape) -> str:
         """A tensor of a shape with known values [1 | n, 1 | c, 1 | h, 1 | w]."""
+        self.budget.spend(len(values) * math.prod(shape[1:]) * values.itemsize, node)
         name = self.name(node, ".constant")
         self.shapes[name] = shape
         self.tensors[name] = np.ascontiguousarray(np.broadcast_to(values, (len(values), *shape[1:])))
@@ -257,9 +260,9 @@ def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
 Handler = Callable[[Translator, NodeProto, dict[str, Any]], None]
 
 
-def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "") -> Graph:
+def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "", budget: Budget | None = None) -> Graph:
     """The model as a Graph.  Raises UnsupportedError naming the node, its operator and why."""
-    state = Translator(model)
+    state = Translator(model, budget)
     inputs = state.inputs()
     for node in model.graph.node:
         translate_node(state, node, handlers)
@@ -301,14 +304,31 @@ def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
     folded = _FOLDS.get(node.op_type)
     if folded is None:
         return False
+    inputs = [state.constants[name] for name in node.input if name]
     try:
-        value = np.asarray(folded([state.constants[name] for name in node.input if name], values))
+        state.budget.spend(_folded_bytes(node.op_type, inputs, values), node)
+        state.constants[node.output[0]] = np.asarray(folded(inputs, values))
     except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(f"{label(node)}: its constant inputs do not fit it: {one_line(error)}") from None
-    if value.size > MAX_VALUES:
-        raise BadInputError(f"{label(node)}: a constant of {value.size} values; at most {MAX_VALUES}")
-    state.constants[node.output[0]] = value
     return True
+
+
+def _folded_bytes(op_type: str, x: list[Array], values: dict[str, Any]) -> int:
+    """What `_FOLDS` makes of constants, before it does.  Views are counted where they may have to be copied later."""
+    size = x[0].itemsize
+    if op_type == "ConstantOfShape":
+        return math.prod(int(d) for d in x[0]) * (item_bytes(values["value"].data_type) if "value" in values else 4)
+    if op_type == "Cast":
+        return x[0].size * item_bytes(values["to"])
+    if op_type == "Gather":
+        return x[0].size // max(1, x[0].shape[values.get("axis", 0)]) * x[1].size * size
+    if op_type == "Expand":
+        return math.prod(np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1]))) * size
+    if op_type in ("Mul", "Add"):
+        return math.prod(np.broadcast_shapes(x[0].shape, x[1].shape)) * size
+    if op_type == "Concat":
+        return sum(item.size for item in x) * size
+    return 0 if x[0].flags.c_contiguous else x[0].size * size
 
 
 def _axes(inputs: list[Array], values: dict[str, Any]) -> tuple[int, ...]:
@@ -317,10 +337,7 @@ def _axes(inputs: list[Array], values: dict[str, Any]) -> tuple[int, ...]:
 
 def _filled(inputs: list[Array], values: dict[str, Any]) -> Array:
     fill = numpy_helper.to_array(values["value"]).reshape(-1)[0] if "value" in values else np.float32(0)
-    dims = tuple(int(d) for d in inputs[0])
-    if math.prod(dims) > MAX_VALUES:
-        raise ValueError(f"{list(dims)} has more than {MAX_VALUES} values")
-    return np.full(dims, fill)
+    return np.full(tuple(int(d) for d in inputs[0]), fill)
 
 
 _FOLDS: dict[str, Callable[[list[Array], dict[str, Any]], Array]] = {
