@@ -16,6 +16,7 @@ from simulator.npu.errors import BadInputError
 
 LEAST_LIMIT_BYTES = 1 << 31
 TIMES_THE_MODEL = 4
+LIBRARY_PART = 8  # what a library folds it has in onnxruntime, in numpy and in protobuf, in copies
 
 
 class Budget:
@@ -32,7 +33,7 @@ class Budget:
         return cls(memory_limit(constant_bytes(model)) // 2)
 
     def take(self, size_bytes: int, part: int = 1) -> bool:
-        """Count a tensor if it fits; part: 8 where only an eighth of the whole is there for such ones."""
+        """Count a tensor if it fits; part: `LIBRARY_PART` of one that a library makes, for which that fraction of the whole is there."""
         if self.spent_bytes + size_bytes > self.total_bytes // part:
             return False
         self.spent_bytes += size_bytes
@@ -67,32 +68,41 @@ def item_bytes(data_type: int) -> int:
     return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize) if data_type else 0
 
 
-# length of what shape inference knows the values of -> from the lengths of the inputs; who asks has them all
-_FOLLOWED: dict[str, Callable[[Sequence[int]], int]] = {
-    "Add": max, "Cast": max, "Concat": sum, "Gather": lambda lengths: lengths[-1], "Mul": max, "Slice": lambda lengths: lengths[0],
-    "Squeeze": lambda lengths: lengths[0], "Sub": max, "Unsqueeze": lambda lengths: lengths[0],
+# operators whose results shape inference follows -> how many values that are, from those of their inputs
+FOLLOWED: dict[str, Callable[[Sequence[int]], int]] = {
+    "Add": max, "Cast": max, "Concat": sum, "Gather": lambda lengths: lengths[-1], "Mul": max, "Shape": lambda _: _MOST_AXES,
+    "Size": lambda _: 1, "Slice": lambda lengths: lengths[0], "Squeeze": lambda lengths: lengths[0], "Sub": max,
+    "Unsqueeze": lambda lengths: lengths[0],
 }  # fmt: skip
 _VALUE_BYTES = 64  # of a value that is followed: a dimension as protobuf has it
 _MOST_AXES = 64  # numpy's limit
 
 
-def follow(graph: GraphProto, budget: Budget, outer: Mapping[str, int] | None = None) -> None:
-    """Count the values that onnx's shape inference will follow.  Raises `BadInputError`.
+def can_follow(graph: GraphProto, budget: Budget, outer: Mapping[str, int] | None = None) -> bool:
+    """Whether onnx's shape inference may follow values too: those of every vector that it meets, known or not, one by one.
 
-    outer: lengths of what is followed around the graph.
+    graph: with the shapes that it finds without.  outer: lengths of what there is around it.
     """
-    lengths = {**(outer or {}), **{item.name: math.prod(item.dims) for item in graph.initializer}}
+    lengths = {**(outer or {}), **_lengths(graph)}
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                follow(inner, budget, lengths)
-        if node.domain not in ("", "ai.onnx") or not node.output:
+        inner = (inner for attribute in node.attribute for inner in (attribute.g, *attribute.graphs))
+        if not all(can_follow(graph, budget, lengths) for graph in inner):
+            return False
+        rule = FOLLOWED.get(node.op_type)
+        if rule is None or node.domain not in ("", "ai.onnx") or not node.input or not node.output:
             continue
-        rule = _FOLLOWED.get(node.op_type)
-        if node.op_type == "Constant":
-            lengths[node.output[0]] = sum(math.prod(item.t.dims) + len(item.ints) + len(item.floats) for item in node.attribute)
-        elif node.op_type in ("Shape", "Size"):
-            lengths[node.output[0]] = _MOST_AXES
-        elif rule is not None and node.input and all(name in lengths for name in node.input if name):
-            lengths[node.output[0]] = rule([lengths.get(name, 0) for name in node.input])
-            budget.spend(lengths[node.output[0]] * _VALUE_BYTES, node)
+        inputs = [lengths.get(name, 0) for name in node.input]
+        made = lengths.setdefault(node.output[0], rule(inputs))
+        if not budget.take((made + sum(inputs)) * _VALUE_BYTES):
+            return False
+    return True
+
+
+def _lengths(graph: GraphProto) -> dict[str, int]:
+    """Of vectors and numbers; 0 of other tensors."""
+    found = {item.name: math.prod(item.dims) if len(item.dims) < 2 else 0 for item in graph.initializer}
+    for item in (*graph.input, *graph.value_info, *graph.output):
+        dims = item.type.tensor_type.shape.dim
+        if item.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+            found[item.name] = math.prod(d.dim_value for d in dims) if len(dims) < 2 else 0
+    return found

@@ -44,22 +44,26 @@ def clean(model: ModelProto, budget: Budget) -> ModelProto:
         if not 0 < unknown < before:
             break
         before = unknown
+        skeleton, large = detach(model, LARGE)
         try:
-            model = inferred(model, "model")
+            model = inferred(skeleton, constant_bytes(model), "model")
         except LibraryError:
             break
+        attach(model, large)
     return model
 
 
 def _round(model: ModelProto, budget: Budget) -> tuple[ModelProto | None, int]:
     """The cleaned model, and how many constants of it were of unknown size; None where onnxslim fails."""
     skeleton, large = detach(model, LARGE)
-    aside = set_aside(skeleton, model, budget)
+    aside = set_aside(skeleton, set(large), budget)
     inputs = [item.name for item in skeleton.graph.input]
     names = [item.name for item in model.graph.output]
     if not aside.names.isdisjoint(names):
         return None, 0
     try:
+        if aside.before.graph.output:
+            aside.constants.extend(libraries.evaluate(aside.before, constant_bytes(model)).graph.initializer)
         slim = libraries.slim(skeleton, constant_bytes(model))
     except LibraryError:
         return None, 0  # a third-party pass on a model that it was not tried on; the translation says better what is wrong with it

@@ -1,6 +1,6 @@
 """onnx's and onnxslim's passes over a model, each in a process that a model may kill.
 
-They are C++ and Python that trusts its model: DepthToSpace with block size 2^32 divides by zero in shape inference, and a constant may be
+They are C++ and Python that trust their model: onnxruntime divides by zero in a DepthToSpace with block size 2^32, and a constant may be
 folded into any size.  So one process for each of ours runs them (`compiler.frontend.library_process`), with a limit to its memory and to
 its computing for each request; it is started before it is needed, and anew after it died.  It ends when the pipe to it is closed.
 
@@ -56,9 +56,9 @@ def convert(model: ModelProto, model_bytes: int, where: str, opset: int) -> Mode
     return _PROCESS.ask("convert", model, model_bytes, where, opset=opset)
 
 
-def infer(model: ModelProto, model_bytes: int, where: str) -> ModelProto:
-    """onnx's strict shape inference, which follows the values of small tensors too (see `compiler.frontend.budget`)."""
-    return _PROCESS.ask("infer", model, model_bytes, where)
+def infer(model: ModelProto, model_bytes: int, where: str, values: bool) -> ModelProto:
+    """onnx's strict shape inference; values: follow those of vectors too, which shapes are made of (see `budget.can_follow`)."""
+    return _PROCESS.ask("infer", model, model_bytes, where, values=values)
 
 
 def slim(model: ModelProto, model_bytes: int) -> ModelProto:

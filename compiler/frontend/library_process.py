@@ -30,8 +30,8 @@ def convert(body: bytes, opset: int) -> bytes:
     return onnx.version_converter.convert_version(onnx.load_from_string(body), opset).SerializeToString()
 
 
-def infer(body: bytes) -> bytes:
-    return onnx.shape_inference.infer_shapes(body, check_type=True, strict_mode=True, data_prop=True).SerializeToString()
+def infer(body: bytes, values: bool) -> bytes:
+    return onnx.shape_inference.infer_shapes(body, check_type=True, strict_mode=True, data_prop=values).SerializeToString()
 
 
 def slim(body: bytes) -> bytes:
@@ -95,7 +95,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.write(answer)
         answers.flush()
         del answer
-        if request["what"] == "infer":
+        if request["options"].get("values"):
             _onnxslim()
 
 

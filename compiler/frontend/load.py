@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from compiler.frontend import libraries, made
 from compiler.frontend.attributes import check_attributes
-from compiler.frontend.budget import Budget, constant_bytes, follow, memory_limit
+from compiler.frontend.budget import Budget, can_follow, memory_limit
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
@@ -97,9 +97,8 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     _drop_initialisers_from_inputs(skeleton)
     _fix_shapes(skeleton, shapes or {}, where, set(large))
     skeleton = _convert_opset(skeleton, total, where)
-    follow(skeleton.graph, Budget(memory_limit(total) // 2))
     try:
-        complete = libraries.infer(skeleton, total, where)
+        complete = inferred(skeleton, total, where)
     except LibraryError as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
     _check_sizes(complete, where)
@@ -107,12 +106,14 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     return complete
 
 
-def inferred(model: ModelProto, where: str) -> ModelProto:
-    """With the shape of every tensor, where that is known.  Raises `LibraryError` where they do not fit together."""
-    skeleton, large = detach(model, LARGE)
-    follow(skeleton.graph, Budget.of(model))
-    found = libraries.infer(skeleton, constant_bytes(model), where)
-    attach(found, large)
+def inferred(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
+    """A skeleton of a model of so many bytes, with the shape of every tensor, where that is known.
+
+    Raises `LibraryError` where they do not fit together.
+    """
+    found = libraries.infer(skeleton, model_bytes, where, values=False)
+    if can_follow(found.graph, Budget(memory_limit(model_bytes) // 2)):
+        found = libraries.infer(skeleton, model_bytes, where, values=True)
     return found
 
 

@@ -27,7 +27,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 
 from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.budget import constant_bytes
+from compiler.frontend.budget import LIBRARY_PART, constant_bytes
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.macs import known_shapes, node_macs
@@ -382,7 +382,7 @@ def _evaluated(model: ModelProto, node: NodeProto, state: Translator, shapes: Ma
     inputs = list(dict.fromkeys(name for name in node.input if name))
     if names_read([node]) != set(inputs) or not set(inputs) <= known.keys() or any(name not in shapes for name in names):
         return {}
-    if not state.budget.take(8 * sum(math.prod(shapes[name]) for name in names)):
+    if not state.budget.take(8 * sum(math.prod(shapes[name]) for name in names), LIBRARY_PART):
         return {}
     constants = [numpy_helper.from_array(np.ascontiguousarray(known[name]), name) for name in inputs]
     graph = onnx.helper.make_graph([node], "constant", [], [ValueInfoProto(name=name) for name in names], constants)

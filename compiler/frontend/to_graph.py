@@ -281,7 +281,10 @@ def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handl
         handler = handlers.get(node.op_type)
         if handler is None:
             raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
-        handler(state, node, values)
+        try:
+            handler(state, node, values)
+        except MemoryError:
+            raise BadInputError(f"{label(node)}: {_NO_ROOM}") from None
 
 
 def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
@@ -310,6 +313,8 @@ def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
         state.constants[node.output[0]] = np.asarray(folded(inputs, values))
     except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(f"{label(node)}: its constant inputs do not fit it: {one_line(error)}") from None
+    except MemoryError:
+        raise BadInputError(f"{label(node)}: {_NO_ROOM}") from None
     return True
 
 
@@ -329,6 +334,9 @@ def _folded_bytes(op_type: str, x: list[Array], values: dict[str, Any]) -> int:
     if op_type == "Concat":
         return sum(item.size for item in x) * size
     return 0 if x[0].flags.c_contiguous else x[0].size * size
+
+
+_NO_ROOM = "what it makes of constants cannot be allocated here"
 
 
 def _axes(inputs: list[Array], values: dict[str, Any]) -> tuple[int, ...]:
