@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import sys
-from typing import Any
-
 from onnx import ModelProto
 
+from compiler.frontend import libraries
+from compiler.frontend.aside import put_back, set_aside
+from compiler.frontend.budget import Budget, constant_bytes
+from compiler.frontend.libraries import LibraryError
 from compiler.frontend.skeleton import attach, detach
-
-# merging equal sub-expressions would merge real branches of models whose weights are constants
-SKIPPED = ["subexpression_elimination"]
-
 
 # onnxslim folds constants with onnxruntime, which some operators kill with odd attributes: only these are let near it, all others
 # are for the translation to refuse by name
@@ -29,47 +23,29 @@ KNOWN = frozenset(
     }
 )  # fmt: skip
 LARGE = 1 << 16  # values: nothing is folded into constants this large here, the rewrites do that without copies
-# what a third-party pass raises on models that it was not tried on; the translation says better what is wrong with them
-_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-@contextlib.contextmanager
-def _quiet() -> Any:
-    """onnxslim prints, sets up loggers of its own and runs onnxruntime, which logs to the process's stderr; none of it is ours to show."""
-    import onnxruntime
+def clean(model: ModelProto, budget: Budget) -> ModelProto:
+    """A cleaned copy; the model itself where it has operators that are not KNOWN, or onnxslim fails on it.
 
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    onnxruntime.set_default_logger_severity(4)  # fatal only
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
-        onnxruntime.set_default_logger_severity(2)  # its default: warnings
-
-
-def clean(model: ModelProto) -> ModelProto:
-    """A cleaned copy; the model itself where it has operators that are not KNOWN, or onnxslim fails on it."""
+    What does not fit the budget, or is of unknown size, is not folded.  Raises `BadInputError` where onnxslim dies of the model.
+    """
     if any(node.op_type not in KNOWN or node.domain not in ("", "ai.onnx") for node in model.graph.node):
         return model
-    # 0.3 s and a tree of modules: only a model that is compiled pays for it
-    import onnxslim
-
     skeleton, large = detach(model, LARGE)
+    aside = set_aside(skeleton, set(large), budget)
     inputs = [item.name for item in skeleton.graph.input]
     names = [item.name for item in model.graph.output]
-    limit = sys.getrecursionlimit()
-    with _quiet():
-        try:
-            slim = onnxslim.slim(skeleton, skip_optimizations=SKIPPED)
-        except _FAILURES:
-            return model
-        finally:
-            sys.setrecursionlimit(limit)
-    if not isinstance(slim, ModelProto) or [item.name for item in slim.graph.output] != names:
+    if not aside.names.isdisjoint(names):
         return model
-    if [item.name for item in slim.graph.input] != inputs:
+    try:
+        if aside.before.graph.output:
+            aside.constants.extend(libraries.evaluate(aside.before, constant_bytes(model)).graph.initializer)
+        slim = libraries.slim(skeleton, constant_bytes(model))
+    except LibraryError:
+        return model  # a third-party pass on a model that it was not tried on; the translation says better what is wrong with it
+    if [item.name for item in slim.graph.output] != names or [item.name for item in slim.graph.input] != inputs:
         return model
+    put_back(slim, aside)
     attach(slim, large)
     return slim

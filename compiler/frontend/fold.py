@@ -11,21 +11,22 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, OperatorSetIdProto, ValueInfoProto, numpy_helper
 
+from compiler.frontend import libraries
 from compiler.frontend.attributes import label, one_line
+from compiler.frontend.budget import LIBRARY_PART, Budget, constant_bytes, item_bytes
+from compiler.frontend.libraries import LibraryError
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
-MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
+NO_ROOM = "what it makes of constants cannot be allocated here"
 # another value each time, so no constant
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
-# what onnx's evaluator raises on operators and attributes that it was not tried on
-_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
-def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array]) -> Array | None:
+def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: Budget) -> Array | None:
     """What a node's output is, by the few operators that models have between constants; None for others, and for inputs that are not known.
 
-    values: the node's attributes.  Raises BadInputError where the inputs do not fit the operator.
+    values: the node's attributes.  Raises BadInputError where the inputs do not fit the operator, or the output not the budget.
     """
     if node.op_type == "Constant":
         if "value" in values:
@@ -37,13 +38,14 @@ def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, A
     rule = _FOLDS.get(node.op_type)
     if rule is None or len(node.output) != 1 or not _known(node, constants):
         return None
+    inputs = [constants[name] for name in node.input if name]
     try:
-        value = np.asarray(rule([constants[name] for name in node.input if name], values))
+        budget.spend(_folded_bytes(node.op_type, inputs, values), node)
+        return np.asarray(rule(inputs, values))
     except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(f"{label(node)}: its constant inputs do not fit it: {one_line(error)}") from None
-    if value.size > MAX_VALUES:
-        raise BadInputError(f"{label(node)}: a constant of {value.size} values; at most {MAX_VALUES}")
-    return value
+    except MemoryError:
+        raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
 
 
 def evaluated(
@@ -51,31 +53,45 @@ def evaluated(
     constants: Mapping[str, Array],
     shapes: Mapping[str, tuple[int, ...]],
     opsets: Sequence[OperatorSetIdProto],
-    most: int,
+    budget: Budget,
 ) -> dict[str, Array]:
-    """The outputs of a node of constants by onnx's own evaluator; {} where that cannot, or one has more than `most` values by `shapes`."""
+    """The outputs of a node of constants by onnx's own evaluator; {} where that cannot, or they do not fit the budget by `shapes`."""
     names = [name for name in node.output if name]
     if not _known(node, constants) or node.op_type in RANDOM or any(item.HasField("g") or item.graphs for item in node.attribute):
         return {}  # a loop may have no end
-    if any(name not in shapes or math.prod(shapes[name]) > most for name in names):
+    if any(name not in shapes for name in names) or not budget.take(8 * sum(math.prod(shapes[name]) for name in names), LIBRARY_PART):
         return {}
-    from onnx.reference import ReferenceEvaluator  # 0.4 s: only models that compute with constants pay for it
-
-    inputs = list(dict.fromkeys(name for name in node.input if name))
-    kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(constants[name].dtype) for name in inputs}
-    ports = [onnx.helper.make_tensor_value_info(name, kinds[name], constants[name].shape) for name in inputs]
-    graph = onnx.helper.make_graph([node], "constant", ports, [ValueInfoProto(name=name) for name in names])
+    inputs = dict.fromkeys(name for name in node.input if name)
+    known = [numpy_helper.from_array(np.ascontiguousarray(constants[name]), name) for name in inputs]
+    graph = onnx.helper.make_graph([node], "constant", [], [ValueInfoProto(name=name) for name in names], known)
+    model = onnx.helper.make_model(graph, opset_imports=opsets)
     try:
-        evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
-        with np.errstate(all="ignore"):
-            found = evaluator.run(names, {name: constants[name] for name in inputs})
-    except _FAILURES:
+        found = libraries.evaluate(model, constant_bytes(model))
+    except LibraryError:
         return {}
-    return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
+    return {item.name: numpy_helper.to_array(item) for item in found.graph.initializer}
 
 
 def _known(node: NodeProto, constants: Mapping[str, Array]) -> bool:
     return bool(node.input) and all(not name or name in constants for name in node.input)
+
+
+def _folded_bytes(op_type: str, x: list[Array], values: Mapping[str, Any]) -> int:
+    """What `_FOLDS` makes of constants, before it does.  Views are counted where they may have to be copied later."""
+    size = x[0].itemsize
+    if op_type == "ConstantOfShape":
+        return math.prod(int(d) for d in x[0]) * (item_bytes(values["value"].data_type) if "value" in values else 4)
+    if op_type == "Cast":
+        return x[0].size * item_bytes(values["to"])
+    if op_type == "Gather":
+        return x[0].size // max(1, x[0].shape[values.get("axis", 0)]) * x[1].size * size
+    if op_type == "Expand":
+        return math.prod(np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1]))) * size
+    if op_type in ("Mul", "Add"):
+        return math.prod(np.broadcast_shapes(x[0].shape, x[1].shape)) * size
+    if op_type == "Concat":
+        return sum(item.size for item in x) * size
+    return 0 if x[0].flags.c_contiguous else x[0].size * size
 
 
 def _axes(inputs: list[Array], values: Mapping[str, Any]) -> tuple[int, ...]:
@@ -84,10 +100,7 @@ def _axes(inputs: list[Array], values: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _filled(inputs: list[Array], values: Mapping[str, Any]) -> Array:
     fill = numpy_helper.to_array(values["value"]).reshape(-1)[0] if "value" in values else np.float32(0)
-    dims = tuple(int(d) for d in inputs[0])
-    if math.prod(dims) > MAX_VALUES:
-        raise ValueError(f"{list(dims)} has more than {MAX_VALUES} values")
-    return np.full(dims, fill)
+    return np.full(tuple(int(d) for d in inputs[0]), fill)
 
 
 _FOLDS: dict[str, Callable[[list[Array], Mapping[str, Any]], Array]] = {

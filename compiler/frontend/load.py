@@ -16,10 +16,10 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from compiler.frontend import made
+from compiler.frontend import libraries, made
 from compiler.frontend.attributes import check_attributes, one_line
-from compiler.frontend.fold import MAX_VALUES
 from compiler.frontend.kinds import CONVERTED, widen, widened
+from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
@@ -29,6 +29,7 @@ from simulator.npu.errors import BadInputError
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
+MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
 _WIDENED = (TensorProto.BFLOAT16,)
 Shapes = Mapping[str, Sequence[int]]
@@ -40,6 +41,7 @@ def load_model(path: str | Path, shapes: Shapes | None = None, *, random_weights
     shapes: input name -> dimensions, for inputs whose shape is dynamic.  random_weights: a seed, replaces every weight
     (`compiler.frontend.weights`).  Raises BadInputError.
     """
+    libraries.start()
     model = read_model(path)
     model = prepare(model, shapes, str(path))
     if random_weights is not None:
@@ -86,18 +88,18 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
         total = sum(_checked_bytes(tensor) for tensor in (*large.values(), *skeleton.graph.initializer))
         if total + skeleton.ByteSize() > MAX_PROTO_BYTES:
             raise BadInputError(f"{where}: {total} bytes of weights; a model in memory has at most {MAX_PROTO_BYTES}, protobuf's limit")
-        onnx.checker.check_model(skeleton)
+        libraries.check(skeleton, total, where)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
-    except (onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
+    except (LibraryError, onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
     check_attributes(model, where)
     _drop_initialisers_from_inputs(skeleton)
     _fix_shapes(skeleton, shapes or {}, where, set(large))
-    skeleton = _convert_opset(skeleton)
+    skeleton = _convert_opset(skeleton, total, where)
     try:
-        settled = settle(skeleton, LARGE)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        settled = settle(skeleton, LARGE, total, where)
+    except (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
     _check_sizes(settled, where)
     attach(settled, large)
@@ -198,13 +200,13 @@ def _set_shape(item: ValueInfoProto, dims: list[int], where: str) -> None:
         item.type.tensor_type.shape.dim.add().dim_value = size
 
 
-def _convert_opset(model: ModelProto) -> ModelProto:
+def _convert_opset(model: ModelProto, model_bytes: int, where: str) -> ModelProto:
     """To OPSET where the converter can; else the model stays (the translation knows the old forms of its operators)."""
     if opset_of(model) >= OPSET:
         return model
     try:
-        converted = onnx.version_converter.convert_version(model, OPSET)
-    except (RuntimeError, ValueError, IndexError):
+        converted = libraries.convert(model, model_bytes, where, OPSET)
+    except LibraryError:
         return model
     if opset_of(model) < RESIZE_WITH_MODES:
         # Upsample and the first Resize count from the corner and round down; the converter leaves the new defaults

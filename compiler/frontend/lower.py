@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Collection
 
 from onnx import ModelProto
 
+from compiler.frontend.budget import Budget
 from compiler.frontend.clean import clean
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import model_digest
@@ -43,25 +45,26 @@ def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[
     offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  Raises UnsupportedError where nothing can
     run on the NPU.
     """
-    try:
+    with contextlib.suppress(UnsupportedError):  # behind it, its frames no longer hold the constants that were made
         return (lower(model),), whole(model)
-    except UnsupportedError:
-        part = partition(model, HANDLERS, offload)
-        # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
-        text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
-        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return tuple(lower(piece.npu, digest) for piece in part.pieces), part
+    part = partition(model, HANDLERS, offload)
+    # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
+    text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return tuple(lower(piece.npu, digest) for piece in part.pieces), part
 
 
 def translated(model: ModelProto, digest: str) -> Graph:
     """Cleaned and translated, not rewritten."""
-    cleaned = clean(model)
+    budget = Budget.of(model)
+    cleaned = clean(model, budget)
     try:
-        return translate(recognise(cleaned), HANDLERS, digest)
-    except UnsupportedError as refusal:
+        return translate(recognise(cleaned), HANDLERS, digest, budget)
+    except UnsupportedError as error:
         if cleaned is model:
             raise
-        try:  # cleaning may leave a form that only the original had no need of
-            return translate(recognise(model), HANDLERS, digest)
-        except UnsupportedError:
-            raise refusal from None
+        refusal = error.with_traceback(None)  # whose frames hold the constants that were made
+    try:  # cleaning may leave a form that only the original had no need of
+        return translate(recognise(model), HANDLERS, digest, Budget.of(model))
+    except UnsupportedError:
+        raise refusal from None

@@ -36,7 +36,6 @@ from simulator.npu.errors import UnsupportedError
 from simulator.onnx_container import names_read
 
 Array = NDArray[Any]
-MAX_FOLDED = 1 << 24  # values of a constant that is computed here
 MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
@@ -369,5 +368,5 @@ def _constants(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict
     state = Translator(model)
     for node in model.graph.node:
         if node.domain in ("", "ai.onnx") and node.output and not fold(state, node, attributes(node)):
-            state.constants |= evaluated(node, state.constants, shapes, model.opset_import, MAX_FOLDED)
+            state.constants |= evaluated(node, state.constants, shapes, model.opset_import, state.budget)
     return state.constants

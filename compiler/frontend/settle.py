@@ -2,7 +2,7 @@
 
 Exporters write a dynamic dimension as Shape, Gather, Unsqueeze and Concat in front of a Reshape, a Slice or an Expand.  Once the inputs
 have a shape, all of that is constants.  onnx's inference follows some of these chains; here every node between constants is computed, and
-whatever is behind them is inferred anew, in one walk over the nodes.
+whatever is behind them is inferred anew, in one walk over the nodes.  All that is made counts against the budget of the model's constants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
+from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes
+from compiler.frontend.budget import Budget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
 from simulator.onnx_container import names_read
 
@@ -52,19 +54,26 @@ def known_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def infer(model: ModelProto) -> ModelProto:
-    """onnx's own inference.  Raises InferenceError and others of onnx where shapes do not fit together."""
-    return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
+    """A skeleton of a model of so many bytes, with the shape of every tensor that onnx's own inference finds.
 
-
-def settle(model: ModelProto, most: int) -> ModelProto:
-    """The model with every shape that follows from those of its inputs; nodes that only constants go into are initialisers.
-
-    most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and BadInputError.
+    Raises `LibraryError` where shapes do not fit together, and BadInputError (see `libraries.check`).
     """
+    found = libraries.infer(skeleton, model_bytes, where, values=False)
+    if can_follow(found.graph, Budget(memory_limit(model_bytes) // 2)):
+        found = libraries.infer(skeleton, model_bytes, where, values=True)
+    return found
+
+
+def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> ModelProto:
+    """The skeleton with every shape that follows from those of its inputs; nodes that only constants go into are initialisers.
+
+    most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and InferenceError.
+    """
+    model, budget = skeleton, Budget(memory_limit(model_bytes) // 2)
     while True:
-        model = infer(model)
-        walk = _Walk(model, most)
+        model = infer(model, model_bytes, where)
+        walk = _Walk(model, most, budget)
         for node in model.graph.node:
             walk.visit(node)
         if not walk.computed and not walk.typed:
@@ -82,8 +91,8 @@ def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
 class _Walk:
     """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
 
-    def __init__(self, model: ModelProto, most: int) -> None:
-        self.model, self.most = model, most
+    def __init__(self, model: ModelProto, most: int, budget: Budget) -> None:
+        self.model, self.most, self.budget = model, most, budget
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.computed: dict[str, Array] = {}
         self.typed: dict[str, TypeProto] = {}
@@ -114,10 +123,10 @@ class _Walk:
             return {node.output[0]: np.asarray(dims[values.get("start", 0) : values.get("end", len(dims))], np.int64)}
         if node.op_type == "Size" and node.input[0] in self.shapes:
             return {node.output[0]: np.asarray(math.prod(self.shapes[node.input[0]]), np.int64)}
-        value = folded(node, values, self.constants)
+        value = folded(node, values, self.constants, self.budget)
         if value is not None:
             return {node.output[0]: value}
-        return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.most)
+        return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.budget)
 
     def _type(self, node: NodeProto, stand_in: tuple[str, slice] | None) -> None:
         """By onnx's rule for the operator, which is told the values that are known here."""

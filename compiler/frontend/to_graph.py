@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.fold import folded
+from compiler.frontend.budget import Budget
+from compiler.frontend.fold import NO_ROOM, folded
 from compiler.frontend.kinds import ON_NPU, kind_name
 from compiler.frontend.load import opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
@@ -41,8 +42,9 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 class Translator:
     """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods."""
 
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, budget: Budget | None = None) -> None:
         self.model = model
+        self.budget = Budget.of(model) if budget is None else budget
         self.opset = opset_of(model)
         self.shapes: dict[str, Shape] = {}
         self.operators: list[Operator] = []
@@ -153,6 +155,7 @@ class Translator:
 
     def constant_tensor(self, node: NodeProto, values: Floats, shape: Shape) -> str:
         """A tensor of a shape with known values [1 | n, 1 | c, 1 | h, 1 | w]."""
+        self.budget.spend(len(values) * math.prod(shape[1:]) * values.itemsize, node)
         name = self.name(node, ".constant")
         self.shapes[name] = shape
         self.tensors[name] = np.ascontiguousarray(np.broadcast_to(values, (len(values), *shape[1:])))
@@ -264,9 +267,9 @@ def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
 Handler = Callable[[Translator, NodeProto, dict[str, Any]], None]
 
 
-def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "") -> Graph:
+def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "", budget: Budget | None = None) -> Graph:
     """The model as a Graph.  Raises UnsupportedError naming the node, its operator and why."""
-    state = Translator(model)
+    state = Translator(model, budget)
     inputs = state.inputs()
     for node in model.graph.node:
         translate_node(state, node, handlers)
@@ -285,12 +288,15 @@ def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handl
         handler = handlers.get(node.op_type)
         if handler is None:
             raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
-        handler(state, node, values)
+        try:
+            handler(state, node, values)
+        except MemoryError:
+            raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
 
 
 def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
     """What loading and cleaning left: a node whose inputs are all constants."""
-    value = folded(node, values, state.constants)
+    value = folded(node, values, state.constants, state.budget)
     if value is not None:
         state.constants[node.output[0]] = value
     return value is not None

@@ -342,7 +342,6 @@ def test_far_apart_goes_to_the_host() -> None:
     (_,), part = lower_partition(prepare(b.model(x)))
     (node,) = part.host
     assert (node.op_type, node.refused) == ("Conv", True)
-    assert "Conv" in node.why
     assert "strides [1, 256]; at most 255 is supported" in node.why
 
 

@@ -1,0 +1,114 @@
+"""What runs in the process of the libraries: onnx's checker, converter, shape inference and evaluator, and onnxslim.
+
+Started by its path (`compiler.frontend.libraries`), so that it imports nothing of this project and is ready sooner.  Requests come on
+stdin, answers go to the file that stdout was: a line of JSON, then as many bytes as it says.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+
+# merging equal sub-expressions would merge real branches of models whose weights are constants
+SKIPPED = ["subexpression_elimination"]
+
+
+def check(body: bytes) -> bytes:
+    onnx.checker.check_model(body)
+    return b""
+
+
+def convert(body: bytes, opset: int) -> bytes:
+    return onnx.version_converter.convert_version(onnx.load_from_string(body), opset).SerializeToString()
+
+
+def infer(body: bytes, values: bool) -> bytes:
+    return onnx.shape_inference.infer_shapes(body, check_type=True, strict_mode=True, data_prop=values).SerializeToString()
+
+
+def slim(body: bytes) -> bytes:
+    slimmed = _onnxslim().slim(onnx.load_from_string(body), skip_optimizations=SKIPPED)
+    if not isinstance(slimmed, onnx.ModelProto):
+        raise ValueError("onnxslim answers with no model")
+    return slimmed.SerializeToString()
+
+
+def evaluate(body: bytes) -> bytes:
+    """The outputs of a model without inputs, as the initialisers of one that has nothing else."""
+    from onnx.reference import ReferenceEvaluator  # 0.4 s: only models that are not supported as a whole pay for it
+
+    model = onnx.load_from_string(body)
+    names = [item.name for item in model.graph.output]
+    found = ReferenceEvaluator(model).run(names, {})
+    answer = onnx.ModelProto()
+    tensors = (onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in zip(names, found, strict=True))
+    answer.graph.initializer.extend(tensors)
+    return answer.SerializeToString()
+
+
+@functools.cache
+def _onnxslim() -> Any:
+    """0.5 s, which pass before somebody asks for it: behind inference our side draws weights, or looks at the model."""
+    import onnxruntime
+    import onnxslim.cli._main
+    import onnxslim.core
+
+    options = onnxruntime.SessionOptions()
+    # onnxslim opens its sessions as they come: a thread for each core, whose stacks alone would fill the memory on a large machine
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    onnxruntime.set_default_logger_severity(4)
+    onnxruntime.InferenceSession = functools.partial(onnxruntime.InferenceSession, sess_options=options)
+    return onnxslim
+
+
+ANSWERS: dict[str, Callable[..., bytes]] = {"check": check, "convert": convert, "infer": infer, "slim": slim, "evaluate": evaluate}
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    recursion = sys.getrecursionlimit()
+    while line := requests.readline():
+        request = json.loads(line)
+        body = requests.read(request["size_bytes"])
+        _limit(request["limit_bytes"], request["cpu_s"])
+        answer, error, exhausted = b"", "", False
+        try:
+            answer = ANSWERS[request["what"]](body, **request["options"])
+        except MemoryError:
+            exhausted = True
+        except Exception as caught:  # noqa: BLE001  libraries raise anything on models that they were not tried on
+            error, exhausted = f"{type(caught).__name__}: {caught}", "bad_alloc" in str(caught)
+        del body
+        sys.setrecursionlimit(recursion)  # onnxslim raises it
+        if len(answer) > request["answer_bytes"]:
+            answer, exhausted = b"", True
+        head = {"size_bytes": len(answer), "error": error[:2000], "exhausted": exhausted}
+        answers.write(json.dumps(head).encode() + b"\n")
+        answers.write(answer)
+        answers.flush()
+        del answer
+        if request["options"].get("values"):
+            _onnxslim()
+
+
+def _limit(limit_bytes: int, cpu_s: int) -> None:
+    """Of this request: address space in all, and seconds of computing from now on.  A narrower limit from outside stays."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    for kind, value in ((resource.RLIMIT_AS, limit_bytes), (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu_s)):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    kept = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is not ours to show
+    serve(sys.stdin.buffer, kept)
