@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
+from tests.tuning import ROOT
 from tuner.farm.cluster import worker_environment
 from tuner.runners import find, simulated
 from tuner.runners.command import CommandRunner
@@ -49,6 +51,9 @@ def test_a_command_reads_the_container_and_answers(tmp_path: Path) -> None:
         ("print(json.dumps({'cycles': 0}))", "invalid", "cycles 0, expected a whole number above 0"),
         ("print(json.dumps({'cycles': 1.5}))", "invalid", "cycles 1.5"),
         ("print(json.dumps({'cycles': True}))", "invalid", "cycles True"),
+        ("print(json.dumps({'cycles': 1 << 62}))", "invalid", "cycles 4611686018427387904"),
+        ("print(json.dumps({'seconds': True}))", "invalid", "seconds True"),
+        ("print(json.dumps({'seconds': 1e6}))", "invalid", "seconds 1000000.0"),
         ("print('{\"seconds\": NaN}')", "invalid", "seconds nan"),
         ("print(json.dumps({'cycles': 3, 'seconds': 1.0}))", "invalid", "the last line is"),
         ("os.write(1, b'\\xff\\xfe\\n')", "invalid", "the last line is"),
@@ -77,11 +82,45 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
 
 
+def test_a_command_asks_nobody(tmp_path: Path) -> None:
+    ours, writer = os.pipe()
+    before = os.dup(0)
+    os.dup2(ours, 0)
+    try:
+        assert ask(tmp_path, "print(json.dumps({'cycles': 5 + len(sys.stdin.read())}))") == Reading(5)
+    finally:
+        os.dup2(before, 0)
+        for each in (ours, writer, before):
+            os.close(each)
+
+
+def test_a_command_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """Killed, it has no time to see to that."""
+    child = tmp_path / "child"
+    code = f"import os, time; open({str(child)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    starts = f"import sys; from tuner.runners.command import run; run([sys.executable, '-c', {code!r}], 60.0)"
+    process = subprocess.Popen([sys.executable, "-c", starts], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    until = time.monotonic() + 60
+    while not (child.is_file() and child.read_text()) and time.monotonic() < until:
+        time.sleep(0.01)
+    pid = int(child.read_text())
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(pid)
+
+
 @pytest.mark.parametrize("end", ["time.sleep(60)", "print(json.dumps({'cycles': 5}))"])
 def test_a_command_takes_its_children_along(tmp_path: Path, end: str) -> None:
+    """And does not wait for them, though they hold its output open."""
     child = tmp_path / "child"
     code = f"p = subprocess.Popen(['sleep', '60'])\nopen({str(child)!r}, 'w').write(str(p.pid))\n{end}"
-    reading = ask(tmp_path, code, 4.0)
+    begun = time.monotonic()
+    reading = ask(tmp_path, code, 30.0 if "cycles" in end else 4.0)
+    assert time.monotonic() - begun < 20
     assert reading.status == ("ok" if "cycles" in end else "timeout")
     pid = int(child.read_text())
     until = time.monotonic() + 20
@@ -106,6 +145,7 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunnerSpec(here, 3, 2)() == Bench(measure, 3, 2)
     found = find_runner(f"command:{sys.executable} -c 'a b'", 3.0)
     assert found == CommandRunner((sys.executable, "-c", "a b"), 3.0)
+    assert RunnerSpec(f"command:{sys.executable}", 1, 1, 3.0)() == Bench(CommandRunner((sys.executable,), 3.0))
     monkeypatch.setattr(find, "entry_points", lambda group: [EntryPoint("board", here, group)])
     assert find_runner("board") is measure
     with pytest.raises(BadInputError, match=r"--runner bord: unknown; known: simulator, board; or module:function"):
@@ -167,6 +207,18 @@ def test_the_current_folder_is_searched_first(here: Path) -> None:
     assert worker_environment()["PYTHONPATH"].split(os.pathsep)[0] == str(here), "workers look there, too, wherever they are"
 
 
+def test_a_runner_is_looked_for_at_once_where_workers_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    spec = RunnerSpec("no.such.module:f")
+    for serial, address in ((True, "head:6379"), (False, None), (False, "local")):
+        with pytest.raises(BadInputError, match="no module no"):
+            check_runner(spec, serial, address)
+    check_runner(spec, False, "head:6379")
+    check_runner(None, True, None)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    check_runner(spec, False, None)
+
+
 # repeats and noise
 
 
@@ -187,6 +239,7 @@ def test_the_median_of_the_repeats_levels_in_turns() -> None:
         (17, "invalid", "answered 17, expected a Reading"),
         (Reading(1.5), "invalid", "1.5 cycles"),  # type: ignore[arg-type]
         (Reading(0), "invalid", "0 cycles"),
+        (Reading(True), "invalid", "True cycles"),
         (Reading(None, "timeout", "too\nlong"), "timeout", "too long"),
         (Reading(5, "crash"), "crash", "no reason given"),
         (ZeroDivisionError("x"), "crash", "ZeroDivisionError: x"),
@@ -203,6 +256,12 @@ def test_what_a_function_answers_wrongly(answer: object, status: str, text: str)
     assert failed.status == status
     assert failed.error is not None
     assert text in failed.error
+
+
+def test_a_time_is_a_cycle_at_least_and_a_reason_a_line_that_one_can_read() -> None:
+    assert Reading.of_seconds(1e-15, PROGRAM.machine) == Reading(1)
+    failed = Bench(lambda program, level: Reading(None, "crash", "x " * 1000)).once(PROGRAM, "none")
+    assert failed == Reading(None, "crash", ("x " * 250))
 
 
 def test_a_reading_that_fails_is_taken_again() -> None:

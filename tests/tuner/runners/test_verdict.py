@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from compiler.derive.plan import Plan
 from simulator.npu.container import decode
+from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import DataType, load_machine
 from tests.tuning import quick, save_small
 from tuner.build import Opened, compile_plan, open_source
@@ -18,9 +22,10 @@ from tuner.farm.backend import SerialBackend
 from tuner.log.read import read_log, read_tasks
 from tuner.runners.encode import encoded
 from tuner.runners.finals import FinalsWorker, read
+from tuner.runners.race import FAILED, Turn
 from tuner.runners.reading import Bench, Encoded, Measure, Reading
 from tuner.runners.simulated import measure
-from tuner.runners.verdict import BoardFailedError, Verdict, contenders, decide, finalists
+from tuner.runners.verdict import BoardFailedError, Contender, Verdict, contenders, decide, finalists
 from tuner.source import Source
 
 LEVELS = ("none", "slight", "severe")
@@ -55,6 +60,14 @@ def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Opened]
     levels = json.loads((folder / "summary.json").read_text())["levels"]
     assert {levels[level]["plan"] for level in LEVELS} <= digests
     assert 2 <= len(plans) == len(digests) <= 6
+    # neither what another search measured nor what failed is one
+    run_id, tasks = log["run"].iloc[0], read_tasks(folder)
+    more = pd.concat([log, log.assign(run="another", cycles=log["cycles"][::-1].to_numpy())])
+    assert finalists(more, tasks, run_id, LEVELS, 2) == plans
+    best = log[log["kind"] == "program"].sort_values("cycles")["task"].iloc[0]
+    failed = log.assign(status=log["status"].astype("str").where(log["task"] != best, "timeout"))
+    rest = finalists(failed, tasks, run_id, LEVELS, 10_000)
+    assert len(rest) == len(finalists(log, tasks, run_id, LEVELS, 10_000)) - 1
 
 
 def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[Path, Opened]) -> None:
@@ -88,8 +101,9 @@ def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened
     assert not ours[len(weights) :].any()
     assert sum(segment.operators for segment in container.variants[0].segments) == len(run[1].units[0].kernels)
     # all equal: the simplest one wins at every level
-    simplest = min(verdict.finalists, key=lambda each: each.contender.simplicity)
-    assert set(verdict.plans.values()) == {simplest.contender.plan}
+    contenders = [each.contender for each in verdict.finalists]
+    simplest = min(contenders, key=lambda each: (len(each.plan.segments), each.instructions, each.plan.digest))
+    assert set(verdict.plans.values()) == {simplest.plan}
 
 
 def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]) -> None:
@@ -110,6 +124,58 @@ def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]
     assert failed.cycles["severe"] is None
     assert set(failed.standing.values()) == {"failed"}
     assert failed.cycles["none"] == verdict.cycles(chosen, "none")
+
+
+def twins(run: tuple[Path, Opened], *instructions: int) -> list[Contender]:
+    """The baseline as contenders of so many instructions, the last one as the baseline."""
+    plan = Plan.model_validate_json((run[0] / "plans" / "baseline.json").read_text())
+    (packed,) = run[1].packed
+    (one,) = contenders(packed, [plan], LEVELS)
+    return [replace(one, plan=plan.model_copy(update={"model": f"{count}"}), instructions=count) for count in instructions]
+
+
+def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: tuple[Path, Opened]) -> None:
+    short, long, base = twins(run, 900, 1000, 5)
+    fewer = replace(long, plan=long.plan.model_copy(update={"segments": long.plan.segments[1:]}))
+    for entered, simplest in (((long, short), short), ((short, fewer), fewer)):
+        verdict = decide(entered, base, LEVELS, 400, lambda turns: [[7] * len(turn.programs) for turn in turns])
+        assert set(verdict.plans.values()) == {simplest.plan}
+    same = replace(short, plan=short.plan.model_copy(update={"model": "x"}))
+    assert short.simplicity[:2] == same.simplicity[:2]
+    assert short.simplicity != same.simplicity
+
+
+def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple[Path, Opened]) -> None:
+    one, other, base = twins(run, 1, 2, 3)
+    readings = {0: [1000, 1010, 990, 1020, 980, 0, 5000], 1: [0, 0, 0, 0, 2000, 2010, 2020], 2: [9000] * 7}
+    rounds = {level: iter(range(7)) for level in LEVELS}
+
+    def board(turns: Sequence[Turn]) -> list[list[int]]:
+        return [[readings[program][at] for program in turn.programs] for turn in turns for at in [next(rounds[turn.level])]]
+
+    verdict = decide([one, other], base, LEVELS, 7, board)
+    assert verdict.finalists[0].spread["none"] == round(1.4826 * 15 / 1005, 6)
+    assert (verdict.finalists[1].spread["none"], verdict.finalists[1].cycles["none"]) == (0.0, None)
+    assert verdict.baseline.spread["none"] == 0
+    assert verdict.cycles(one.plan, "none") == 1005
+
+
+def test_a_baseline_that_fails_is_said(run: tuple[Path, Opened]) -> None:
+    entered, base = twins(run, 1, 2)
+    with pytest.raises(BoardFailedError, match="the baseline failed in half of the rounds"):
+        decide([entered], base, LEVELS, 20, lambda turns: [[FAILED if at == 1 else 7 for at in turn.programs] for turn in turns])
+
+
+def test_a_turn_that_takes_its_worker_along_is_said() -> None:
+    class Dies:
+        def run(self, batch: list[Turn]) -> list[list[int]]:
+            raise RuntimeError("gone")
+
+    with (
+        SerialBackend(Dies) as farm,
+        pytest.raises(TilefarmError, match=r"level slight: finalists could not be measured again: RuntimeError: gone; --resume"),
+    ):
+        list(read(farm, [Turn("slight", (0, 1))]))
 
 
 def test_a_board_that_fails_is_said(run: tuple[Path, Opened]) -> None:
