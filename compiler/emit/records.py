@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from compiler.tile.whole_rows import START
+from compiler.tile.elementwise import by_planes
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Memory
@@ -374,7 +374,7 @@ def flat(
 @njit(cache=True)
 def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, scale: int, shift: int, planes: int, size: int) -> int:
     """d [planes][size] = d * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
-    if planes * (START + (size + 7) // 8) <= (planes + 7) // 8 * (START + size):
+    if by_planes(planes, size):
         for plane in range(planes):
             begin = d + plane * size
             at = flat(out, at, op, dtype, tag, begin, begin, scale + plane, shift + plane, 0, 0, size, 0)

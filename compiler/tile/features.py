@@ -22,11 +22,13 @@ from compiler.schedule.memory import slot_counts
 from compiler.schedule.run import streamed_rights
 from compiler.tile.alike import Kind, kind_of
 from compiler.tile.channels import channel_parts, largest
+from compiler.tile.counts import pieces
+from compiler.tile.elementwise import chain
 from compiler.tile.product_features import PRODUCT_FEATURES, SERIAL, one_after_another, product_features
 from compiler.tile.siblings import as_made
 from compiler.tile.sliding import sliding
 from compiler.tile.space import tables
-from compiler.tile.spec import ConvSpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, Heights, stage_features
 from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
@@ -239,11 +241,6 @@ def _rates(machine: Machine) -> _Rates:
     return _Rates(ub_l1, l1_ub, start_out, start_in, int(t.scalars[1]), t.vector_cycles.tolist())
 
 
-def _over(heights: Heights, pixels: int, tile: int = 1) -> int:
-    """Tiles of so many pixels in all blocks, of `pixels` in each row."""
-    return sum([count * -(-rows * pixels // tile) for rows, count in heights])
-
-
 def _window_rows(heights: Heights, tile: int, stride: int, kernel: int, most: int) -> int:
     """Rows of the input that all tiles of a pooling read, of at most so many rows each."""
     found = 0
@@ -255,51 +252,57 @@ def _window_rows(heights: Heights, tile: int, stride: int, kernel: int, most: in
     return found
 
 
-def _slid(s: PoolSpec, tiling: VectorTiling, heights: Heights, across: int) -> tuple[float, float]:
-    """(repeats, instructions) of a pooling whose windows slide, of all tiles of an image; heights: as in `_over`."""
-    repeats = calls = 0.0
-    columns = tiling.tile_columns or s.out_w
-    deep, shallow = divmod(s.y.planes, tiling.tile_planes)
-    for high, count in heights:
-        whole, rest = divmod(high, tiling.tile_rows)
-        for tile_rows, below in ((tiling.tile_rows, whole), (rest, 1 if rest else 0)):
-            for tile_planes, behind in ((tiling.tile_planes, deep), (shallow, 1 if shallow else 0)):
-                if below and behind:
-                    work, instructions = sliding(s, tile_planes, tile_rows, columns)
-                    tiles = count * below * behind * across
-                    repeats, calls = repeats + tiles * work, calls + tiles * instructions
-    return repeats, calls
+def _tiles(s: AnySpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
+    """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
+    across = tiling.tile_columns or s.out_w
+    deep, wide = _pieces(s.y.planes, tiling.tile_planes), _pieces(s.out_w, across)
+    high: dict[int, int] = {}
+    for rows, count in heights:
+        for size, times in _pieces(rows, tiling.tile_rows if across >= s.out_w else 1):
+            high[size] = high.get(size, 0) + count * times
+    return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
+
+
+def _pieces(length: int, size: int) -> list[tuple[int, int]]:
+    return [(size, count) for size, count in pieces(length, size) if count]
 
 
 def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """[len(_OF_VECTOR)]"""
     unit, s, rows = standing.kind.unit, standing.kind.spec, standing.heights
     t = _rates(unit.machine)
-    size = float(_over(rows, 1)) * s.out_w * s.y.planes * images
+    high = sum([each * count for each, count in rows])
+    size = float(high) * s.out_w * s.y.planes * images
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))
-    tiles = float(_over(rows, 1, tiling.tile_rows)) * across * -(-s.y.planes // tiling.tile_planes) * images
+    made = _tiles(s, tiling, rows)
+    tiles = float(sum([count for *_, count in made]) * images)
     reads = [size] * len(s.reads)
     repeats, calls = size / 8, tiles
     if isinstance(s, PoolSpec):
         pool = s.kernel
         assert isinstance(pool, Pool)
         if s.whole_rows:
-            outputs = float(_over(rows, 1)) * -(-s.y.planes // tiling.tile_planes) * images
+            outputs = float(high) * -(-s.y.planes // tiling.tile_planes) * images
             repeats, calls = work(min(tiling.tile_planes, s.y.planes), min(pool.kernel[0], s.in_h) * s.in_w)
             repeats, calls = outputs * repeats, outputs * calls
         else:
-            repeats, calls = _slid(s, tiling, rows, across)
-            repeats, calls = repeats * images, calls * images
+            repeats = calls = 0.0
+            for planes, tall, wide, count in made:
+                one, instructions = sliding(s, planes, tall, wide)
+                repeats, calls = repeats + count * images * one, calls + count * images * instructions
         # whole rows, or what every tile's windows cover of them
-        columns = s.in_w if across == 1 else across * ((tiling.tile_columns - 1) * pool.stride[1] + pool.kernel[1])
+        columns = across * s.wide(tiling.tile_columns or s.out_w)
         reads = [float(_window_rows(rows, tiling.tile_rows, pool.stride[0], pool.kernel[0], s.in_h)) * columns * s.y.planes * images]
         if pool.mode == "average" and s.counts_at < 0:
             repeats += reads[0] / 8  # scaled before they are added up, which could overflow
     elif isinstance(s, VectorSpec):
-        one = tiles * min(tiling.tile_planes, s.y.planes)  # a pixel of every plane comes with each tile
+        one = float(sum([planes * count for planes, *_, count in made]) * images)  # a pixel of every plane comes with each tile
         reads = [one if pixel else size for pixel in s.pixels]
-        calls = tiles * max(1, len(s.steps)) * (tiling.tile_planes if (s.steps[:, 3] >= 0).any() else 1)
-        repeats = size / 8 * sum(max(1, t.cycles[step]) for step in s.steps[:, 0].tolist())
+        repeats = calls = 0.0
+        for planes, tall, wide, count in made:
+            steps, instructions = chain(s, planes, tall * wide)
+            repeats += count * images * sum([t.cycles[op] * each for op, each in steps])
+            calls += count * images * instructions
     elif isinstance(s, SoftmaxSpec):
         repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
     elif isinstance(s, LayerNormSpec):
@@ -315,7 +318,7 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     mte3 = size * BLOCK_BYTES / t.ub_l1 + tiles * t.start_out if standing.inside else 0.0
     serial = one_after_another(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
-    return mte1, vector, mte3, load, instructions, tiles, _over(rows, 1) / s.out_h, *serial
+    return mte1, vector, mte3, load, instructions, tiles, high / s.out_h, *serial
 
 
 def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:

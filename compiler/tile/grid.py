@@ -30,7 +30,7 @@ def _apart(blocks: int, repeats: int, rest: int) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def _end_to_end(length: int, rest: int) -> tuple[int, int]:
+def end_to_end(length: int, rest: int) -> tuple[int, int]:
     """(repeats, instructions) of one axis, eight blocks after eight blocks and then what is left."""
     whole, left = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
     return rest * (whole + left), rest * (-(-whole // MAX_REPEATS) + left)
@@ -44,7 +44,7 @@ def cheapest(a: int, b: int, c: int) -> Way:
     for blocks in range(3):
         for repeats in range(3):
             if blocks == repeats:
-                work, instructions = _end_to_end(n[blocks], a * b * c // max(1, n[blocks]))
+                work, instructions = end_to_end(n[blocks], a * b * c // max(1, n[blocks]))
             else:
                 work, instructions = _apart(n[blocks], n[repeats], n[3 - blocks - repeats])
             if best.instructions == 0 or work + START * instructions < best.work + START * best.instructions:

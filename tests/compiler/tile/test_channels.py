@@ -165,7 +165,9 @@ def test_features_of_parts_are_those_of_the_whole() -> None:
         assert a[at["weight_bytes"]] == b[at["weight_bytes"]]
         assert b[at["cores"]] == 4
         busy = "cube_cycles" if isinstance(spec, ConvSpec) else "vector_cycles"
-        assert 0.2 * a[at[busy]] < b[at[busy]] < a[at[busy]]
+        assert 0.2 * a[at[busy]] < b[at[busy]] <= a[at[busy]]
+        # eight blocks are one repeat, and two are one as well
+        assert b[at[busy]] < a[at[busy]] or spec.y.planes * spec.out_h * spec.out_w <= 8
 
 
 def test_a_gene_on_one_core_splits_nothing() -> None:

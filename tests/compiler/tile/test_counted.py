@@ -10,6 +10,8 @@ Of convolutions on one core, and where channels are split:
 |                                                      | where moves are cut in two, by start-ups                                    |
 | stages' emit_num, compute_bits of L0A, L0B, L0C      | of the highest block for all: the same where blocks are equally high        |
 
+Of element-wise chains vector_cycles and instructions are the same; of other work of VECTOR they are estimates, within a factor of 3.5.
+
 Where cores share rows, claims are of the mean block times the iterations of the busiest core: the same where all blocks are alike.
 """
 
@@ -24,16 +26,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, SegmentPlan
+from compiler.frontend import lower
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.spec import Unit
+from compiler.tile.spec import ConvSpec, Unit, VectorSpec
+from compiler.tile.unit import make_unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, Machine, Memory, load_machine
+from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine
+from tests.corner_models import corner_model
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit
+from tests.models import SMALL_MODELS, small_model
 from tests.plans import random_segment
 
 EDGE = load_machine("edge")
@@ -141,3 +147,32 @@ def test_claims_of_random_segments(drawn: tuple[Unit, int, SegmentPlan]) -> None
         claims = [claimed[f"{stage}_emit_num"] for stage in ("cube", "to_l0a", "to_l0b")]
         emitted = [total.products, total.loads_a, total.loads_b]
         assert claims == emitted if even else all(claim >= found for claim, found in zip(claims, emitted, strict=True))
+
+
+ON_VECTOR = (
+    "vector_chain", "lrn_chain", "undefined_at_zero", "normalised", "pools", "global_pools", "softmax_of_images", "wide_windows", "signals",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_VECTOR)
+def test_claims_of_vector_operators(name: str) -> None:
+    """Of element-wise chains what VECTOR does, and in how many instructions, is exact; of the others it is within a factor of 3.5."""
+    model = small_model(name) if name in SMALL_MODELS else corner_model(name)
+    u, rng, looked_at = make_unit(lower(model), EDGE, DataType.float16), np.random.default_rng(0), 0
+    for k, spec in enumerate(u.kernels):
+        for _ in range(0 if isinstance(spec, ConvSpec) else 12):
+            plan = random_segment(u, k, k + 1, rng, strips=True)
+            assert plan is not None
+            parts = Compiler(u).alone(plan, k)
+            if not isinstance(parts, list):
+                continue
+            code = parts[0].lowered.code
+            found = int(price(code, EDGE).busy[code[:, isa.ENGINE] == Engine.VECTOR].sum())
+            claimed = dict(zip(FEATURES, raw_features(u, plan, k).tolist(), strict=True))
+            if isinstance(spec, VectorSpec):
+                assert claimed["vector_cycles"] == found, (spec, plan)
+                assert plan.columns > 1 or claimed["instructions"] == counted(code, EDGE).instructions, (spec, plan)
+            else:
+                assert found / 3.5 <= claimed["vector_cycles"] <= found * 3.5, (spec, plan)
+            looked_at += 1
+    assert looked_at >= 10
