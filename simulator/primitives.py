@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
@@ -39,6 +40,15 @@ def _disjoint(length: int, count: int, stride: int, count2: int, stride2: int) -
     return bool((np.diff(starts) >= length).all())
 
 
+@njit(cache=True)
+def _in_order(writes: NDArray[np.int64], reads: NDArray[np.int64]) -> None:
+    """Burst after burst, [outer, inner, word]: a record may have millions that fall on one another."""
+    for j in range(writes.shape[0]):
+        for i in range(writes.shape[1]):
+            for word in range(writes.shape[2]):
+                writes[j, i, word] = reads[j, i, word]
+
+
 def copy(memories: list[Bytes], record: Words) -> int:
     """Bursts in order: the inner count runs fastest, and of two bursts to one place the later stays."""
     source, target = memories[record[SRC]], memories[record[DST]]
@@ -51,12 +61,11 @@ def copy(memories: list[Bytes], record: Words) -> int:
     shape = (count2, count, length * _BLOCK_WORDS)
     reads = np.ndarray(shape, _WORD_TYPE, source, s, (record[C_SSTRIDE2] * BLOCK_BYTES, record[C_SSTRIDE] * BLOCK_BYTES, 8))
     writes = np.ndarray(shape, _WORD_TYPE, target, d, (record[C_DSTRIDE2] * BLOCK_BYTES, record[C_DSTRIDE] * BLOCK_BYTES, 8))
-    if _disjoint(length, count, record[C_DSTRIDE], count2, record[C_DSTRIDE2]):
+    # more than the target holds cannot be disjoint, and is not worth an array of its own to find out
+    if size * count * count2 <= target.size and _disjoint(length, count, record[C_DSTRIDE], count2, record[C_DSTRIDE2]):
         writes[...] = reads
     else:
-        for j in range(count2):
-            for i in range(count):
-                writes[j, i] = reads[j, i]
+        _in_order(writes, reads)
     return size * count * count2
 
 

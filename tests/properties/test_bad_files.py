@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import random
+import resource
+import time
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +20,29 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from compiler.derive.plan import Infeasible
+from compiler.frontend import lower
+from compiler.pipeline import Compiler
+from compiler.tile.unit import pack_unit
 from simulator.contention import read_trace
 from simulator.ddr import ContentionTrace
+from simulator.npu import isa
 from simulator.npu.asm import parse, print_program
-from simulator.npu.container import decode
+from simulator.npu.container import Container, Variant, decode, encode
 from simulator.npu.errors import TilefarmError
-from simulator.npu.isa import WORDS
-from simulator.npu.machine import SHARE_UNIT, Machine, configs_folder, load_machine
+from simulator.npu.isa import WORDS, Op
+from simulator.npu.machine import SHARE_UNIT, DataType, Machine, Memory, configs_folder, load_machine
 from simulator.sanitizer import check
+from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate
+from tests.compiler.emit.test_transformer import encoder
+from tests.corner_models import corner_model
+from tests.models import SMALL_MODELS, small_model
 from tests.programs import program, random_program
 from tests.simulator.npu.test_container import DATA
+from tuner.build import default_plan
 
 FUZZ = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TINY = load_machine("tiny")
@@ -176,6 +191,95 @@ def test_damaged_records_run_to_an_end_or_are_refused(seed: int, changes: list[t
     refusal(lambda: check(damaged, TINY))
     if taken:
         refusal(lambda: simulate(prepare(damaged, TINY), TINY, SHARE_UNIT))
+
+
+# compiled programs whose records were changed and whose digests were made right again ---------------------------------
+
+COMPILED = [
+    ("residual_block", "tiny", "float16"), ("batch", "ascend310", "float32"), ("encoder", "tiny", "float16"),
+    ("softmax_of_images", "tiny", "float32"), ("normalised", "ascend310", "float16"), ("shuffle_block", "ascend310", "float16"),
+]  # fmt: skip
+EXTREMES = [-(1 << 31), -1, 0, 1, 2, 3, 8, 16, 255, 256, 1 << 12, 1 << 16, 1 << 20, 1 << 24, (1 << 31) - 1]
+
+
+@functools.cache
+def compiled(name: str, machine: str, dtype: str) -> Container:
+    """One variant, layer by layer; an encoder because it has products of two tensors."""
+    model = encoder(1, 9, 2, 8) if name == "encoder" else small_model(name) if name in SMALL_MODELS else corner_model(name)
+    unit, constants = pack_unit(lower(model), load_machine(machine), DataType[dtype])
+    plan = default_plan(unit)
+    assert not isinstance(plan, Infeasible)
+    made = Compiler(unit).compile(plan)
+    assert not isinstance(made, Infeasible)
+    return Container(
+        "0" * 32, unit.machine, unit.memory, (Variant("none", SHARE_UNIT, made.streams, "", {"none": 1}),), constants.tobytes()
+    )
+
+
+def mutated(container: Container, rng: random.Random) -> Container:
+    """One to three changes: a word (to anything, an extreme, by a little, by a factor, to another record's), an opcode, or a record."""
+    variant = container.variants[0]
+    streams = [code.copy() for code in variant.streams]
+    for _ in range(rng.randint(1, 3)):
+        code = rng.choice([code for code in streams if len(code)])
+        row, word, other = rng.randrange(len(code)), rng.randrange(WORDS), rng.randrange(len(code))
+        was, kind = int(code[row, word]), rng.randrange(7)
+        if kind == 0:
+            code[row] = code[other]
+        elif kind == 1:
+            code[row, isa.OP] = rng.choice(list(isa.OPS))
+        else:
+            near, far = was + rng.randint(-2, 2), was * rng.choice([-1, 2, 4, 16])
+            value = (near, far, rng.choice(EXTREMES), rng.randint(-(1 << 31), (1 << 31) - 1), int(code[other, word]))[kind - 2]
+            code[row, word] = min(max(value, -(1 << 31)), (1 << 31) - 1)
+    return replace(container, variants=(replace(variant, streams=tuple(streams)),))
+
+
+def sealed_and_run(container: Container, feeds: dict[str, NDArray[np.float32]]) -> None:
+    InferenceSession(encode(container)).run(None, feeds)
+
+
+def execute_mutated(cases: int, seed: int) -> list[bool]:
+    """Whether each was executed; what was not is refused in one line.  A warning of numpy is a failure as well."""
+    rng, executed = random.Random(seed), []
+    for _ in range(cases):
+        container = mutated(compiled(*rng.choice(COMPILED)), rng)
+        feeds = {port.name: np.ones(port.onnx_shape, np.float32) for port in container.memory.of_kind("input")}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            executed.append(not refusal(functools.partial(sealed_and_run, container, feeds)))
+    return executed
+
+
+def test_mutated_records_are_executed_or_refused() -> None:
+    executed = execute_mutated(120, 0)
+    assert 30 < sum(executed) < 100  # some of both
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_more_mutated_records_are_executed_or_refused(seed: int) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    execute_mutated(1000, seed)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "KiB: no case takes a GiB"
+
+
+def test_bursts_that_fall_on_one_another_take_no_minutes() -> None:
+    """Sixteen million of them, the most that a record may have: a loop of Python's takes ten seconds for each such record."""
+    container = compiled("residual_block", "tiny", "float16")
+    code = container.variants[0].streams[0].copy()
+    loads = np.flatnonzero((code[:, isa.OP] == Op.COPY) & (code[:, isa.SRC] == Memory.DDR) & (code[:, isa.DST] == Memory.L1))[:4]
+    strides = [isa.C_SSTRIDE, isa.C_DSTRIDE, isa.C_SSTRIDE2, isa.C_DSTRIDE2]
+    code[loads[:, None], strides] = 0
+    code[loads[:2], isa.C_LENGTH], code[loads[:2], isa.C_COUNT], code[loads[:2], isa.C_COUNT2] = 1, 1 << 24, 1
+    code[loads[2:], isa.C_LENGTH], code[loads[2:], isa.C_COUNT], code[loads[2:], isa.C_COUNT2] = 1, 1 << 12, 1 << 12
+    streams = (code, *container.variants[0].streams[1:])
+    feeds = {port.name: np.ones(port.onnx_shape, np.float32) for port in container.memory.of_kind("input")}
+    session = InferenceSession(encode(replace(container, variants=(replace(container.variants[0], streams=streams),))))
+    session.run(None, feeds)  # compiles a kernel, where nobody has yet
+    begin = time.process_time()
+    session.run(None, feeds)
+    assert time.process_time() - begin < 10  # four records
 
 
 @pytest.mark.parametrize("name", ["edge", "ascend310", "nvdla-large"])
