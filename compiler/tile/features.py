@@ -3,7 +3,8 @@
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
 means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
 products are what the core with most of the segment's iterations or channels has, bytes are all cores'. What stages keep,
-move and emit: `tile.stage_features`.
+move and emit: `tile.stage_features`.  What is an exact count of what is emitted, and what is an estimate, is told at the top of
+`tests/compiler/tile/test_counted.py`, which holds them to it.
 """
 
 from __future__ import annotations

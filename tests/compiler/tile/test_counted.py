@@ -8,7 +8,7 @@ Of convolutions on one core, and where channels are split:
 | instructions (of all engines but MTE2)               | the same, or less where a ring or a strip cuts moves in two                 |
 | mte1, fixpipe, mte3_on_chip_cycles                   | less by under a cycle for each instruction, which round up one by one; and, |
 |                                                      | where moves are cut in two, by start-ups                                    |
-| stages' emit_num, compute_bits of L0A, L0B, L0C      | of the highest block for all: the same where blocks are equally high        |
+| emit_num of stages to L0A and L0B, and of CUBE       | of the highest block for all: the same where blocks are equally high        |
 
 Of element-wise chains vector_cycles and instructions are the same; of other work of VECTOR they are estimates, within a factor of 3.5.
 
