@@ -25,7 +25,7 @@ from simulator.npu.container import MAGIC, Container, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import BLOCK_BYTES
 from simulator.npu.program import DdrBuffer
-from simulator.onnx_container import model_facts, nodes_of, read_file, tensor_kinds
+from simulator.onnx_container import is_alone, model_facts, read_file, tensor_kinds
 from simulator.profile import Profile
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class InferenceSession:
         view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
         folder = None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent
         self.compiled: Compiled = Compiled.of(decode(bytes(view))) if bare else compiled_of(view, where, folder)
-        self.host = None if bare or nodes_of(view, where) == 1 else _host_nodes(view, where, self.compiled)
+        self.host = None if bare or is_alone(view, where) else _host_nodes(view, where, self.compiled)
         self._facts = {} if bare else model_facts(view, where)
         # what the NPU takes and gives is float32 where the model does not say float16
         kinds = {} if bare else tensor_kinds(view, where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -28,10 +28,11 @@ from simulator.npu.errors import BadInputError
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
-MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
+MAX_PROTO_BYTES = 2**31 - 1  # of one message
 MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
 _WIDENED = (TensorProto.BFLOAT16,)
+_NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -61,8 +62,7 @@ def read_model(path: str | Path) -> ModelProto:
     size = path.stat().st_size
     if size == 0:
         raise BadInputError(f"{path}: the file is empty, expected an ONNX model")
-    if size > MAX_PROTO_BYTES:
-        raise BadInputError(f"{path}: {size} bytes, an ONNX file has at most {MAX_PROTO_BYTES}; save its weights as external data")
+    _check_total(size, str(path))
     try:
         model = onnx.load_model(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError) as error:
@@ -72,10 +72,55 @@ def read_model(path: str | Path) -> ModelProto:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise BadInputError(f"{path}: not an ONNX model: it has no graph")
     try:
+        _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in _tensors(model)), str(path))
         onnx.load_external_data_for_model(model, str(path.parent))
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{path}: external data: {one_line(error)}") from None
     return model
+
+
+def _check_total(size: int, where: str) -> None:
+    if size > MAX_PROTO_BYTES:
+        raise BadInputError(
+            f"{where}: {size:,} bytes with all weights; at most {MAX_PROTO_BYTES:,} are accepted, in the file and beside it together "
+            f"(protobuf's limit for a model in memory)"
+        )
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every constant, those of attributes and of graphs inside nodes as well."""
+    graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            yield from graph.initializer
+            nodes += graph.node
+        for item in nodes.pop().attribute if nodes else ():
+            if item.HasField("t"):
+                yield item.t
+            yield from item.tensors
+            graphs += [*([item.g] if item.HasField("g") else []), *item.graphs]
+
+
+def _beyond_the_file(tensor: TensorProto, folder: Path) -> int:
+    """Bytes that a constant takes in memory beside those in the file, by its header alone: its external data, and what widening adds.
+
+    Raises ValueError for external data whose place is no number.
+    """
+    found = 0
+    if tensor.data_location == TensorProto.EXTERNAL:
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        place = folder / told.get("location", "")
+        behind = max(0, place.stat().st_size - int(told.get("offset") or 0)) if place.is_file() else 0
+        found = max(int(told.get("length") or behind), _size_bytes(tensor))
+    return found + (_size_bytes(tensor) if tensor.data_type in _WIDENED else 0)
+
+
+def _size_bytes(tensor: TensorProto) -> int:
+    """By its shape; 0 where that or its type cannot be right, which is found later."""
+    if min(tensor.dims, default=0) < 0 or tensor.data_type not in _NUMPY_TYPES:
+        return 0
+    return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
@@ -86,16 +131,18 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
             large = {name: widened(tensor, _WIDENED) for name, tensor in large.items()}
             skeleton.metadata_props.add(key=CONVERTED, value="bfloat16 to float32")
         total = sum(_checked_bytes(tensor) for tensor in (*large.values(), *skeleton.graph.initializer))
-        if total + skeleton.ByteSize() > MAX_PROTO_BYTES:
-            raise BadInputError(f"{where}: {total} bytes of weights; a model in memory has at most {MAX_PROTO_BYTES}, protobuf's limit")
+        _check_total(total + skeleton.ByteSize(), where)
+        _drop_initialisers_from_inputs(skeleton)
+        _fix_inputs(skeleton, shapes or {}, where, set(large))
+        _check_outputs(skeleton, where)
         libraries.check(skeleton, total, where)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
     except (LibraryError, onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
     check_attributes(model, where)
-    _drop_initialisers_from_inputs(skeleton)
-    _fix_shapes(skeleton, shapes or {}, where, set(large))
+    if shapes:
+        _forget_shapes(skeleton)
     skeleton = _convert_opset(skeleton, total, where)
     try:
         settled = settle(skeleton, LARGE, total, where)
@@ -104,6 +151,13 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     _check_sizes(settled, where)
     attach(settled, large)
     return settled
+
+
+def _check_outputs(model: ModelProto, where: str) -> None:
+    """The checker says that a shape is missing, and not of what."""
+    for item in model.graph.output:
+        if not item.type.WhichOneof("value") or (item.type.HasField("tensor_type") and not item.type.tensor_type.HasField("shape")):
+            raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
 
 
 def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
@@ -155,7 +209,7 @@ def _drop_initialisers_from_inputs(model: ModelProto) -> None:
         model.ir_version = max(model.ir_version, 4)
 
 
-def _fix_shapes(model: ModelProto, shapes: Shapes, where: str, constants: set[str]) -> None:
+def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: set[str]) -> None:
     names = [item.name for item in model.graph.input if item.name not in constants]
     for name in shapes:
         if name not in names:
@@ -178,12 +232,14 @@ def _fix_shapes(model: ModelProto, shapes: Shapes, where: str, constants: set[st
                 )
             if dim.dim_value <= 0:
                 raise BadInputError(f"{where}: input {item.name!r} has {dim.dim_value} on axis {axis}; every dimension is at least 1")
-    if shapes:
-        # inferred shapes of the old input sizes would contradict the new ones
-        del model.graph.value_info[:]
-        for item in model.graph.output:
-            if item.type.HasField("tensor_type"):
-                item.type.tensor_type.ClearField("shape")
+
+
+def _forget_shapes(model: ModelProto) -> None:
+    """Inferred shapes of the old input sizes would contradict the new ones."""
+    del model.graph.value_info[:]
+    for item in model.graph.output:
+        if item.type.HasField("tensor_type"):
+            item.type.tensor_type.ClearField("shape")
 
 
 def _set_shape(item: ValueInfoProto, dims: list[int], where: str) -> None:

@@ -221,7 +221,7 @@ class _Parts:
 
     def extract(self, inside: list[int]) -> tuple[ModelProto, list[int]]:
         """The nodes as a model, and their numbers in this one.  Computed constants are initialisers of a new name."""
-        if len(inside) == len(self.nodes):
+        if len(inside) == len(self.nodes) and all(name in self.producer for name in self.outputs):
             return self.model, inside
         chosen = set(inside)
         inner = {name for i in inside for name in self.nodes[i].output if name}

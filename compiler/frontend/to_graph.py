@@ -199,7 +199,10 @@ class Translator:
         return Port(name, name, shape, self._order(name))
 
     def outputs(self) -> tuple[Port, ...]:
+        given = {item.name for item in self.model.graph.input}
         for item in self.model.graph.output:
+            if item.name in given:
+                raise UnsupportedError(f"output {item.name!r} is an input of the model as well; nothing to run on the NPU")
             _check_kind("output", item)
         return tuple(self.hand_over(item.name) for item in self.model.graph.output)
 

@@ -249,6 +249,84 @@ def test_external_data_too_short(tmp_path: Path) -> None:
     refusal(external(tmp_path, "w.bin"))
 
 
+@pytest.fixture
+def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(onnx, "load_external_data_for_model", read)
+
+
+BEYOND = "bytes with all weights; at most 2,147,483,647 are accepted, in the file and beside it together"
+
+
+def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "vast.onnx"
+    with path.open("wb") as file:
+        file.truncate(3 << 30)  # a sparse file takes no room
+    monkeypatch.setattr(onnx, "load_model", None)
+    assert f"3,221,225,472 {BEYOND}" in refusal(path)
+
+
+def with_weights_beside(*headers: tuple[list[int], dict[str, str]], kind: int = TensorProto.FLOAT, inside: bool = False) -> ModelProto:
+    """Constants of which the file has no more than headers.  inside: the last one is an attribute of a node in a branch."""
+    tensors = []
+    for number, (dims, place) in enumerate(headers):
+        tensor = TensorProto(name=f"v{number}", dims=dims, data_type=kind, data_location=TensorProto.EXTERNAL)
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=value)
+        tensors.append(tensor)
+    model = conv_with()
+    if inside:
+        value = helper.make_tensor_value_info("c", kind, None)
+        branch = helper.make_graph([helper.make_node("Constant", [], ["c"], value=tensors.pop())], "branch", [], [value])
+        model.graph.node.append(helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch))
+    model.graph.initializer.extend(tensors)
+    return model
+
+
+HALF = {"location": "w.bin", "offset": "0", "length": str(5 << 28)}  # 1.25 GiB
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [
+        (with_weights_beside(([5 << 26], HALF), ([5 << 26], HALF)), 5 << 29),
+        (with_weights_beside(([5 << 26], {"location": "gone.bin"}), ([5 << 26], {"location": "gone.bin"})), 5 << 29),
+        (with_weights_beside(([4], {"location": "w.bin"})), 5 << 30),  # all of the file, as no length is given
+        (with_weights_beside(([4], {"location": "w.bin", "offset": str(1 << 31)})), 3 << 30),
+        (with_weights_beside(([4], {"location": "w.bin", "length": str(1 << 40)})), 1 << 40),
+        (with_weights_beside(([5 << 26], HALF), ([5 << 26], HALF), inside=True), 15 << 28),  # in both branches
+        (with_weights_beside(([5 << 27], HALF), kind=TensorProto.BFLOAT16), 5 << 29),  # float32 in memory
+    ],
+)
+@pytest.mark.usefixtures("nothing_is_read")
+def test_weights_beside_the_file_beyond_the_limit_are_not_read(tmp_path: Path, model: ModelProto, least: int) -> None:
+    """Their headers tell."""
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(5 << 30)
+    text = refusal(save(model, tmp_path))
+    size = int(text.removeprefix(f"{tmp_path / 'm.onnx'}: ").partition(" ")[0].replace(",", ""))
+    assert BEYOND in text
+    assert least <= size < least + 10_000
+
+
+def test_a_place_that_is_no_number(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    assert "external data: " in refusal(save(with_weights_beside(([4], {"location": "w.bin", "length": "many"})), tmp_path))
+
+
+def test_ports_without_a_shape_are_named(tmp_path: Path) -> None:
+    for kind in ("output", "input"):
+        model = conv_with()
+        (port,) = getattr(model.graph, kind)
+        port.type.tensor_type.ClearField("shape")
+        assert f"{kind} {port.name!r} has no shape" in refusal(save(model, tmp_path))
+    assert [d.dim_value for d in load_model(save(model, tmp_path), {"x": (1, 4, 8, 8)}).graph.output[0].type.tensor_type.shape.dim][1] == 8
+    model.graph.output[0].ClearField("type")
+    assert "output 'y' has no shape" in refusal(save(model, tmp_path), {"x": (1, 4, 8, 8)})
+
+
 def test_light_model_is_brought_up_to_date() -> None:
     model = load_model(light_path("squeezenet"))
     assert opset_of(model) == OPSET

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -14,8 +16,12 @@ from compiler.frontend.partition import Partition
 from compiler.frontend.settle import known_shapes
 from compiler.ir.graph import Conv
 from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import load_machine
 from tests.models import Builder, small_model
 from tests.partial_models import CONV, PARTIAL, partial_model
+from tuner.build import build_variants, default_plan, open_source, package
+from tuner.check import check_file
+from tuner.source import Source
 
 
 def parted(model: ModelProto) -> Partition:
@@ -114,6 +120,23 @@ def test_what_is_refused_only_for_how_its_input_lies_is_translated_again_at_the_
     refused = [node for node in part.host if node.refused]
     assert [node.op_type for node in refused] == ["Sin", "Transpose"]
     assert "Conv 't9' cannot read its result where it lies on the NPU" in refused[1].why
+
+
+def test_an_output_that_is_an_input_is_passed_by_the_host(tmp_path: Path) -> None:
+    b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
+    model = b.model(b.conv("x", 4))
+    model.graph.output.append(model.graph.input[0])
+    onnx.save(model, tmp_path / "m.onnx")
+    opened = open_source(Source(tmp_path / "m.onnx", load_machine("edge")))
+    assert opened.part.host == ()
+    plans = dict.fromkeys(opened.machine.contention, default_plan(opened.unit))
+    package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
+    (checked, *_) = check_file(tmp_path / "out.onnx", ["none"])
+    assert checked.faults == ()
+    assert checked.errors["x"] == 0
+    del model.graph.node[:], model.graph.output[0]
+    with pytest.raises(UnsupportedError, match="nothing of it can run on the NPU: it has no operators"):
+        parted(model)
 
 
 def test_computed_constants_go_along_as_initialisers() -> None:
