@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes
+from compiler.frontend.budget import Budget
 from compiler.frontend.kinds import ON_NPU
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
@@ -41,18 +42,21 @@ def seed_weights(model: ModelProto, seed: int) -> ModelProto:
     """A copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
 
     Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
+    Raises `BadInputError` where these would take more than the model's budget.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
     constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type in ON_NPU}
     shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
     fillers: dict[str, int] = {}  # their types
+    budget = Budget.of(copy)
     for node in copy.graph.node:
         if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
             value = attributes(node).get("value")
             if value is None or value.data_type in ON_NPU:
                 constants[node.output[0]] = tuple(int(d) for d in shapes[node.input[0]])
                 fillers[node.output[0]] = onnx.TensorProto.FLOAT if value is None else value.data_type
+                budget.spend(4 * math.prod(constants[node.output[0]]), node)
     items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
     sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
     drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes)

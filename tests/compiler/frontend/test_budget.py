@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend import libraries, load_model, lower
+from compiler.frontend import libraries, load_model, lower, seed_weights
 from compiler.frontend.budget import FOLLOWED, LIBRARY_PART, Budget, can_follow, constant_bytes, memory_limit
 from compiler.frontend.clean import clean
 from compiler.frontend.libraries import LibraryError
@@ -147,6 +147,21 @@ def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
     nodes[3:] = [helper.make_node("ReduceMax", ["e"], ["m"], axes=[0]), helper.make_node("Add", ["x", "m"], ["y"])]
     with pytest.raises(BadInputError, match="more than"):  # 400 GB, were they folded
         prepare(model_of(nodes, constants | {"wanted": [1 << 27, 3, 16, 16]}))
+
+
+def test_weights_are_not_drawn_into_any_size() -> None:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["n"], ["w"]),
+        helper.make_node("ConstantOfShape", ["n"], ["v"]),
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Conv", ["x", "v"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("ReduceMax", ["c"], ["m"], keepdims=0),
+        helper.make_node("Add", ["x", "m"], ["y"]),
+    ]
+    model = prepare(model_of(nodes, {"n": [50_000_000, 3, 1, 1]}))
+    with pytest.raises(BadInputError, match="ConstantOfShape 'v': 600,000,000 bytes of constants"):
+        seed_weights(model, 0)
 
 
 def test_a_budget_is_half_the_memory_that_the_libraries_have() -> None:
