@@ -93,19 +93,21 @@ def show(rows: list[dict[str, Any]]) -> None:
         "P low",
         "P high",
         "error",
+        "of rounding",
         "MACs on NPU",
         "<result",
     )
     cells = []
     for row in rows:
         if "cycles" not in row:
-            cells.append((*(row[key] for key in ("network", "machine", "dtype", "level")), *[""] * 7, row["faults"][0]))
+            cells.append((*(row[key] for key in ("network", "machine", "dtype", "level")), *[""] * 8, row["faults"][0]))
             continue
         low, high = row["path_cycles"]
         cells.append(
             (
                 row["network"], row["machine"], row["dtype"], row["level"], row["plans"], row["cycles"],
-                f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}", f"{row['mac_share']:.1%}",
+                f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}",
+                "" if row["rounding_rel_error"] is None else f"{row['rounding_rel_error']:.1e}", f"{row['mac_share']:.1%}",
                 row["faults"][0] if row["faults"] else "ok",
             )
         )  # fmt: skip
@@ -224,7 +226,8 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
                 "cycles": cycles,
                 "bound_cycles": checked.bound_cycles,
                 "path_cycles": [alone, high],
-                "max_rel_error": checked.max_rel_error,
+                "max_rel_error": checked.values.worst.error,
+                "rounding_rel_error": checked.values.worst.rounding,
                 "instructions": prepared.instructions,
                 "same_as": compiled.same_as(checked.level),
                 "variant_cycles": dict(checked.table_cycles),

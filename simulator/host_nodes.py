@@ -21,8 +21,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from simulator.npu.errors import BadInputError
-from simulator.onnx_container import names_read
-from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP
+from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 
 Array = NDArray[Any]
 Values = dict[str, Array]

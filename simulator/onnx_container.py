@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING
 
 from simulator.npu.container import MAGIC, container_lengths
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
-
-if TYPE_CHECKING:  # reading a container takes no onnx
-    from onnx import NodeProto
 
 # message -> field numbers of onnx.proto
 _MODEL_PRODUCER, _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _MODEL_GRAPH, _MODEL_METADATA = 2, 4, 5, 6, 7, 14
@@ -258,14 +254,3 @@ def _varint(message: memoryview, at: int, where: str) -> tuple[int, int]:
         if byte < 128:
             return value, at
     raise BadInputError(f"{where}: not an ONNX model, or cut short")
-
-
-def names_read(nodes: Iterable[NodeProto]) -> set[str]:
-    """Every name that nodes, or graphs inside them, read."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                names |= names_read(graph.node) | {port.name for port in graph.output}
-    return names - {""}

@@ -151,15 +151,28 @@ class InferenceSession:
         for name in wanted:
             if name not in known:
                 raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
-        values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
         begin_ns = self._profile.now_ns if self._profile is not None else 0
-        for k, piece in enumerate(self.compiled.pieces):
-            values = self._host(k, values)
-            values |= self._execute(piece, level, values)
-        values = self._host(len(self.compiled.pieces), values)
+        values = self._run(input_feed, level, {})
         if self._profile is not None:
             self._profile.run(begin_ns, level)
         return [values[name] for name in wanted]
+
+    def run_on(self, input_feed: Mapping[str, ArrayLike], given: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
+        """Outputs of the model and of every piece, by name, where pieces read what `given` has instead of what was made before them.
+
+        Raises as `run`.
+        """
+        values = self._run(input_feed, level, given)
+        buffers = (buffer for piece in self.compiled.pieces for buffer in piece.container.memory.of_kind("output"))
+        return {name: values[name] for name in dict.fromkeys([*(port.name for port in self.get_outputs()), *(b.name for b in buffers)])}
+
+    def _run(self, input_feed: Mapping[str, ArrayLike], level: str, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Every value that passes between host and pieces."""
+        values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
+        for k, piece in enumerate(self.compiled.pieces):
+            values = self._host(k, values)
+            values |= self._execute(piece, level, {**values, **given})
+        return self._host(len(self.compiled.pieces), values)
 
     def end_profiling(self) -> str:
         """The path of a Chrome trace of the runs so far (`simulator.profile`); '' where profiling is not enabled.  Then it is over."""
@@ -188,7 +201,7 @@ class InferenceSession:
             self._profile.host([node.name or node.output[0] for node in nodes], time.perf_counter_ns() - begin)
         return found
 
-    def _execute(self, piece: CompiledPiece, level: str, values: Mapping[str, Array]) -> dict[str, Array]:
+    def _execute(self, piece: CompiledPiece, level: str, values: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """What a piece makes of its inputs."""
         container = piece.container
         memory = container.memory

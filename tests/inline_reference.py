@@ -6,26 +6,11 @@ of their own, which use it as it is.
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-from numpy.typing import NDArray
-
-from tuner import reference as module
+from tuner.reference_body import answer
 
 
-def reference(path: Path, feeds: Mapping[str, NDArray[Any]], timeout_s: float = module.TIMEOUT_S) -> module.Reference:
-    """`tuner.reference.reference` with its child's work done here."""
-    with mock.patch.object(module, "_ran", _ran):
-        return module.reference(path, feeds, timeout_s)
-
-
-def _ran(path: Path, there: Path, back: Path, names: list[str], timeout_s: float) -> str:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
-        module._child(str(path), str(there), str(back), names)
-    return told.getvalue()
+def run(path: Path, folder: Path, timeout_s: float) -> None:
+    """In place of `tuner.reference._run`."""
+    answer(folder)

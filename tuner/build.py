@@ -35,20 +35,26 @@ from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.unit import Packed, pack_unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
+from simulator.npu.held import Beyond
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.sequence import in_all
 from simulator.timing import Timing, program_bound, simulate_levels
+from tuner.beyond import weights_beyond
 from tuner.source import Source
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source, read: the model as it will be written, what of it the NPU runs, and every piece of that."""
+    """A source, read: the model as it will be written, what of it the NPU runs, and every piece of that.
+
+    weights_beyond: those that the data type does not hold.
+    """
 
     source: Source
     part: Partition
     packed: tuple[Packed, ...]
+    weights_beyond: tuple[Beyond, ...]
 
     @property
     def model(self) -> ModelProto:
@@ -116,7 +122,8 @@ def open_source(source: Source) -> Opened:
         if len(reasons) == len(packed):
             raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
         part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
-    return Opened(source, part, tuple(packed))
+        graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
+    return Opened(source, part, tuple(packed), weights_beyond(model, graphs, source.dtype))
 
 
 def _misfit(unit: Unit) -> Infeasible | None:

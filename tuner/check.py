@@ -1,10 +1,6 @@
 """Is a compiled file right?  Values against onnxruntime, order against the sanitizer, cycles against the file's own table.
 
 Everything is taken from the container, nothing from the compiler: what passes here passes for whoever receives the file.
-
-An output that a Softmax makes is compared before it, because Softmax saturates and hides errors.  The logits need not
-be in the file's memory map: log p = logit - log(sum exp), so a difference of log p is a difference of logits but for one shift per
-softmax.  Probabilities below the smallest normal number of the data type are taken as that number.
 """
 
 from __future__ import annotations
@@ -20,49 +16,32 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.compiled import Compiled
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType
 from simulator.sanitizer import check as sanitize
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
-from tuner.reference import Reference, reference
-
-Floats = NDArray[np.float32]
-# max|out - ref| / max|ref| of a right program.  float16 rounds every stored tensor (2^-11) and the errors of a hundred layers add up like a
-# random walk; float32 differs from onnxruntime by the order of its sums.  An output of type float16 is rounded to it whoever computes it
-TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
+from tuner.reference import Reference, Stored, reference
+from tuner.values import Values, values_of
 
 
 @dataclass(frozen=True, eq=False)
 class Checked:
     """One level of a compiled file.
 
-    outputs: what the container computed.  errors: max|out - ref| / max|ref| by output, before a final Softmax.
     table_cycles, cycles: what the file says and what the simulator says, at every level.
     bound_cycles: below which the variant's own level cannot come.
     """
 
     level: str
-    outputs: Mapping[str, Floats]
-    errors: Mapping[str, float]
-    tolerance: float
+    values: Values
     findings: tuple[str, ...]
     table_cycles: Mapping[str, int]
     cycles: Mapping[str, int]
     bound_cycles: int
 
     @property
-    def max_rel_error(self) -> float:
-        return max(self.errors.values(), default=0.0)
-
-    @property
     def faults(self) -> tuple[str, ...]:
         """What is wrong, a line each; () for a right file."""
-        out = [
-            f"output {name!r}: max|out-ref|/max|ref| is {error:.3g}, expected at most {self.tolerance:g}"
-            for name, error in self.errors.items()
-            if not error <= self.tolerance  # NaN is not
-        ]
-        out += [f"sanitizer: {text}" for text in self.findings]
+        out = [*self.values.faults, *(f"sanitizer: {text}" for text in self.findings)]
         out += [
             f"cycles at level {at}: the file says {self.table_cycles[at]:,}, the simulator {mine:,}"
             for at, mine in self.cycles.items()
@@ -75,22 +54,6 @@ class Checked:
     @property
     def ok(self) -> bool:
         return not self.faults
-
-
-def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale: float | None = None) -> float:
-    """max|out - ref| / max|ref|; with `logits_scale` = max|logits| both are probabilities and are compared as logits.
-
-    NaN or infinity where `out` has them.
-    """
-    mine, theirs = np.asarray(out, np.float64), np.asarray(ref, np.float64)
-    if mine.shape != theirs.shape:  # what the host makes may have an extent that depends on values
-        return float("inf")
-    scale = float(np.abs(theirs).max(initial=0.0))
-    if logits_scale is not None:
-        least = 2.0**-14 if dtype == DataType.float16 else 2.0**-126
-        # maximum keeps NaN; a negative probability is as far off as one can be
-        mine, theirs, scale = np.log(np.maximum(mine, least)), np.log(np.maximum(theirs, least)), logits_scale
-    return float(np.abs(mine - theirs).max(initial=0.0)) / (scale or 1.0)
 
 
 def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]]:
@@ -131,17 +94,12 @@ def load_feeds(path: Path) -> dict[str, NDArray[Any]]:
 def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Checked:
     """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
     compiled = session.compiled
-    programs, machine, dtype = compiled.programs(level), compiled.machine, compiled.dtype
-    names = [port.name for port in session.get_outputs()]
-    outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
-    errors = {name: relative_error(out, expected.outputs[name], dtype, expected.logits_scale.get(name)) for name, out in outputs.items()}
+    programs, machine = compiled.programs(level), compiled.machine
     prepared = compiled.prepared(level)
     several = len(programs) > 1
     return Checked(
         level,
-        outputs,
-        errors,
-        TOLERANCE[DataType.float16 if any(port.type == "tensor(float16)" for port in session.get_outputs()) else dtype],
+        values_of(session, feeds, expected, level),
         tuple(
             f"{piece.name}: {finding}" if several else str(finding)
             for piece, stream in zip(compiled.pieces, programs, strict=True)
@@ -158,14 +116,14 @@ def check_file(
 ) -> list[Checked]:
     """`check_level` for levels of a compiled file of style function (default: all), with given or random inputs.
 
-    onnxruntime runs once, and so does each stream.  Raises `BadInputError`.
+    onnxruntime runs once for all of them, and so does each stream.  Raises `BadInputError`.
     """
     session = InferenceSession(path)
     wanted = tuple(levels) if levels else session.levels
     streams = {level: session.compiled.same_as(level) or level for level in wanted}
     given = dict(feeds) if feeds is not None else random_feeds(session, seed)
     session.checked(given)
-    expected = reference(path, {name: np.asarray(value) for name, value in given.items()})
+    expected = reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
     done = {level: check_level(session, given, expected, level) for level in dict.fromkeys(streams.values())}
     return [relevelled(done[stream], level, session.compiled) for level, stream in streams.items()]
 

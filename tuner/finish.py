@@ -7,15 +7,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import onnx
 import pandas as pd
 
 import simulator
 from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.derive.realise import realise_all
+from compiler.package import write_body
 from compiler.tile.spec import Unit
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write
@@ -23,7 +24,7 @@ from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
 from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
 from tuner.build import MeasuredModel, Opened, containers_of, measure, package
-from tuner.check import random_feeds, relative_error
+from tuner.check import random_feeds
 from tuner.config import TuneConfig
 from tuner.evaluate import Roofline
 from tuner.folder.runfolder import RunFolder, write_json
@@ -31,11 +32,12 @@ from tuner.host import host_nodes, mac_share
 from tuner.layerwise import faster_in_file_order
 from tuner.one_search import OneSearch, say
 from tuner.pieces import Searched
-from tuner.reference import reference
+from tuner.reference import Stored, reference
 from tuner.request import Style, TuneRequest
 from tuner.search.population import Individual
 from tuner.shared import WORKER
-from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary
+from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
+from tuner.values import Compared, Values, values_of
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 
@@ -91,14 +93,19 @@ def finish(
     package(opened, containers_of(opened, measured), folder.best, request.style)
     first_with = {m.digest: level for level, m in reversed(measured.items())}
     same_as = {level: None if first_with[m.digest] == level else first_with[m.digest] for level, m in measured.items()}
-    errors = _errors(opened, folder, same_as, request.style)
+    values = _values(opened, folder, same_as, request.style)
+    faults = {level: values[level].faults for level in levels}
+    beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
     wall_s = time.monotonic() - begun
     searched = sum(run.champions.programs for run in runs)
     failures = sum((run.ledger.failures for run in runs), Counter[str]())
-    rows = {level: _level(opened, level, measured, base, same_as[level], errors[level]) for level in levels}
+    rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
     pieces = _pieces(opened, found, measured)
     summary = Summary(
-        status="done",
+        status="unconfirmed" if any(faults.values()) else "done",
+        unconfirmed=tuple(f"level {level}: {fault}" for level in levels if same_as[level] is None for fault in faults[level]),
+        first_beyond=None if beyond is None else TensorSummary.of(beyond, opened.source.dtype),
+        weights_beyond=tuple(TensorSummary.of(weight, opened.source.dtype) for weight in opened.weights_beyond),
         run=folder.run,
         model=opened.name,
         model_digest=opened.digest,
@@ -170,7 +177,7 @@ def _level(
     measured: Mapping[str, MeasuredModel],
     base: Mapping[str, MeasuredModel],
     same_as: str | None,
-    error: float,
+    values: Compared,
 ) -> LevelSummary:
     mine = measured[level]
     timing = mine.timings[level]
@@ -191,35 +198,26 @@ def _level(
         baseline_layerwise_cycles=baseline,
         speedup=round(baseline / timing.cycles, 4),
         variant_cycles={other: m.timings[level].cycles for other, m in measured.items()},
-        max_rel_error=error,
+        max_rel_error=values.error,
+        rounding_rel_error=values.rounding,
+        limit_rel_error=values.limit,
     )
 
 
-def _errors(opened: Opened, folder: RunFolder, same_as: Mapping[str, str | None], style: Style) -> dict[str, float]:
-    """Values of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
+def _values(opened: Opened, folder: RunFolder, same_as: Mapping[str, str | None], style: Style) -> dict[str, Values]:
+    """Of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
     session = InferenceSession(folder.best)
     feeds = random_feeds(session, 0)
-    if style != "function":  # that file has no body
-        with tempfile.TemporaryDirectory(dir=folder.path / ".tmp") as room:
-            body = Path(room) / "body.onnx"
-            onnx.save(opened.model, body)
-            expected = reference(body, feeds)
-    else:
-        expected = reference(folder.best, feeds)
-    names = [port.name for port in session.get_outputs()]
-    errors: dict[str, float] = {}
-    for level, twin in same_as.items():
-        if twin is not None:
-            errors[level] = errors[twin]
-            continue
-        outputs = session.run(names, feeds, level=level)
-        dtype = session.compiled.dtype
-        found = [
-            relative_error(out, expected.outputs[name], dtype, expected.logits_scale.get(name))
-            for name, out in zip(names, outputs, strict=True)
-        ]
-        errors[level] = max(found, default=0.0)
-    return errors
+    values: dict[str, Values] = {}
+    with ExitStack() as stack:
+        body = folder.best
+        if style != "function":  # that file has no body
+            body = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.path / ".tmp"))) / "body.onnx"
+            write_body(opened.part, body)
+        expected = reference(body, feeds, Stored.of(session.compiled))
+        for level, twin in same_as.items():
+            values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]
+    return values
 
 
 def _budget(config: TuneConfig, searched: int, wall_s: float) -> BudgetUse:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-VERSION: Literal[2] = 2
+from simulator.npu.held import Beyond, most
+from simulator.npu.machine import DataType
+
+SCHEMA_VERSION: Literal[2] = 2
+# JSON has no infinity
+Finite = Annotated[float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 
 
 class _Part(BaseModel):
@@ -34,6 +40,20 @@ class HostNodeSummary(_Part):
     why: str
     macs: int | None
     mac_share: float | None
+
+
+class TensorSummary(_Part):
+    """A tensor that the data type does not hold.  largest: of its magnitudes in float32, null where that is infinite as well.  held: the
+    largest number of the data type.
+    """
+
+    tensor: str
+    largest: Finite
+    held: float
+
+    @classmethod
+    def of(cls, beyond: Beyond, dtype: DataType) -> TensorSummary:
+        return cls(tensor=beyond.tensor, largest=beyond.largest, held=most(dtype))
 
 
 class PieceSummary(_Part):
@@ -86,7 +106,9 @@ class LevelSummary(_Part):
     plan: digest of its plan.  same_as: an earlier level with the same plan, or null.  program_bound_cycles, roofline_cycles: below which
     neither the program nor the model can come at this share.  balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
     baseline_layerwise_cycles: of plans/baseline.json at this level.  variant_cycles: every level's variant at this level.
-    max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax.
+    max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax, of the tensor that is nearest to its limit; null
+    where that is not finite.  rounding_rel_error: what rounding alone does to it, null in float32 or where that is not finite.
+    limit_rel_error: the largest error of a right program.
     """
 
     ddr_share: float
@@ -102,18 +124,26 @@ class LevelSummary(_Part):
     baseline_layerwise_cycles: int
     speedup: float
     variant_cycles: dict[str, int]
-    max_rel_error: float
+    max_rel_error: Finite
+    rounding_rel_error: Finite
+    limit_rel_error: float
 
 
 class Summary(_Part):
     """The whole file.
 
+    status: `unconfirmed` where the values of a level are not onnxruntime's.  unconfirmed: what is wrong with them, a line each.
+    first_beyond: where values are not finite, the first tensor in the order of the graph that the data type does not hold, if any.
+    weights_beyond: weights that it does not hold.
     stopped: why each search ended: its budget was spent, nothing was gained any more (`budget.plateau`), or nothing new was left to try.
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[2] = VERSION
-    status: Literal["done"]
+    schema_version: Literal[2] = SCHEMA_VERSION
+    status: Literal["done", "unconfirmed"]
+    unconfirmed: tuple[str, ...]
+    first_beyond: TensorSummary | None
+    weights_beyond: tuple[TensorSummary, ...]
     run: str
     model: str
     model_digest: str

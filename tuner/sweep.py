@@ -34,7 +34,7 @@ from tuner.config import Budget, TuneConfig, load_config
 from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
-from tuner.folder.runs import INDEX, SUMMARY, open_run
+from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.folder.sweeps import read_index
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
@@ -52,10 +52,14 @@ INDEX_COLUMNS = (
     Column("model", pa.string(), "name of the ONNX model"),
     Column("machine", pa.string(), "name of the machine"),
     Column("seed", pa.int64(), "seed of the run"),
-    Column("state", pa.string(), "done, failed, or waiting: not run yet, or not to its end"),
-    Column("error", pa.string(), "why it failed"),
+    Column(
+        "state",
+        pa.string(),
+        "done; unconfirmed: done, but its values are not onnxruntime's; failed; waiting: not run yet, or not to its end",
+    ),
+    Column("error", pa.string(), "why it failed, or what is wrong with its values"),
     Column("run", pa.string(), "id of the run, as in its log"),
-    Column("level", pa.string(), "contention level; null where state is not done, and so is all that follows"),
+    Column("level", pa.string(), "contention level; null where it failed or waits, and so is all that follows"),
     Column("ddr_share", pa.float64(), "share of the DDR bandwidth that is left"),
     Column("cycles", pa.int64(), "of the champion"),
     Column("latency_us", pa.float64(), "of the champion, in microseconds"),
@@ -64,7 +68,7 @@ INDEX_COLUMNS = (
     Column("roofline_cycles", pa.int64(), "below which no schedule can come"),
     Column("plan", pa.string(), "digest of the champion's plan"),
     Column("same_as", pa.string(), "an earlier level with the same plan"),
-    Column("max_rel_error", pa.float64(), "against onnxruntime"),
+    Column("max_rel_error", pa.float64(), "against onnxruntime; null where that is not finite"),
     Column("candidates", pa.int64(), "measured programs"),
     Column("wall_s", pa.float64(), "seconds of the session that ended the run"),
     Column("tasks", pa.int64(), "measured tasks, whoever measured them"),
@@ -242,7 +246,7 @@ def write_index(out: Path, cells: tuple[Cell, ...], budget: Budget, errors: dict
     rows = []
     for cell in cells:
         mine = ended.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
-        if mine[0]["state"] == "done":
+        if mine[0]["state"] in ENDED:
             ended[cell.name] = mine
         rows += mine
     table = pa.Table.from_pylist(rows, _SCHEMA)
@@ -256,6 +260,7 @@ def _rows(cell: Cell, summary: dict[str, Any] | None, error: str | None) -> Iter
     if summary is None:
         yield {**at, "state": "waiting" if error is None else "failed", "error": error}
         return
-    of_run = {"state": "done", "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
+    why = summary["unconfirmed"][0] if summary["unconfirmed"] else None
+    of_run = {"state": summary["status"], "error": why, "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
     for level, row in summary["levels"].items():
         yield {**at, **of_run, "level": level, **{name: row[name] for name in _OF_LEVEL}}

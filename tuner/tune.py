@@ -12,6 +12,7 @@ from compiler.derive.order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, load_machine
+from tuner.beyond import beyond_lines
 from tuner.board import runner_name, runner_spec
 from tuner.build import Opened, open_source
 from tuner.candidate import digest
@@ -93,7 +94,7 @@ def tune(request: TuneRequest) -> Summary:
                 f"{opened.name} on {machine.name}, {request.dtype}: {operators} operators, {mac_share(opened)}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
-            for line in work_lines(opened):
+            for line in (*work_lines(opened), *beyond_lines(opened.weights_beyond, opened.source.dtype)):
                 say(line)
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)

@@ -20,6 +20,12 @@ def numpy_type(dtype: DataType) -> type[np.floating]:
     return np.float16 if dtype == DataType.float16 else np.float32
 
 
+def in_type(values: Floats, dtype: DataType) -> NDArray[np.floating]:
+    """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
+    with np.errstate(over="ignore"):
+        return values.astype(numpy_type(dtype))
+
+
 def effective_groups(conv: Conv, x: Placement, y: Placement, c0: int) -> int:
     """The largest count of equal groups of whole planes (input) and whole 16-channel blocks (output) that holds every weight.
 
@@ -65,7 +71,7 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
     c0, kind = dtype.lanes, numpy_type(dtype)
     kh, kw = conv.weights.shape[2:]
     n = y.planes * c0
-    dense = dense_weights(conv).astype(kind)
+    dense = in_type(dense_weights(conv), dtype)
     if pixel_lanes == 4:
         positions = (kh * kw + 3) // 4 * 4
         packed = np.zeros((n, positions, 4), kind)
@@ -102,13 +108,13 @@ def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
 def pack_lanes(values: Floats, placement: Placement, dtype: DataType, gap: float = 0.0) -> Bytes:
     """[planes] blocks of C0 values by lane; gaps hold `gap`."""
     out = np.full(placement.planes * dtype.lanes, gap, numpy_type(dtype))
-    out[np.asarray(placement.lanes)] = values.astype(out.dtype)
+    out[np.asarray(placement.lanes)] = in_type(values, dtype)
     return out.view(np.uint8)
 
 
 def pack_pixels(values: Floats, dtype: DataType) -> Bytes:
     """[h][w] blocks, the same value in every lane."""
-    flat = values.astype(numpy_type(dtype)).reshape(-1, 1)
+    flat = in_type(values, dtype).reshape(-1, 1)
     return np.ascontiguousarray(np.repeat(flat, dtype.lanes, axis=1)).view(np.uint8).reshape(-1)
 
 
@@ -117,5 +123,5 @@ def pack_tensor(values: Floats, placement: Placement, dtype: DataType) -> Bytes:
     n, _, h, w = values.shape
     out = np.zeros((n, placement.planes, h, w, dtype.lanes), numpy_type(dtype))
     planes, inner = np.divmod(np.asarray(placement.lanes), dtype.lanes)
-    out[:, planes, :, :, inner] = values.transpose(1, 0, 2, 3)
+    out[:, planes, :, :, inner] = in_type(values, dtype).transpose(1, 0, 2, 3)
     return out.view(np.uint8).reshape(-1)

@@ -33,7 +33,7 @@ from compiler.frontend.settle import known_shapes
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
-from simulator.onnx_container import names_read
+from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
 MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation

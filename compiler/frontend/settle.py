@@ -20,7 +20,7 @@ from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes
 from compiler.frontend.budget import Budget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
-from simulator.onnx_container import names_read
+from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
 # operators of onnxruntime that onnx has no rule for: whose shapes theirs are, and by which of their inputs

@@ -21,8 +21,7 @@ from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.onnx_container import names_read
-from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, names_read
 
 Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview
@@ -54,22 +53,36 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
     compiled = _compiled(part, containers)
     path = Path(out_path)
     if style == "function":
-        chunks = _function_style(part, compiled)
+        chunks = _function_style(part, [_container_attributes(each) for each in compiled])
     else:
         beside = context_file(path) if style == "epcontext-external" else None
         chunks = _epcontext_style(part, compiled, origin, beside)
-    size = sum(len(chunk) for chunk in chunks)
-    if size > _LIMIT_BYTES:
-        shorter = "epcontext-external leaves weights and containers out" if style == "epcontext" else "epcontext leaves the weights out"
-        raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; style {shorter}")
+    shorter = "epcontext-external leaves weights and containers out" if style == "epcontext" else "epcontext leaves the weights out"
+    _check_size(chunks, out_path, f"style {shorter}")
     if style == "epcontext-external":
         atomic_write(path.parent / context_file(path), [each.data for each in compiled])
     atomic_write(path, chunks)
 
 
+def write_body(part: Partition, out_path: str | Path) -> None:
+    """A file of style function without its containers: what stock onnxruntime runs of it, with the pieces marked.
+
+    Raises `BadInputError` where it would pass 2 GB, `UnsupportedError` as `write_onnx`.
+    """
+    chunks = _function_style(part, [[] for _ in part.pieces])
+    _check_size(chunks, out_path, "its weights alone are too large to run it elsewhere")
+    atomic_write(Path(out_path), chunks)
+
+
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
     """The file that `write_onnx` writes by style function.  Raises as that."""
-    return b"".join(_function_style(part, _compiled(part, containers)))
+    return b"".join(_function_style(part, [_container_attributes(each) for each in _compiled(part, containers)]))
+
+
+def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> None:
+    size = sum(len(chunk) for chunk in chunks)
+    if size > _LIMIT_BYTES:
+        raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; {instead}")
 
 
 def _compiled(part: Partition, containers: Sequence[bytes]) -> list[Compiled]:
@@ -110,7 +123,8 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 # --- style function ------------------------------------------------------------------------------------------------
 
 
-def _function_style(part: Partition, compiled: Sequence[Compiled]) -> list[Chunk]:
+def _function_style(part: Partition, attributes: Sequence[list[Chunk]]) -> list[Chunk]:
+    """attributes: of each piece's node, as fields."""
     model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
@@ -121,11 +135,12 @@ def _function_style(part: Partition, compiled: Sequence[Compiled]) -> list[Chunk
     rest.functions.extend(model.functions)
     bodies: list[list[Chunk]] = []
     passed: dict[str, TensorProto] = {}
-    for each in compiled:
-        function, weights = _function(model, each.piece)
+    for piece, fields in zip(part.pieces, attributes, strict=True):
+        function, weights = _function(model, piece)
         rest.functions.append(function)
         passed |= {tensor.name: tensor for tensor in weights}
-        bodies.append(_function_node(each, function))
+        node = NodeProto(op_type=piece.name, domain=DOMAIN, name=piece.name, input=function.input, output=function.output)
+        bodies.append(_field(GraphProto, "node", [node.SerializeToString(deterministic=True), *fields]))
     return _file(rest, bodies, host, list(passed.values()))
 
 
@@ -150,15 +165,13 @@ def _function(model: ModelProto, piece: Piece) -> tuple[FunctionProto, list[Tens
     return function, passed
 
 
-def _function_node(each: Compiled, function: FunctionProto) -> list[Chunk]:
-    node = NodeProto(op_type=each.piece.name, domain=DOMAIN, name=each.piece.name, input=function.input, output=function.output)
-    node.attribute.append(helper.make_attribute("notes", variant_table(each.container)))
+def _container_attributes(each: Compiled) -> list[Chunk]:
+    notes = NodeProto(attribute=[helper.make_attribute("notes", variant_table(each.container))])
     attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
     tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[len(each.data)])
     body = _field(TensorProto, "raw_data", [each.data])
     body = _field(AttributeProto, "t", [tensor.SerializeToString(), *body])
-    body = _field(NodeProto, "attribute", [attribute.SerializeToString(), *body])
-    return _field(GraphProto, "node", [node.SerializeToString(deterministic=True), *body])
+    return [notes.SerializeToString(deterministic=True), *_field(NodeProto, "attribute", [attribute.SerializeToString(), *body])]
 
 
 # --- style epcontext -----------------------------------------------------------------------------------------------

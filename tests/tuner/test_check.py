@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.npu.machine import DataType
-from tuner.check import relative_error
+from tuner.values import relative_error
 
 
 def test_errors_before_a_softmax():

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
 from tests.models import small_model
-from tuner.reference import reference
+from tuner.reference import Stored, reference
 
 
 def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
@@ -24,7 +24,7 @@ def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     onnx.checker.check_model(str(path))
     with pytest.raises(BadInputError, match=r"killer.onnx: onnxruntime (died on|cannot run) its body"):
-        reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)})
+        reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)}, Stored())
 
 
 def test_a_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
@@ -35,4 +35,4 @@ def test_a_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
         shell.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(shell))
         with pytest.raises(BadInputError, match=message):
-            reference(model, {"x": np.zeros((1, 3, 20, 24), np.float32)}, timeout_s=0.2 if "sleep" in script else 60)
+            reference(model, {"x": np.zeros((1, 3, 20, 24), np.float32)}, Stored(), timeout_s=0.2 if "sleep" in script else 60)

@@ -1,6 +1,7 @@
 """The command `tilefarm`: parse, call, print.
 
-Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine; 130 interrupted.
+Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine;
+4 done, but values of a tuned model are not confirmed against onnxruntime; 130 interrupted.
 Everything heavy is imported inside the command that needs it, so that `tilefarm --help` answers at once.
 """
 

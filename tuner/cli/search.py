@@ -72,7 +72,7 @@ def _tune(
     min_npu_share: MinNpuShare = None,
     quiet: Quiet = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Search for the best plan at every contention level; writes RUN/best.onnx, plans, log and summary."""
     from tuner.commands.options import parse_shapes, parse_tags, parse_weights
     from tuner.commands.search import tune
@@ -86,7 +86,7 @@ def _tune(
         shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror,
         runner=runner, resource=resource, warm_start=tuple(warm_start or ()), min_npu_share=min_npu_share,
     )  # fmt: skip
-    tune(request, as_json)
+    return tune(request, as_json)
 
 
 @app.command("study")

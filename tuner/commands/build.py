@@ -9,6 +9,7 @@ from typing import Any
 from compiler.derive.plan import Plan, joined
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
+from tuner.beyond import beyond_lines
 from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package, read_plan
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_pieces, print_table
@@ -18,6 +19,7 @@ from tuner.macs import program_macs
 from tuner.model.tile_model import load_models, tiled_plans
 from tuner.request import Style
 from tuner.source import Source
+from tuner.summary import TensorSummary
 
 
 def compile_model(
@@ -92,6 +94,7 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
         "macs": share.total,
         "npu_mac_share": share.share,
         "host": [node.model_dump() for node in host_nodes(opened)],
+        "weights_beyond": [TensorSummary.of(weight, opened.source.dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.kernels) for unit in opened.units),
         "pieces": _pieces(opened, measured),
         "container_bytes": container_bytes,
@@ -101,7 +104,8 @@ def _write(opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, a
     if as_json:
         print_json(report)
     else:
-        _print(report, [f"{report['operators']} operators, {share}", *work_lines(opened)], levels)
+        lines = [*work_lines(opened), *beyond_lines(opened.weights_beyond, opened.source.dtype)]
+        _print(report, [f"{report['operators']} operators, {share}", *lines], levels)
 
 
 def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[str, Any]]:

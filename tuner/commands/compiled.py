@@ -23,7 +23,9 @@ from tuner.build import check_out
 from tuner.check import Checked, check_level, load_feeds, random_feeds
 from tuner.commands.options import parse_input
 from tuner.commands.text import finite, print_json, print_pieces, print_table
-from tuner.reference import reference
+from tuner.reference import Stored, reference
+from tuner.summary import TensorSummary
+from tuner.values import Compared
 
 
 def run(path: Path, input_text: str, level: str | None, check: bool, out: Path | None, as_json: bool) -> int:
@@ -39,12 +41,14 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
         session.checked(feeds)
     except BadInputError as error:
         raise BadInputError(f"--input {input_text}: {error}") from None
+    names = [port.name for port in session.get_outputs()]
     checked: Checked | None = None
     if check:
-        checked = check_level(session, feeds, reference(path, {name: np.asarray(value) for name, value in feeds.items()}), level)
-        outputs = checked.outputs
-    else:
-        names = [port.name for port in session.get_outputs()]
+        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        checked = check_level(session, feeds, reference(path, arrays, Stored.of(session.compiled)), level)
+    if checked is not None and len(session.compiled.pieces) == 1:
+        outputs = {name: checked.values.made[name] for name in names}
+    else:  # in a check the second piece is given onnxruntime's inputs
         outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
     if out is not None:
         atomic_write(out, [npz_bytes(outputs)])
@@ -53,10 +57,13 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
         "outputs": {name: _described(value) for name, value in outputs.items()},
     }
     if checked is not None:
+        beyond = checked.values.beyond
         report["check"] = {
             "ok": checked.ok,
-            "max_rel_error": finite(checked.max_rel_error),
-            "tolerance": checked.tolerance,
+            **_figures(checked.values.worst),
+            "compared": {name: _figures(one) for name, one in checked.values.compared.items()},
+            "counted": {name: {"equal": one.equal, "of": one.count} for name, one in checked.values.counted.items()},
+            "first_beyond": None if beyond is None else TensorSummary.of(beyond, session.compiled.dtype).model_dump(),
             "findings": list(checked.findings),
             "variant_cycles": dict(checked.table_cycles),
             "recomputed_cycles": dict(checked.cycles),
@@ -68,6 +75,11 @@ def run(path: Path, input_text: str, level: str | None, check: bool, out: Path |
     else:
         _print_run(report, checked)
     return 0 if checked is None or checked.ok else 1
+
+
+def _figures(one: Compared) -> dict[str, float | None]:
+    rounding = None if one.rounding is None else finite(one.rounding)
+    return {"max_rel_error": finite(one.error), "rounding_rel_error": rounding, "limit_rel_error": one.limit}
 
 
 def _described(value: NDArray[Any]) -> dict[str, Any]:
@@ -98,8 +110,8 @@ def _print_run(report: Mapping[str, Any], checked: Checked | None) -> None:
     print_table(columns, rows)
     if checked is None:
         return
-    for name, error in checked.errors.items():
-        print(f"output {name}: max|out-ref|/max|ref| {error:.3g} against onnxruntime, at most {checked.tolerance:g}")
+    for name, one in {**checked.values.compared, **checked.values.counted}.items():
+        print(f"{'output' if name in report['outputs'] else 'tensor'} {name}: {one}")
     print(f"sanitizer: {len(checked.findings)} findings; cycles at {len(checked.cycles)} levels recomputed; bound {checked.bound_cycles:,}")
     for fault in checked.faults:
         print(f"FAILED {fault}")

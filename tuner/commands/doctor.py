@@ -155,5 +155,5 @@ def _whole_way() -> Finding:
     faults = [fault for level in checked for fault in level.faults]
     if faults:
         raise TilefarmError(faults[0])
-    error = max(level.max_rel_error for level in checked)
+    error = max(level.values.worst.error for level in checked)
     return Finding(f"{len(checked)} levels, largest error {error:.1e}", {"levels": len(checked), "max_rel_error": error})

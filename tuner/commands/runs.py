@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
-from tuner.commands.search import print_levels
+from tuner.commands.search import print_levels, print_unconfirmed
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY, read_json
@@ -55,9 +55,10 @@ def best(path: Folder, as_json: bool) -> None:
         raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")
     levels = run.summary["levels"]
     if as_json:
-        print_json({"run": run.summary["run"], "file": str(path / "best.onnx"), "levels": levels})
+        print_json({"run": run.summary["run"], "state": run.state, "file": str(path / "best.onnx"), "levels": levels})
         return
     print_levels(levels)
+    print_unconfirmed(run.summary)
     print(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
 
 
@@ -90,6 +91,8 @@ def _run_status(run: Run, as_json: bool) -> None:
         pairs["time left"] = f"about {_time(left_s)}"
     if age_s is not None:
         pairs["newest row"] = f"{_time(age_s)} ago"
+    if run.state == "unconfirmed" and run.summary is not None:
+        pairs["values"] = run.summary["unconfirmed"][0]
     if run.state == "stopped":
         pairs["to go on"] = "tilefarm tune with --resume and the same model, machine and settings"
     print_pairs(pairs)
@@ -112,8 +115,10 @@ def _sweep_status(path: Folder, as_json: bool) -> None:
     pairs: dict[str, object] = {
         "sweep": read_json(path / IDENTITY)["run"],
         "state": now.state,
-        "runs done": f"{now.runs['done']:,} of {now.total:,}",
+        "runs done": f"{now.ended:,} of {now.total:,}",
     }
+    if now.runs["unconfirmed"]:
+        pairs["runs unconfirmed"] = now.runs["unconfirmed"]
     if now.runs["failed"]:
         pairs["runs failed"] = now.runs["failed"]
     if now.left_s is not None:

@@ -16,10 +16,11 @@ from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
 
 SUMMARY = "summary.json"
+UNCONFIRMED = 4  # exit code
 
 
-def tune(request: TuneRequest, as_json: bool) -> None:
-    """`tilefarm tune`."""
+def tune(request: TuneRequest, as_json: bool) -> int:
+    """`tilefarm tune`.  Returns `UNCONFIRMED` where values are not onnxruntime's."""
     from tuner.tune import tune as drive
 
     if request.candidates is not None and request.seconds is not None:
@@ -27,14 +28,23 @@ def tune(request: TuneRequest, as_json: bool) -> None:
     with _resumable(request.out):
         drive(request)
     summary = read_json(request.out / SUMMARY)
+    code = 0 if summary["status"] == "done" else UNCONFIRMED
     if as_json:
         print_json(summary)
-        return
+        return code
     print_levels(summary["levels"])
+    print_unconfirmed(summary)
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
     print_next(("report", request.out), ("run", request.out / "best.onnx", "--input", "random", "--check"))
+    return code
+
+
+def print_unconfirmed(summary: Mapping[str, Any]) -> None:
+    """What is wrong with the values of a run, and why, if anything is."""
+    for line in summary["unconfirmed"]:
+        print(f"values not confirmed: {line}")
 
 
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
@@ -72,20 +82,21 @@ def study(request: StudyRequest, as_json: bool) -> int:
 
 
 def sweep(request: SweepRequest, as_json: bool) -> int:
-    """`tilefarm sweep`.  Returns 1 where a cell failed."""
-    from tuner.folder.runs import INDEX
+    """`tilefarm sweep`.  Returns 1 where a cell failed, else `UNCONFIRMED` where values of one are not onnxruntime's."""
+    from tuner.folder.runs import ENDED, INDEX
     from tuner.sweep import sweep as drive
 
     with _resumable(request.out):
         index = drive(request, _quiet if request.quiet else _say)
-    failed = index[index["state"] == "failed"]
+    failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
+    code = 1 if len(failed) else UNCONFIRMED if len(unconfirmed) else 0
     runs = index.drop_duplicates("path")
     tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
     if as_json:
         rows = json.loads(index.to_json(orient="records"))
         print_json({"out": str(request.out), "index": str(request.out / INDEX), "tasks": tasks, "shared_tasks": shared, "rows": rows})
-        return int(len(failed) > 0)
-    done = index[index["state"] == "done"]
+        return code
+    done = index[index["state"].isin(ENDED)]
     if len(done):
         # over seeds the geometric mean: gains are ratios
         logs = done["speedup"].astype("float64").map(math.log)
@@ -98,12 +109,14 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
     for _, row in failed.iterrows():
         print(f"{row['path']}: failed: {row['error']}")
+    for _, row in unconfirmed.iterrows():
+        print(f"{row['path']}: values not confirmed: {row['error']}")
     print(f"{request.out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(request.out / INDEX)!r})")
     if shared:
         print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):
         print_next(("report", request.out), ("ls", request.out))
-    return int(len(failed) > 0)
+    return code
 
 
 @contextmanager

@@ -16,12 +16,13 @@ from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.folder.served import best_so_far, copies
 from tuner.log.dataset import part_numbers
 from tuner.log.read import read_log
-from tuner.summary import VERSION
+from tuner.summary import SCHEMA_VERSION
 
 SUMMARY = "summary.json"
 INDEX = "index.parquet"  # of a sweep
 Kind = Literal["run", "sweep", "study"]
-State = Literal["done", "running", "stopped", "unfinished"]
+State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]
+ENDED = ("done", "unconfirmed")  # states of a run that has all its files
 _PACE = 24  # programs that tell how fast it goes: the first ones wait for kernels and segments
 _COLUMNS = ["run", "seq", "kind", "level", "status", "cycles", "time"]
 _SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
@@ -31,7 +32,8 @@ _SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_dige
 class Run:
     """identity: run.json.  summary: summary.json, None before the end.
 
-    `stopped`: it can be resumed.  `unfinished`: running or stopped, which a URL does not tell.
+    `unconfirmed`: done, but values of its programs are not onnxruntime's.  `stopped`: it can be resumed.  `unfinished`: running or stopped,
+    which a URL does not tell.
     """
 
     path: Folder
@@ -88,11 +90,17 @@ def open_run(path: Folder) -> Run:
     identity = read_json(path / IDENTITY)
     if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
         raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
-    summary = read_json(path / SUMMARY) if (path / SUMMARY).is_file() else None
+    summary = _read_summary(path / SUMMARY) if (path / SUMMARY).is_file() else None
+    state = state_of(path, summary is not None)
+    return Run(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
+
+
+def _read_summary(path: Folder) -> dict[str, Any]:
+    summary = read_json(path)
     version = summary.get("schema_version") if isinstance(summary, dict) else None
-    if summary is not None and version != VERSION:
-        raise BadInputError(f"{path / SUMMARY}: of version {version!r}, expected {VERSION}; tune again in another folder")
-    return Run(path, identity, summary, state_of(path, summary is not None))
+    if version != SCHEMA_VERSION:
+        raise BadInputError(f"{path}: of version {version!r}, expected {SCHEMA_VERSION}; tune again in another folder")
+    return dict(summary)
 
 
 def find_runs(folder: Folder) -> Iterator[Run]:

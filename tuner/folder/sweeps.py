@@ -10,13 +10,14 @@ import pandas as pd
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, arrow_path
 from tuner.folder.runfolder import IDENTITY
-from tuner.folder.runs import INDEX, Run, Standing, State, open_run, standing, state_of
+from tuner.folder.runs import ENDED, INDEX, Run, Standing, State, open_run, standing, state_of
 
 
 @dataclass(frozen=True)
 class SweepStanding:
-    """runs: of all cells, by state of the table (done, failed, waiting).  begun: those that go on, or, where nobody can tell, have begun.
+    """runs: of all cells, by state of the table (done, unconfirmed, failed, waiting).
 
+    begun: those that go on, or, where nobody can tell, have begun.
     left_s: until all runs are done with as many at once as now; None while nothing tells, or the sweep does not go on.
     """
 
@@ -28,6 +29,11 @@ class SweepStanding:
     @property
     def total(self) -> int:
         return sum(self.runs.values())
+
+    @property
+    def ended(self) -> int:
+        """Those that have all their files."""
+        return sum(self.runs[state] for state in ENDED)
 
 
 def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
@@ -42,12 +48,13 @@ def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
 def sweep_standing(path: Folder) -> SweepStanding:
     """Raises `BadInputError` where the table is not there or cannot be read."""
     index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
-    counts = {name: int((index["state"] == name).sum()) for name in ("done", "failed", "waiting")}
+    counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
     waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
     runs = [run for run in map(open_run, waiting) if run.state in ("running", "unfinished")]
     begun = tuple((run, standing(run)) for run in runs)
-    state = state_of(path, counts["done"] == len(index))
-    left_s = _left_s(counts["waiting"], index.loc[index["state"] == "done", "wall_s"].tolist(), [now for _, now in begun])
+    ended = index["state"].isin(ENDED)
+    state = state_of(path, bool(ended.all()))
+    left_s = _left_s(counts["waiting"], index.loc[ended, "wall_s"].tolist(), [now for _, now in begun])
     return SweepStanding(state, counts, begun, left_s if state == "running" else None)
 
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import isfinite
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -123,6 +124,11 @@ def counted(number: int, noun: str) -> str:
 
 def text_of(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
+
+
+def error_text(error: float | None) -> str:
+    """A relative error; nothing or NaN stands for one that is not finite."""
+    return f"{error:.1e}" if error is not None and isfinite(error) else "not finite"
 
 
 class Section(NamedTuple):

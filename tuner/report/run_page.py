@@ -9,7 +9,7 @@ from typing import Any
 from tuner.host_lines import host_groups
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
-from tuner.report.html import Figures, counted, document, section, table, tabs
+from tuner.report.html import Figures, counted, document, error_text, section, table, tabs
 from tuner.report.view import RunView
 from tuner.summary import HostNodeSummary
 
@@ -18,7 +18,7 @@ def run_page(run: RunView) -> str:
     """The whole page."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", "Result", _RESULT, _result(summary["levels"]), _pieces(summary)),
+        section("result", "Result", "Result", _RESULT, _unconfirmed(summary), _result(summary["levels"]), _pieces(summary)),
         section(
             "latency", "Latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)
         ),
@@ -54,7 +54,8 @@ def run_page(run: RunView) -> str:
 _RESULT = (
     "The best program of each contention level, measured from the instruction streams in best.onnx. The baseline runs every fused operator "
     "on its own, tuned by the same search; no schedule beats the roofline. ρ: cycles in which CUBE or VECTOR works per cycle in which DDR "
-    "moves. Max error: of the outputs, relative to onnxruntime's largest."
+    "moves. Max error: of what the NPU makes, relative to onnxruntime's largest; at most four times what rounding alone does, and never "
+    "more than the limit."
 )
 _LATENCY = (
     "Every variant at every share of the bandwidth that others leave. Where two lines cross, the run-time controller should change over; "
@@ -79,18 +80,33 @@ _FARM = "Share of the time in which a worker was measuring; the rest is choosing
 
 def _result(levels: dict[str, Any]) -> str:
     columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "gain", "roofline cycles", "of roofline", "DDR bytes", "ρ",
-               "max error", "<plan")  # fmt: skip
+               "max error", "of rounding", "limit", "<plan")  # fmt: skip
     rows = []
     for name, at in levels.items():
         plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
         rows.append((
             name, f"{at['ddr_share']:g}", at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
             f"{at['speedup']:.2f}×", at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
-            f"{at['balance']:.2f}", f"{at['max_rel_error']:.1e}", plan,
+            f"{at['balance']:.2f}", error_text(at["max_rel_error"]),
+            "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"]), error_text(at["limit_rel_error"]), plan,
         ))  # fmt: skip
     each = [(name, *(at["variant_cycles"].get(other) for other in levels)) for name, at in levels.items()]
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     return table(columns, rows) + "<h3>Every variant at every level, cycles</h3>" + matrix
+
+
+def _unconfirmed(summary: dict[str, Any]) -> str:
+    """What is wrong with the values, above all figures; nothing for a run whose values are onnxruntime's."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in summary["unconfirmed"])
+    text = f"<p><strong>The values of this run are not confirmed.</strong></p><ul>{lines}</ul>" if lines else ""
+    weights = [
+        (w["tensor"], "infinite" if w["largest"] is None else f"{w['largest']:.6g}", f"{w['held']:.6g}") for w in summary["weights_beyond"]
+    ]
+    if weights:
+        rest = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
+        text += f"<h3>Weights beyond {escape(summary['dtype'])}</h3><p>They are infinite in the file.{rest}</p>"
+        text += table(("<weight", "largest in float32", "held"), weights[:_MOST])
+    return text
 
 
 def _pieces(summary: dict[str, Any]) -> str:

@@ -7,20 +7,22 @@ import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder
+from tuner.folder.runs import ENDED
 from tuner.folder.sweeps import read_index
-from tuner.report.html import Figures, counted, document, section, table, tabs
+from tuner.report.html import Figures, counted, document, error_text, section, table, tabs
 from tuner.report.style import color, figure
 
 _GAIN = (
     "Cycles layer by layer, every operator tuned, over the champion's: the median over the seeds, and in brackets the least and the most."
 )
+_LEFT = "`tilefarm sweep` with --resume runs what is left. Unconfirmed: a run has all its files, but its values are not onnxruntime's."
 _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be from another with the same budget."
 
 
 def sweep_page(folder: Folder) -> str:
     """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
     index = read_index(folder)
-    done = index[index["state"] == "done"]
+    done = index[index["state"].isin(ENDED)]
     if not len(done):
         raise BadInputError(f"{folder}: none of {index['path'].nunique()} runs has ended; nothing to report")
     figures = Figures()
@@ -30,7 +32,7 @@ def sweep_page(folder: Folder) -> str:
         section("gain", "Gain", "Gain by model and level", _GAIN, tabs({m: _gains(done[done["machine"] == m]) for m in machines})),
         section("seeds", "Seeds", "Gain by seed", _SPREAD, tabs(spread)),
         section("runs", "Runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
-        section("left", "Not done", "Failed, or not run yet", "`tilefarm sweep` with --resume runs what is left.", _left(index)),
+        section("left", "Not done", "Failed, not confirmed, or not run yet", _LEFT, _left(index)),
     ]
     title = f"Sweep of {counted(index['model'].nunique(), 'model')} on {', '.join(machines)}"
     runs = f"{done['path'].nunique()} of {counted(index['path'].nunique(), 'run')} done"
@@ -68,7 +70,7 @@ def _runs(done: pd.DataFrame) -> str:
         (
             r["path"], f"{r['level']} (as {r['same_as']})" if isinstance(r["same_as"], str) else r["level"], int(r["cycles"]),
             f"{r['latency_us']:,.1f}", f"{r['speedup']:.3f}×", int(r["roofline_cycles"]), f"{r['roofline_cycles'] / r['cycles']:.0%}",
-            f"{r['max_rel_error']:.1e}", int(r["candidates"]), f"{r['wall_s']:,.0f}",
+            error_text(r["max_rel_error"]), int(r["candidates"]), f"{r['wall_s']:,.0f}",
         )
         for r in done.to_dict("records")
     ]  # fmt: skip
@@ -76,7 +78,7 @@ def _runs(done: pd.DataFrame) -> str:
 
 
 def _left(index: pd.DataFrame) -> str:
-    left = index[index["state"] != "done"]
+    left = index[index["state"] != "done"].drop_duplicates("path")
     if not len(left):
         return "<p>None.</p>"
     return table(("<run", "<state", "<why"), left[["path", "state", "error"]].itertuples(index=False, name=None))

@@ -82,7 +82,11 @@ def test_run_checks_values_sanitizer_and_cycles(cli, compiled):
     report = json.loads(cli("run", compiled, "--input", "random", "--check", "--json")[1])
     assert report["level"] == "none"
     assert report["check"]["ok"]
-    assert 0 < report["check"]["max_rel_error"] < report["check"]["tolerance"]
+    check = report["check"]
+    assert 0 < check["max_rel_error"] < check["limit_rel_error"] <= 0.1
+    assert 0 < check["rounding_rel_error"] < check["limit_rel_error"]
+    assert list(check["compared"]) == list(report["outputs"])
+    assert (check["counted"], check["first_beyond"]) == ({}, None)
     assert report["check"]["variant_cycles"] == report["check"]["recomputed_cycles"]
 
 

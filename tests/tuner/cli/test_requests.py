@@ -22,7 +22,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
         requests.append(request)
         level = {"ddr_share": 1.0, "cycles": 50, "latency_us": 0.05, "plan": "a" * 32, "same_as": None, "roofline_cycles": 10}
         request.out.mkdir(parents=True, exist_ok=True)
-        summary = {"status": "done", "stopped": ["budget"], "levels": {"none": {**level, "baseline_layerwise_cycles": 100}}}
+        summary = {
+            "status": "done",
+            "unconfirmed": [],
+            "stopped": ["budget"],
+            "levels": {"none": {**level, "baseline_layerwise_cycles": 100}},
+        }
         (request.out / "summary.json").write_text(json.dumps(summary))
 
     module = types.ModuleType("tuner.tune")

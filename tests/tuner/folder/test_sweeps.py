@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_stopped_sweep_says_what_is_done_and_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = sweep_standing(folder)
-    assert (now.state, now.runs, now.begun, now.left_s) == ("stopped", {"done": 1, "failed": 1, "waiting": 3}, (), None)
+    assert (now.state, now.runs, now.begun, now.left_s) == ("stopped", {"done": 1, "unconfirmed": 0, "failed": 1, "waiting": 3}, (), None)
     assert main(["status", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "runs done    1 of 5" in shown
