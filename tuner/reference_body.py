@@ -216,16 +216,17 @@ def rounded(values: Array) -> Array:
 
 
 def first_beyond(
-    model: ModelProto, pieces: tuple[Piece, ...], stored: set[str], feeds: Mapping[str, Array], dtype: DataType
+    model: ModelProto, pieces: tuple[Piece, ...], stored: set[str], floats: set[str], feeds: Mapping[str, Array], dtype: DataType
 ) -> Beyond | None:
-    """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes; then the weights.  `model` is changed.
+    """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes.  `model` is changed.
 
-    In one run: every tensor is reduced to its largest magnitude as soon as it is there, so no more of them are alive than without.
+    Of those that are stored; else of those that pass between operators that are one on the NPU; else of the weights.  In one run: every
+    tensor is reduced to its largest magnitude as soon as it is there, so no more of them are alive than without.
     """
     graph, order = model.graph, dict[str, None]()
     for piece in pieces:
         order |= dict.fromkeys(piece.inputs)
-        order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in stored}
+        order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in floats}
     given = {name: float(np.abs(feeds[name]).max(initial=0.0)) for name in order if name in feeds}
     made = [name for name in order if name not in feeds]
     for name in made:
@@ -235,7 +236,7 @@ def first_beyond(
     weights = [tensor for tensor in graph.initializer if tensor.name in mine and tensor.data_type == TensorProto.FLOAT]
     (reduced,) = run(model, [_OURS + "max." + name for name in made], [feeds])
     largest = given | {name: float(reduced[_OURS + "max." + name]) for name in made}
-    for name in order:
+    for name in sorted(order, key=lambda name: name not in stored):  # the order of the graph within both
         if not holds(dtype, largest[name]):
             return Beyond(name, largest[name])
     for tensor in weights:
@@ -253,10 +254,11 @@ def answer(folder: Path) -> None:
     model = onnx.load(asked["model"])
     pieces = body_of(model)
     types = types_of(model)
-    stored = {name for name in asked["stored"] if types.get(name) == TensorProto.FLOAT}
+    floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
+    stored = floats & set(asked["stored"])
     dtype = DataType[asked["dtype"]]
     if asked["job"] == "beyond":
-        beyond = first_beyond(model, pieces, stored, feeds, dtype)
+        beyond = first_beyond(model, pieces, stored, floats, feeds, dtype)
         _tell(folder, {"beyond": None if beyond is None else [beyond.tensor, str(beyond.largest)]})
         return
     made = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))

@@ -121,17 +121,23 @@ def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale
         return float(np.abs(mine - theirs).max(initial=0.0)) / (scale or 1.0)
 
 
+def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Compared:
+    """A tensor that the NPU made, or the host of it."""
+    ref, scale = expected.values[name], expected.logits_scale.get(name)
+    noise = [relative_error(sample[name], ref, dtype, scale) for sample in expected.rounded]
+    return Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
+
+
 def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Values:
     """Execute the variants of a level and compare.  Raises `BadInputError` for a level or feeds that the file does not have."""
     dtype = session.compiled.dtype
     made = session.run_on(feeds, expected.values, level)
     compared, counted = {}, {}
     for name, mine in made.items():
-        theirs, scale = expected.values[name], expected.logits_scale.get(name)
         if name in expected.stepped:
+            theirs = expected.values[name]
             same = mine.shape == theirs.shape
             counted[name] = Counted(int((mine == theirs).sum()) if same else None, theirs.size, theirs.shape)
         else:
-            noise = [relative_error(sample[name], theirs, dtype, scale) for sample in expected.rounded]
-            compared[name] = Compared(relative_error(mine, theirs, dtype, scale), float(np.max(noise)) if noise else None)
+            compared[name] = compare(expected, name, mine, dtype)
     return Values(made, compared, counted, None if finite(compared) else expected.beyond, dtype)
