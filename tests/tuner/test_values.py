@@ -133,15 +133,23 @@ def test_a_small_fault_is_found_where_rounding_does_little(tmp_path: Path) -> No
     assert fault.endswith(f"rounding alone {wrong.worst.rounding:.3g}, at most {wrong.worst.limit:.3g}")
 
 
-@pytest.mark.parametrize("op", ["GlobalAveragePool", "Softmax", "LRN", "Sigmoid", "Tanh", "ReduceMean"])
-def test_what_the_vector_unit_rounds_inside_counts(op: str, tmp_path: Path) -> None:
-    b = Builder(np.random.default_rng(2), (1, 16, 13, 13))
-    extra = {"LRN": {"size": 5}, "ReduceMean": {"axes": [2, 3]}, "Softmax": {"axis": 1}}.get(op, {})
-    _, path = compiled(b.model(b.node(op, [b.relu(b.conv("x", 48))], **extra)), tmp_path)
-    for seed in range(3):
-        *_, values = checked(path, seed)
-        assert values.worst.rounding is not None
-        assert values.worst.error < 2.5 * values.worst.rounding, seed
+def pooled(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 16, 7, 7))
+    return b.model(b.node("GlobalAveragePool", [b.conv("x", 64)]))
+
+
+def classified(rng: Rng) -> ModelProto:
+    b = Builder(rng, (1, 64, 1, 1))
+    return b.model(b.softmax(b.conv("x", 1000, (1, 1), (1, 1), (0, 0, 0, 0))))
+
+
+@pytest.mark.parametrize("build", [pooled, classified])
+def test_what_the_vector_unit_rounds_inside_counts(build: Callable[[Rng], ModelProto], tmp_path: Path) -> None:
+    """Sums of many values: without them the error is up to 4.6 and 2.6 times what rounding the stored tensors does."""
+    _, path = compiled(build(np.random.default_rng(0)), tmp_path)
+    *_, values = checked(path, 1)
+    assert values.worst.rounding is not None
+    assert 0.5 * values.worst.rounding < values.worst.error < 2 * values.worst.rounding
 
 
 # what crosses the border -----------------------------------------------------------------------------------------------
