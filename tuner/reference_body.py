@@ -220,8 +220,8 @@ def first_beyond(
 ) -> Beyond | None:
     """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes.  `model` is changed.
 
-    Of those that are stored; else of those that pass between operators that are one on the NPU; else of the weights.  In one run: every
-    tensor is reduced to its largest magnitude as soon as it is there, so no more of them are alive than without.
+    Of those that are stored; else of those that pass between operators that are one on the NPU; else of the weights.  In one run, in which
+    every tensor is reduced to its largest magnitude as soon as it is there.
     """
     graph, order = model.graph, dict[str, None]()
     for piece in pieces:
@@ -229,7 +229,8 @@ def first_beyond(
         order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in floats}
     given = {name: float(np.abs(feeds[name]).max(initial=0.0)) for name in order if name in feeds}
     made = [name for name in order if name not in feeds]
-    for name in made:
+    # of the nodes that nobody reads onnxruntime runs the last one first, with all that it needs: the other way round every tensor is alive
+    for name in reversed(made):
         graph.node.append(helper.make_node("Abs", [name], [_OURS + "abs." + name]))
         graph.node.append(helper.make_node("ReduceMax", [_OURS + "abs." + name], [_OURS + "max." + name], keepdims=0))
     mine = names_read(graph.node[k] for piece in pieces for k in piece.nodes)

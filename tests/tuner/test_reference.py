@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
 from tests.models import small_model
+from tests.tuning import ROOT
 from tuner.reference import Stored, reference
 
 
@@ -25,6 +27,36 @@ def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
     onnx.checker.check_model(str(path))
     with pytest.raises(BadInputError, match=r"killer.onnx: onnxruntime (died on|cannot run) its body"):
         reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)}, Stored())
+
+
+MEMORY = """
+import re, sys
+from pathlib import Path
+import onnx
+from simulator.npu.machine import DataType
+from tuner.reference_body import Piece, first_beyond
+import numpy as np
+model = onnx.load(sys.argv[1])
+names = [node.output[0] for node in model.graph.node]
+def peak():  # that of getrusage is at least what the process that forked this one had
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+before = peak()
+x = np.ones((1, 16, 256, 256), np.float32)
+piece = Piece(("x",), (names[-1],), range(len(names)))
+assert first_beyond(model, (piece,), set(names), set(names), {"x": x}, DataType.float16) is None
+print((peak() - before) * 1024 // x.nbytes)
+"""
+
+
+def test_looking_at_every_tensor_keeps_few_of_them(tmp_path):
+    """One after the other, not all at the end."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 16, 256, 256)) for name in ("x", "t39")]
+    nodes = [helper.make_node("Sigmoid", [f"t{k - 1}" if k else "x"], [f"t{k}"]) for k in range(40)]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "long.onnx")
+    done = subprocess.run([sys.executable, "-c", MEMORY, tmp_path / "long.onnx"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20
 
 
 def test_a_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
