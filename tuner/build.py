@@ -21,7 +21,6 @@ from onnx import ModelProto
 from compiler.derive.plan import Infeasible, Plan, joined, parse_plan
 from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
-from compiler.frontend.kinds import CONVERTED
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
@@ -38,6 +37,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedErro
 from simulator.npu.held import Beyond
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
+from simulator.onnx_kinds import CONVERTED
 from simulator.sequence import in_all
 from simulator.timing import Timing, program_bound, simulate_levels
 from tuner.beyond import weights_beyond

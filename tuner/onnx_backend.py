@@ -22,7 +22,6 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from compiler.frontend import lower
-from compiler.frontend.kinds import FLOATS, widen
 from compiler.frontend.load import prepare as checked
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.worth import Always
@@ -33,6 +32,7 @@ from compiler.tile.unit import pack_unit
 from simulator.npu.container import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine
+from simulator.onnx_kinds import FLOATS, widen
 from simulator.session import InferenceSession
 from tuner.build import build_variants, default_plan
 

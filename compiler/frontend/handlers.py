@@ -11,7 +11,6 @@ from onnx import NodeProto, TensorProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
-from compiler.frontend.kinds import FLOATS
 from compiler.frontend.pooling import POOLING
 from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
@@ -22,6 +21,7 @@ from compiler.frontend.window import Pads, finish_conv, padding, pair
 from compiler.ir.graph import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
+from simulator.onnx_kinds import FLOATS
 
 Values = dict[str, Any]
 

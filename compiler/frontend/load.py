@@ -18,13 +18,13 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from compiler.frontend import libraries, made
 from compiler.frontend.attributes import check_attributes, one_line
-from compiler.frontend.kinds import CONVERTED, widen, widened
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
 from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
+from simulator.onnx_kinds import CONVERTED, widen, widened
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts

@@ -27,12 +27,12 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.fold import evaluated
-from compiler.frontend.kinds import ON_NPU, kind_name
 from compiler.frontend.macs import node_macs
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
+from simulator.onnx_kinds import ON_NPU, kind_name
 from simulator.onnx_names import names_read
 
 Array = NDArray[Any]

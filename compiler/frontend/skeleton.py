@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
-from compiler.frontend.kinds import FLOATS
+from simulator.onnx_kinds import FLOATS
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:

@@ -18,11 +18,11 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.budget import Budget
 from compiler.frontend.fold import NO_ROOM, folded
-from compiler.frontend.kinds import ON_NPU, kind_name
 from compiler.frontend.load import opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Floats, Graph, Operator, Port, Reflow, Shape, Shuffle, output_shape
 from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.onnx_kinds import ON_NPU, kind_name
 
 Array = NDArray[Any]
 

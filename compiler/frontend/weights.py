@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes
 from compiler.frontend.budget import Budget
-from compiler.frontend.kinds import ON_NPU
+from simulator.onnx_kinds import ON_NPU
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
 BIAS_STD = 0.05

@@ -12,9 +12,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model
-from compiler.frontend.kinds import CONVERTED
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
+from simulator.onnx_kinds import CONVERTED
 from simulator.session import InferenceSession
 from tests.models import SMALL_MODELS, Builder, small_model
 from tests.partial_models import partial_model
