@@ -169,7 +169,7 @@ class ConvSpec(KernelSpec):
         kh, kw = conv.weights.shape[2:]
         return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
 
-    @property
+    @cached_property
     def parts(self) -> Parts:
         return parts_of(self.window[:2], self.window[4:6], self.lanes == 4)
 
