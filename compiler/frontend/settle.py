@@ -155,7 +155,7 @@ class _Walk:
         except onnx.defs.SchemaError:
             return {}
         known: dict[str, TensorProto] = {
-            name: numpy_helper.from_array(np.ascontiguousarray(self.constants[name]), name) for name in node.input if name in self.constants
+            name: numpy_helper.from_array(np.asarray(self.constants[name]), name) for name in node.input if name in self.constants
         }
         found: dict[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
             schema,
@@ -175,9 +175,7 @@ class _Walk:
         kept = [node for node in nodes if node.op_type != "Constant" or not read.isdisjoint(node.output)]
         made = {name for node in kept for name in node.output}
         graph.initializer.extend(
-            numpy_helper.from_array(np.ascontiguousarray(value), name)
-            for name, value in self.computed.items()
-            if name in read and name not in made
+            numpy_helper.from_array(np.asarray(value), name) for name, value in self.computed.items() if name in read and name not in made
         )
         infos = {item.name: item for item in graph.value_info if item.name in made}
         for item in graph.output:

@@ -152,6 +152,21 @@ def test_random_values_and_loops_are_no_constants() -> None:
     assert [node.op_type for node in model.graph.node] == ["Loop", "Add"]
 
 
+def test_a_number_stays_one_without_an_axis() -> None:
+    """A Range takes nothing else."""
+    b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
+    count = b.node("Gather", [b.node("Shape", ["x"]), b.constant(np.array(1, np.int64))])
+    steps = b.node("Range", [b.constant(np.array(0, np.int64)), count, b.constant(np.array(1, np.int64))])
+    times = b.node("Cast", [steps], to=TensorProto.FLOAT)
+    model = prepare(b.model(b.node("Mul", ["x", b.node("Reshape", [times, b.constant(np.array([1, -1, 1, 1], np.int64))])])))
+    assert [node.op_type for node in model.graph.node] == ["Mul"]
+    known = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+    np.testing.assert_array_equal(known[model.graph.node[0].input[1]].ravel(), [0, 1, 2, 3])
+    y = b.node("Mul", ["x", b.node("Cast", [count], to=TensorProto.FLOAT)])
+    scalar = prepare(b.model(y))
+    assert {tuple(item.dims) for item in scalar.graph.initializer if item.name == scalar.graph.node[-1].input[1]} == {()}
+
+
 def test_an_output_that_is_known_stays_with_its_node() -> None:
     b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
     y, shape = b.relu("x"), b.node("Shape", ["x"])
