@@ -8,6 +8,7 @@ nor the containers are copied into a second model or serialised into one long st
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import BLOCK_BYTES
 from simulator.onnx_container import names_read
-from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY
 
 Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview
@@ -126,7 +127,7 @@ def _function_style(part: Partition, compiled: Sequence[Compiled]) -> list[Chunk
         rest.functions.append(function)
         passed |= {tensor.name: tensor for tensor in weights}
         bodies.append(_function_node(each, function))
-    return _file(rest, bodies, host, list(passed.values()))
+    return _file(rest, bodies, host, list(passed.values()), [each.data for each in compiled])
 
 
 def _function(model: ModelProto, piece: Piece) -> tuple[FunctionProto, list[TensorProto]]:
@@ -174,7 +175,7 @@ def _epcontext_style(part: Partition, compiled: Sequence[Compiled], origin: str,
         rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
     payload: list[Chunk] = [each.data for each in compiled] if beside is None else [beside.encode()]
     bodies = [_epcontext_node(each, origin, beside is None, payload if k == 0 else None) for k, each in enumerate(compiled)]
-    return _file(rest, bodies, host, [])
+    return _file(rest, bodies, host, [], [each.data for each in compiled])
 
 
 def _epcontext_node(each: Compiled, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
@@ -248,7 +249,7 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
         domain=model.domain,
         doc_string=model.doc_string,
         opset_import=model.opset_import,
-        metadata_props=model.metadata_props,
+        metadata_props=[item for item in model.metadata_props if item.key != SEAL_KEY],
     )
     shell.graph.name = model.graph.name or "graph"
     shell.graph.doc_string = model.graph.doc_string
@@ -263,8 +264,10 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
     return shell
 
 
-def _file(shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto]) -> list[Chunk]:
-    """All of it; fields that repeat are in the order in which they come."""
+def _file(
+    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], containers: Sequence[bytes]
+) -> list[Chunk]:
+    """All of it; fields that repeat are in the order in which they come.  containers: those among the chunks, which are not sealed."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
     for body, behind in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)
@@ -272,7 +275,11 @@ def _file(shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed:
             chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
         chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
-    return chunks
+    digest, own = hashlib.sha256(), {id(data) for data in containers}
+    for chunk in chunks:
+        if id(chunk) not in own:
+            digest.update(chunk)
+    return [*chunks, SEAL_HEAD + digest.hexdigest().encode()]
 
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:
