@@ -5,20 +5,26 @@ Two homes: attribute `container` (a uint8 tensor) of a node of domain `tilefarm`
 each as long as its own front says; it is in `ep_cache_context` of the node with main_context = 1, or in the file that is named there
 (embed_mode = 0).
 
+Everything else in the file, the bodies of compiled functions and their weights, is under a digest in the file's last field
+(`simulator.onnx_names.SEAL_KEY`).  A file that another program has saved anew has it in another form, and nothing to be held against.
+
 The file is walked as protobuf fields (encoding: protobuf.dev/programming-guides/encoding): the original weights, most of the file, are
 skipped and never copied.  Field numbers are those of onnx.proto, which never change.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
 
 from simulator.npu.container import MAGIC, container_lengths
 from simulator.npu.errors import BadInputError
-from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_BYTES, SEAL_HEAD, SEAL_KEY
 
 # message -> field numbers of onnx.proto
 _MODEL_PRODUCER, _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _MODEL_GRAPH, _MODEL_METADATA = 2, 4, 5, 6, 7, 14
@@ -73,15 +79,19 @@ def find_containers(view: memoryview, where: str, folder: Path | None = None) ->
     """
     found: list[tuple[str, bytes]] = []
     contexts: list[_Context] = []
+    payloads: list[memoryview] = []
     for graph in _submessages(view, _MODEL_GRAPH, where):
         for node in _submessages(graph, _GRAPH_NODE, where):
             domain = _text(node, _NODE_DOMAIN, where)
             name = _text(node, _NODE_NAME, where).decode(errors="replace")
             if domain == DOMAIN.encode():
-                found += [(name, bytes(body)) for body in _of_function(node, where)]
+                bodies = list(_of_function(node, where))
+                payloads += bodies
+                found += [(name, bytes(body)) for body in bodies]
             elif domain == EP_DOMAIN.encode() and _text(node, _NODE_OP_TYPE, where) == EP_OP.encode():
                 context = _Context(node, name, where)
                 contexts += [context] if context.source == DOMAIN.encode() else []
+    payloads += [each.payload for each in contexts if each.main and each.embedded and each.payload is not None]
     if contexts:
         found += _of_contexts(contexts, where, folder)
     if not found:
@@ -89,7 +99,29 @@ def find_containers(view: memoryview, where: str, folder: Path | None = None) ->
     for _, body in found:
         if body[: len(MAGIC)] != MAGIC:
             raise BadInputError(f"{where}: its attribute is no container (starts with {body[: len(MAGIC)]!r})")
+    _check_seal(view, payloads, where)
     return found
+
+
+def _check_seal(view: memoryview, payloads: Sequence[memoryview], where: str) -> None:
+    """Raise `BadInputError` where a file's last field is the digest of another file, or none has been in it."""
+    sealed, seal = view[:-SEAL_BYTES], view[-SEAL_BYTES:]
+    if seal[: len(SEAL_HEAD)] != SEAL_HEAD:
+        if any(_text(entry, _ENTRY_KEY, where) == SEAL_KEY.encode() for entry in _submessages(view, _MODEL_METADATA, where)):
+            return
+        raise BadInputError(f"{where}: no digest of its model: cut short, or of an earlier version of tilefarm; compile it again")
+    digest, at = hashlib.sha256(), 0
+    for payload in payloads:
+        start = _address(payload) - _address(view) if payload else at
+        digest.update(sealed[at:start])
+        at = start + len(payload)
+    digest.update(sealed[at:])
+    if digest.hexdigest().encode() != seal[len(SEAL_HEAD) :]:
+        raise BadInputError(f"{where}: damaged: its model is not the one whose digest it has; copy it again, or compile it again")
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
 def _of_function(node: memoryview, where: str) -> Iterator[memoryview]:
@@ -175,11 +207,12 @@ def tensor_kinds(view: memoryview, where: str) -> dict[str, int]:
 
 def model_facts(view: memoryview, where: str) -> dict[str, object]:
     """What a model says of itself: producer, domain, version, descriptions, graph's name, and its properties."""
-    properties = {}
+    properties: dict[str, str] = {}
     for entry in _submessages(view, _MODEL_METADATA, where):
         properties[_text(entry, _ENTRY_KEY, where, _MOST_TEXT).decode(errors="replace")] = _text(
             entry, _ENTRY_VALUE, where, _MOST_TEXT
         ).decode(errors="replace")
+    properties.pop(SEAL_KEY, None)  # the file's, not the model's
     graphs = list(_submessages(view, _MODEL_GRAPH, where))
 
     def of_graphs(number: int) -> str:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 DOMAIN = "tilefarm"
 ATTRIBUTE = "container"
 EP_DOMAIN, EP_OP, EP_ATTRIBUTE = "com.microsoft", "EPContext", "ep_cache_context"
+# The last field of a compiled file: an entry of the model's metadata with a digest over all bytes before it but for the containers, which
+# have their own.  It is as long in every file, so that it is found whatever has become of the bytes before it.  Its length is written in a
+# byte more than it takes: whoever saves the model anew, with the same fields in another order, writes it in one.
+SEAL_KEY = "tilefarm.sha256"
+_ENTRY_BYTES = 2 + len(SEAL_KEY) + 2 + 64
+SEAL_HEAD = b"\x72%c\x00\x0a%c%b\x12\x40" % (_ENTRY_BYTES | 128, len(SEAL_KEY), SEAL_KEY.encode())
+SEAL_BYTES = len(SEAL_HEAD) + 64
 
 
 def names_read(nodes: Iterable[NodeProto]) -> set[str]:

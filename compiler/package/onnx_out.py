@@ -8,6 +8,7 @@ nor the containers are copied into a second model or serialised into one long st
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, names_read
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY, names_read
 
 Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview
@@ -53,7 +54,7 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
     compiled = _compiled(part, containers)
     path = Path(out_path)
     if style == "function":
-        chunks = _function_style(part, [_container_attributes(each) for each in compiled])
+        chunks = _with_containers(part, compiled)
     else:
         beside = context_file(path) if style == "epcontext-external" else None
         chunks = _epcontext_style(part, compiled, origin, beside)
@@ -76,7 +77,7 @@ def write_body(part: Partition, out_path: str | Path) -> None:
 
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
     """The file that `write_onnx` writes by style function.  Raises as that."""
-    return b"".join(_function_style(part, [_container_attributes(each) for each in _compiled(part, containers)]))
+    return b"".join(_with_containers(part, _compiled(part, containers)))
 
 
 def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> None:
@@ -123,8 +124,12 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 # --- style function ------------------------------------------------------------------------------------------------
 
 
-def _function_style(part: Partition, attributes: Sequence[list[Chunk]]) -> list[Chunk]:
-    """attributes: of each piece's node, as fields."""
+def _with_containers(part: Partition, compiled: Sequence[Compiled]) -> list[Chunk]:
+    return _function_style(part, [_container_attributes(each) for each in compiled], [each.data for each in compiled])
+
+
+def _function_style(part: Partition, attributes: Sequence[list[Chunk]], containers: Sequence[bytes] = ()) -> list[Chunk]:
+    """attributes: of each piece's node, as fields; containers: those in them."""
     model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
@@ -141,7 +146,7 @@ def _function_style(part: Partition, attributes: Sequence[list[Chunk]]) -> list[
         passed |= {tensor.name: tensor for tensor in weights}
         node = NodeProto(op_type=piece.name, domain=DOMAIN, name=piece.name, input=function.input, output=function.output)
         bodies.append(_field(GraphProto, "node", [node.SerializeToString(deterministic=True), *fields]))
-    return _file(rest, bodies, host, list(passed.values()))
+    return _file(rest, bodies, host, list(passed.values()), containers)
 
 
 def _function(model: ModelProto, piece: Piece) -> tuple[FunctionProto, list[TensorProto]]:
@@ -187,7 +192,7 @@ def _epcontext_style(part: Partition, compiled: Sequence[Compiled], origin: str,
         rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
     payload: list[Chunk] = [each.data for each in compiled] if beside is None else [beside.encode()]
     bodies = [_epcontext_node(each, origin, beside is None, payload if k == 0 else None) for k, each in enumerate(compiled)]
-    return _file(rest, bodies, host, [])
+    return _file(rest, bodies, host, [], [each.data for each in compiled])
 
 
 def _epcontext_node(each: Compiled, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
@@ -261,7 +266,7 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
         domain=model.domain,
         doc_string=model.doc_string,
         opset_import=model.opset_import,
-        metadata_props=model.metadata_props,
+        metadata_props=[item for item in model.metadata_props if item.key != SEAL_KEY],
     )
     shell.graph.name = model.graph.name or "graph"
     shell.graph.doc_string = model.graph.doc_string
@@ -276,8 +281,10 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
     return shell
 
 
-def _file(shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto]) -> list[Chunk]:
-    """All of it; fields that repeat are in the order in which they come."""
+def _file(
+    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], containers: Sequence[bytes]
+) -> list[Chunk]:
+    """All of it; fields that repeat are in the order in which they come.  containers: those among the chunks, which are not sealed."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
     for body, behind in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)
@@ -285,7 +292,11 @@ def _file(shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed:
             chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
         chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
-    return chunks
+    digest, own = hashlib.sha256(), {id(data) for data in containers}
+    for chunk in chunks:
+        if id(chunk) not in own:
+            digest.update(chunk)
+    return [*chunks, SEAL_HEAD + digest.hexdigest().encode()]
 
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:

@@ -1,5 +1,6 @@
 """The compiled ONNX file: stock tools read the model in it, we read the container in it."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -22,6 +23,7 @@ from simulator.npu.isa import WORDS
 from simulator.npu.machine import DataType, load_machine
 from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_container import find_containers
+from simulator.onnx_names import SEAL_BYTES, SEAL_KEY
 from simulator.session import InferenceSession
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -199,7 +201,8 @@ def test_what_holds_no_container_is_refused(model, container, tmp_path):
     (tmp_path / "text.onnx").write_bytes(b"not a model at all, just a line of text\n")
     write_onnx(whole(model), [container], tmp_path / "one.onnx")
     data = (tmp_path / "one.onnx").read_bytes()
-    (tmp_path / "two.onnx").write_bytes(data + data)  # protobuf merges messages: a model with both nodes
+    both = onnx.load_model_from_string(data + data)  # protobuf merges messages: a model with both nodes
+    (tmp_path / "two.onnx").write_bytes(both.SerializeToString())
     (tmp_path / "cut.onnx").write_bytes(data[: len(data) // 2])
     for name, message in [
         ("plain", "holds no container"),
@@ -241,14 +244,44 @@ def model_bytes(model, container, tmp_path_factory) -> bytes:
 
 
 def test_every_cut_of_the_file_is_refused(model_bytes):
-    # a cut between two fields leaves a shorter model, which protobuf cannot know; the container is whole then, or not there
-    whole = find_containers(memoryview(model_bytes), "here")
-    for length in range(1, len(model_bytes), 7):
-        try:
-            found = find_containers(memoryview(model_bytes)[:length], "here")
-        except BadInputError:
+    # also between two fields, which leaves a shorter model
+    for length in (*range(1, len(model_bytes), 7), len(model_bytes) - SEAL_BYTES):
+        with pytest.raises(BadInputError):
+            find_containers(memoryview(model_bytes)[:length], "here")
+
+
+@pytest.mark.parametrize("style", ["function", "epcontext", "epcontext-external"])
+def test_a_flipped_bit_anywhere_in_the_file_is_refused(model, container, tmp_path, style):
+    """In names, attributes and weights of the body as in the container; in the digest's own frame it is no damage to the model."""
+    path = tmp_path / "out.onnx"
+    write_onnx(whole(model), [container], path, style)
+    data = path.read_bytes()
+    assert onnx.load(path).metadata_props[-1].key == SEAL_KEY
+    frame = range(len(data) - SEAL_BYTES, len(data) - 64)
+    rng = np.random.default_rng(0)
+    for at in (*rng.integers(0, len(data) - SEAL_BYTES, 300).tolist(), *range(len(data) - 64, len(data)), *frame):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        if at in frame:
+            with contextlib.suppress(BadInputError):
+                InferenceSession(path)
             continue
-        assert found == whole
+        with pytest.raises(BadInputError) as caught:
+            InferenceSession(path)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_flipped_weight_of_the_body_is_named_as_damage(model, container, tmp_path):
+    path = tmp_path / "out.onnx"
+    write_onnx(whole(model), [container], path)
+    data, weight = path.read_bytes(), model.graph.initializer[0].raw_data
+    assert data.count(weight) == 1
+    at = data.index(weight) + 5
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    onnx.checker.check_model(onnx.load(path))  # nobody else would know
+    with pytest.raises(BadInputError, match=r"out.onnx: damaged: its model is not the one whose digest it has"):
+        read_container(path)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
