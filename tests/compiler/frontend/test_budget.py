@@ -159,8 +159,8 @@ def test_weights_are_not_drawn_into_any_size() -> None:
         helper.make_node("ReduceMax", ["c"], ["m"], keepdims=0),
         helper.make_node("Add", ["x", "m"], ["y"]),
     ]
-    model = prepare(model_of(nodes, {"n": [50_000_000, 3, 1, 1]}))
-    with pytest.raises(BadInputError, match="ConstantOfShape 'v': 600,000,000 bytes of constants"):
+    model = prepare(model_of(nodes, {"n": [300_000, 3, 16, 16]}))
+    with pytest.raises(BadInputError, match="ConstantOfShape 'v': 921,600,000 bytes of constants"):
         seed_weights(model, 0)
 
 

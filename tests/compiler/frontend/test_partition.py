@@ -133,7 +133,7 @@ def test_an_output_that_is_an_input_is_passed_by_the_host(tmp_path: Path) -> Non
     package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
     (checked, *_) = check_file(tmp_path / "out.onnx", ["none"])
     assert checked.faults == ()
-    assert checked.errors["x"] == 0
+    assert checked.values.compared["x"].error == 0
     del model.graph.node[:], model.graph.output[0]
     with pytest.raises(UnsupportedError, match="nothing of it can run on the NPU: it has no operators"):
         parted(model)
