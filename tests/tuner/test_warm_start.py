@@ -111,7 +111,7 @@ def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
 
 
 def test_another_machine(short: Path, earlier: Path) -> None:
-    found = read_warm_start([earlier], unit_of(short, "edge:ddr.bytes_per_cycle=128"), LEVELS, ELITES)
+    found = read_warm_start([earlier], unit_of(short, "edge:ddr.bytes_per_cycle=32"), LEVELS, ELITES)
     assert not found.tasks
     assert not found.programs
     assert found.sources[0].left_out["machine"] == found.sources[0].tasks > 0

@@ -239,4 +239,5 @@ def test_a_bad_trace_file_is_named(compiled: Path, tmp_path: Path, capsys: pytes
     path = tmp_path / "load.csv"
     path.write_text("cycle,share\n0,1\n10,2\n")
     code, _, err = simulate(capsys, compiled, "--trace", path)
-    assert (code, err) == (2, f"tilefarm: {path}:3: share '2'; accepted: a number from 1/65536 to 1, what the load leaves\n")
+    accepted = "a share of the DDR bandwidth from 1/65536, the least that the clock can tell, to 1, what the load leaves"
+    assert (code, err) == (2, f"tilefarm: {path}:3: share '2'; accepted: {accepted}\n")
