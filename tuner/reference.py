@@ -47,10 +47,10 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """onnxruntime's values by name: outputs of the model, and what goes into the pieces and comes out of them.
+    """onnxruntime's values by name, in float32 where the model is of float16: its outputs, what goes into the pieces and what comes out.
 
     rounded: samples of what outputs of model and pieces are where weights and whatever the NPU stores are rounded, each piece given its
-    inputs in `values`; () in float32.
+    inputs in `values`; () where the NPU computes in float32.
     logits_scale: for a tensor that a Softmax makes, max|what that Softmax reads|.
     stepped: outputs that jump with values of the NPU (an index, a comparison, what is chosen by one).
     """
@@ -96,7 +96,7 @@ class _Child:
     def __call__(self, job: str) -> tuple[dict[str, Any], list[Array]]:
         with tempfile.TemporaryDirectory(prefix="tilefarm-") as name:
             folder = Path(name)
-            np.savez(folder / "feeds.npz", *(_as_fed(value) for value in self.feeds.values()))
+            np.savez(folder / "feeds.npz", *map(np.asarray, self.feeds.values()))
             asked = {
                 "job": job,
                 "model": str(self.path),
@@ -132,9 +132,3 @@ def _run(path: Path, folder: Path, timeout_s: float) -> None:
     if done.returncode:
         line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
         raise BadInputError(f"{path}: {line}" if done.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")
-
-
-def _as_fed(values: Array) -> Array:
-    """Floats as float32, which is what a compiled model takes; what only nodes of the host read keeps its type."""
-    array = np.asarray(values)
-    return array.astype(np.float32) if array.dtype.kind == "f" else array

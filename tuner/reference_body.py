@@ -259,6 +259,10 @@ def answer(folder: Path) -> None:
     types = types_of(model)
     floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
     stored = floats & set(asked["stored"])
+    feeds = {
+        name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
+        for name, array in feeds.items()
+    }
     dtype = DataType[asked["dtype"]]
     if asked["job"] == "beyond":
         beyond = first_beyond(model, pieces, stored, floats, feeds, dtype)

@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType
+from simulator.onnx_names import DOMAIN
 from tests.models import small_model
 from tests.tuning import ROOT
 from tuner.reference import Stored, reference
@@ -27,6 +29,35 @@ def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
     onnx.checker.check_model(str(path))
     with pytest.raises(BadInputError, match=r"killer.onnx: onnxruntime (died on|cannot run) its body"):
         reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)}, Stored())
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_models_of_either_type_are_rounded(kind, tmp_path):
+    """Pieces as a compiled file marks them, of a model of type float32 or float16, in float32; feeds of another width are taken for its own."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array((rng.standard_normal((32, 32)) / 6).astype(dtype), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Sigmoid", ["t"], ["y"])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    body = helper.make_function(DOMAIN, "Partition0", ["x", "w"], ["y"], nodes, opsets[:1])
+    ports = [helper.make_tensor_value_info(name, kind, (4, 32)) for name in "xy"]
+    call = helper.make_node("Partition0", ["x", "w"], ["y"], domain=DOMAIN)
+    graph = helper.make_graph([call], "g", ports[:1], ports[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[body]), tmp_path / "m.onnx")
+    x = rng.standard_normal((4, 32))  # float64
+    found = reference(tmp_path / "m.onnx", {"x": x}, Stored(("x", "t", "y"), DataType.float16))
+    assert found.values["y"].dtype == np.float32
+    expected = 1 / (1 + np.exp(-x @ numpy_helper.to_array(weights).astype(np.float64)))
+    np.testing.assert_allclose(found.values["y"], expected, atol=2e-3)
+    off = [np.abs(sample["y"].astype(np.float64) - found.values["y"]).max() for sample in found.rounded]
+    assert len(off) == 3
+    assert 1e-4 < max(off) < 4e-3
+    assert found.beyond is None
+    exact = reference(tmp_path / "m.onnx", {"x": x}, Stored(("x", "t", "y"), DataType.float32))
+    assert exact.rounded == ()
+    large = reference(tmp_path / "m.onnx", {"x": x * 1e5}, Stored(("x", "t", "y"), DataType.float16))
+    assert large.beyond is not None
+    assert large.beyond.tensor == "x"
 
 
 MEMORY = """
