@@ -31,6 +31,7 @@ from simulator.npu.machine import load_machine
 from tuner.candidate import digest
 from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import Budget, TuneConfig, load_config
+from tuner.crash import details, keep
 from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
@@ -129,6 +130,9 @@ class CellWorker:
             tune(run)
         except TilefarmError as error:  # one model that does not fit one machine must not end the sweep
             return " ".join(str(error).split())
+        except Exception as error:
+            keep(details(error, f"{cell.name} of a sweep"), [folder])  # the table has one line of it
+            raise
         finally:
             settings.unlink(missing_ok=True)
         return ""

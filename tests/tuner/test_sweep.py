@@ -152,6 +152,16 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
     assert index.loc[index["state"] == "failed", "cycles"].isna().all()
 
 
+def test_a_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.tune.finish", lambda *_: 1 // 0)
+    index = sweep(request(models[:1], tmp_path / "sweep"), lambda line: None)
+    assert index["error"].tolist() == ["ZeroDivisionError: integer division or modulo by zero"]
+    (path,) = (tmp_path / "sweep" / "conv_chain-edge-s0").glob("crash-*.txt")
+    text = path.read_text()
+    assert text.startswith("conv_chain-edge-s0 of a sweep\n")
+    assert "return finish(opened" in text
+
+
 def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep"
     words = ["--machine", "edge", "--seeds", "2", "--out", str(out), "--backend", "serial"]

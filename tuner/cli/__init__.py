@@ -1,14 +1,17 @@
 """The command `tilefarm`: parse, call, print.
 
-Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine; 130 interrupted.
+Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine; 70 a bug (one line,
+and a file with the details); 75 the Ray cluster went away (`--resume` goes on); 130 interrupted.
 Everything heavy is imported inside the command that needs it, so that `tilefarm --help` answers at once.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,8 +19,11 @@ import typer
 from simulator.npu.errors import TilefarmError
 from tuner.cli import compiled, inspect, runs, search
 
-INTERRUPTED = 130
 BAD_INPUT = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED = 130
+
+DEBUG = "--debug"
 
 app = typer.Typer(
     name="tilefarm",
@@ -30,7 +36,11 @@ for _group in (search, compiled, runs, inspect):
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Of any command: show where an error came from.")] = False,
+) -> None:
+    del debug  # taken by `main`, wherever it stands
     if version:
         from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as installed
@@ -44,14 +54,19 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in words  # before the command or after it: whoever asks for it has just seen an error, and appends it
+    words = [word for word in words if word != DEBUG]
     command = typer.main.get_command(app)
     try:
-        code = command.main(list(sys.argv[1:] if arguments is None else arguments), prog_name="tilefarm", standalone_mode=False)
+        code = command.main(words, prog_name="tilefarm", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # some versions of typer turn KeyboardInterrupt into this code, others into Abort
             return _say("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except TilefarmError as error:
+        if debug:
+            _details(error, words, debug)
         return _say(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", INTERRUPTED)
@@ -59,16 +74,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader has enough (`| head`); Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
         if usage is None:
-            raise
+            return _bug(error, words, debug)
         return _say(f"{' '.join(usage().split())} (see {_path_of(error)} --help)", BAD_INPUT)
 
 
 def _path_of(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     return context.command_path if context is not None else "tilefarm"
+
+
+def _bug(error: Exception, words: Sequence[str], debug: bool) -> int:
+    from tuner.crash import keep
+    from tuner.farm.backend import one_line
+
+    path = keep(_details(error, words, debug), _folders(words))
+    where = "which no file could be written about" if path is None else f"its details are in {path}"
+    shown = "" if debug else f" ({DEBUG} shows them)"
+    return _say(f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error)}; please report it, {where}{shown}", BUG)
+
+
+def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
+    """Everything that is known of an error; with --debug on the terminal too."""
+    from tuner.crash import details
+
+    text = details(error, _doing(words))
+    if debug:
+        sys.stderr.write(text)
+    return text
+
+
+def _doing(words: Sequence[str]) -> str:
+    return shlex.join(["tilefarm", *words])
+
+
+def _folders(words: Sequence[str]) -> Iterator[Path]:
+    """Folders of runs that a command names, first of them the one that it writes."""
+    from tuner.folder.runfolder import IDENTITY
+
+    named = [word.removeprefix("--out=") for word in words]
+    out = [value for option, value in zip(words, named[1:], strict=False) if option == "--out"]
+    return (path for path in map(Path, (*out, *named)) if (path / IDENTITY).is_file())
 
 
 def _say(text: str, code: int) -> int:

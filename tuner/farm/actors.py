@@ -67,6 +67,13 @@ class Shell:
         return values, time.perf_counter() - start
 
 
+def of_worker(error: RayTaskError) -> Exception:
+    """What a worker raised, with where in the worker that was."""
+    cause = error.cause if isinstance(error.cause, Exception) else error
+    cause.add_note(str(error))
+    return cause
+
+
 class _Sent(NamedTuple):
     ref: Any
     ids: list[int]
@@ -162,8 +169,12 @@ class RayBackend(Generic[T, R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *raised: object) -> None:
+        try:
+            if isinstance(raised[1], RayError):
+                self._connection.check()  # what Ray says of its own end is many things
+        finally:
+            self.close()
 
     @property
     def outstanding(self) -> int:
@@ -200,7 +211,7 @@ class RayBackend(Generic[T, R]):
 
     def close(self) -> None:
         """End the actors, give the room back, leave Ray if this object joined it."""
-        if ray.is_initialized():
+        if ray.is_initialized() and not self._connection.gone:  # a head that is not there would be waited for
             for slot in self._slots:
                 if slot.actor is not None:
                     ray.kill(slot.actor, no_restart=True)
@@ -224,7 +235,7 @@ class RayBackend(Generic[T, R]):
         try:
             where = ray.get(slot.building)
         except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+            raise of_worker(error) from None
         except RayError as error:
             self._build_failed(slot, one_line(error))
             return
@@ -291,6 +302,7 @@ class RayBackend(Generic[T, R]):
                 patience_s = min(patience_s, max(0.0, slot.since + allowed_s - now) + 0.01)
         waited = [slot.awaited for slot in busy]
         any_ready, _ = ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)
+        self._connection.check()  # before a worker that went with the cluster is taken for one that died
         ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0]) if any_ready else set()
         for slot in busy:
             if slot.awaited in ready:

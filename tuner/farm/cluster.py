@@ -33,6 +33,7 @@ from simulator.npu.errors import BadInputError, TilefarmError
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
 WATCH_S = 1.0
+HEAD_MARGIN_S = 2.0
 HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
@@ -48,35 +49,69 @@ def say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class HeadWatch:
-    """Says that the head of a cluster has gone, while the driver's thread waits inside Ray and cannot.
+class FarmError(TilefarmError):
+    """The cluster, not the input: workers that cannot be kept alive."""
 
-    Ray itself ends the process when its patience is over: that it does so, and what to do then, is all there is to say.
+
+class ClusterGoneError(FarmError):
+    """The Ray under the driver has ended."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same command, with --resume, may well succeed
+
+
+class Watch:
+    """Of what a driver hangs on: the head of its cluster, and the raylet of its own computer.
+
+    Ray ends a process whose head has gone, or that asks a raylet that has gone for something, without a word of what to do then.  So the
+    driver asks here, and ends itself before that.  A head may come back: a thread tries it every second, says that it does not answer, and
+    gives it up a little before Ray would.
     """
 
-    def __init__(self, address: str, say: Say = say_on_stderr) -> None:
-        host, _, port = address.rpartition(":")
-        self._at, self._address, self._say = (host.strip("[]"), int(port)), address, say
+    def __init__(self, head: str, raylet: str, say: Say = say_on_stderr) -> None:
+        host, _, port = head.rpartition(":")
+        self._at, self._head, self._say = (host.strip("[]"), int(port)), head, say
+        self._raylet = socket.socket(socket.AF_UNIX)  # says nothing and hears nothing until the other end is closed
+        self._raylet.setblocking(False)
+        self._raylet.connect(raylet)
+        self._patience_s = max(WATCH_S, float(os.environ[HEAD_GONE]) - HEAD_MARGIN_S)
+        self._head_gone = False
         self._stop = threading.Event()
         threading.Thread(target=self._watch, name="head-watch", daemon=True).start()
 
     def close(self) -> None:
         self._stop.set()
+        self._raylet.close()
+
+    def gone(self) -> str | None:
+        """What does not answer any more; None while all is there."""
+        if self._head_gone:
+            return f"its head at {self._head} does not answer"
+        try:
+            self._raylet.recv(1)
+        except BlockingIOError:
+            return None
+        except OSError:  # reset; ended in order is no error, and no bytes
+            pass
+        return "the raylet of this computer has ended"
 
     def _watch(self) -> None:
-        misses = 0
+        silent_since: float | None = None
+        said = False
         while not self._stop.wait(WATCH_S):
+            now = time.monotonic()
             try:
                 socket.create_connection(self._at, timeout=CONNECT_S).close()
             except OSError:
-                misses += 1
-                if misses == 2:
-                    patience = f"Ray ends this process after {os.environ[HEAD_GONE]} s"
-                    self._say(f"the Ray head at {self._address} is gone; {patience}, --resume continues the run")
+                if silent_since is None:
+                    silent_since = now
+                elif not said:  # twice
+                    said = True
+                    self._say(f"the Ray head at {self._head} does not answer; waiting {self._patience_s:g} s for it")
+                self._head_gone = now - silent_since >= self._patience_s
             else:
-                if misses >= 2:
-                    self._say(f"the Ray head at {self._address} is back")
-                misses = 0
+                if said:
+                    self._say(f"the Ray head at {self._head} is back")
+                silent_since, said, self._head_gone = None, False, False
 
 
 @dataclass(frozen=True)
@@ -84,7 +119,17 @@ class Connection:
     """A driver's tie to Ray.  `owned`: this object made it, so closing it ends it (and a local cluster with it)."""
 
     owned: bool
-    watch: HeadWatch | None = None
+    watch: Watch | None = None
+
+    @property
+    def gone(self) -> str | None:
+        """See `Watch.gone`."""
+        return None if self.watch is None else self.watch.gone()
+
+    def check(self) -> None:
+        """Raise `ClusterGoneError` where Ray has ended under this driver."""
+        if gone := self.gone:
+            raise ClusterGoneError(f"the Ray cluster went away ({gone}); what was measured is kept, --resume goes on with it")
 
     def close(self) -> None:
         if self.watch is not None:
@@ -118,7 +163,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
             **quiet,
         )
         _tighten_token()
-        return Connection(owned=True)
+        return Connection(owned=True, watch=_watch())
     if wanted != "auto":
         require_token(wanted, option)
         probe(wanted, option)
@@ -126,7 +171,11 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
-    return Connection(owned=True, watch=HeadWatch(ray.get_runtime_context().gcs_address))
+    return Connection(owned=True, watch=_watch())
+
+
+def _watch() -> Watch:
+    return Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
 
 
 def _swallow(*_: object, **__: object) -> None:
@@ -233,7 +282,3 @@ def worker_environment() -> dict[str, str]:
         paths.insert(0, root)
     # ${...}: what a node of the cluster has set for itself stays
     return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1"), **ONE_HEAP}
-
-
-class FarmError(TilefarmError):
-    """The cluster, not the input: workers that cannot be kept alive."""

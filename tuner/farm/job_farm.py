@@ -21,7 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from tuner.conduct import Key
 from tuner.evaluate import Answer, Ask
-from tuner.farm.actors import POLL_S, RayBackend, Shell, Slot
+from tuner.farm.actors import POLL_S, RayBackend, Shell, Slot, of_worker
 from tuner.farm.backend import DIED, Outcome, one_line
 from tuner.farm.cluster import FarmError
 from tuner.search.jobs import Bulletin, Culprit, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
@@ -166,7 +166,7 @@ class JobFarm(RayBackend[Ask, Answer]):
         try:
             said = ray.get(next(slot.alone))
         except RayTaskError as error:  # an island's code, not an item: `Workshop` sees to those
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+            raise of_worker(error) from None
         except RayError as error:
             self._lost(slot, "crash", one_line(error))
             return

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 
+from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tuner.candidate import FeatureSet
-from tuner.cli import app, main
+from tuner.cli import app
 from tuner.log.run_log import Origin, RunLog
 
 
@@ -50,13 +52,61 @@ def test_interrupted_is_130(cli, monkeypatch):
     assert cli("machines") == (130, "", "tilefarm: interrupted\n")
 
 
-def test_a_bug_is_not_hidden(monkeypatch):
-    def bug(*_: object) -> None:
-        raise ZeroDivisionError
+@pytest.fixture
+def bug(monkeypatch):
+    """`machines` and `status` fail as nobody foresaw."""
 
-    monkeypatch.setattr("tuner.commands.inspect.machines", bug)
-    with pytest.raises(ZeroDivisionError):
-        main(["machines"])
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("nobody foresaw")
+
+    monkeypatch.setattr("tuner.commands.inspect.machines", fail)
+    monkeypatch.setattr("tuner.commands.runs.status", fail)
+
+
+@pytest.mark.usefixtures("bug")
+def test_a_bug_is_one_line_and_a_file(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, out, err = cli("machines", "an edge")
+    (path,) = tmp_path.glob("tilefarm-crash-*.txt")
+    assert (code, out, err.count("\n")) == (70, "", 1)
+    assert err.startswith(
+        "tilefarm: `tilefarm machines 'an edge'` met a bug of tilefarm's: ZeroDivisionError: nobody foresaw; please report it"
+    )
+    assert f"its details are in {path}" in err
+    assert path.stat().st_mode & 0o077 == 0
+    text = path.read_text()
+    assert text.startswith("tilefarm machines 'an edge'\nPython ")
+    assert "Traceback (most recent call last)" in text
+    assert 'raise ZeroDivisionError("nobody foresaw")' in text
+
+
+@pytest.mark.usefixtures("bug")
+def test_the_file_lies_in_the_run_folder_where_there_is_one(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = tmp_path / "run"
+    run.mkdir()
+    assert f"its details are in {tmp_path}/tilefarm-crash-" in cli("status", run)[2]  # no run's: its files are nobody's here
+    (run / "run.json").write_text("{}")
+    assert f"its details are in {run}/crash-" in cli("status", run)[2]
+    assert len(list(run.glob("crash-*.txt"))) == 1
+    monkeypatch.setattr("tuner.crash.atomic_write", lambda path, _: (_ for _ in ()).throw(BadInputError(f"{path}: no room")))
+    assert f"its details are in {tmp_path}/tilefarm-crash-" in cli("status", run)[2]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert "which no file could be written about" in cli("status", run)[2]
+
+
+@pytest.mark.usefixtures("bug")
+@pytest.mark.parametrize("words", [("--debug", "machines"), ("machines", "--debug")])
+def test_debug_shows_it_all(cli, tmp_path, monkeypatch, words):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, _, err = cli(*words)
+    assert code == 70
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1].startswith("tilefarm: `tilefarm machines` met a bug")
+    code, _, err = cli("plan", "show", tmp_path / "none.json", "--debug")
+    assert code == 2
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1].startswith("tilefarm: ")
 
 
 def test_machines(cli, tmp_path):
