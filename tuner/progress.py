@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tuner.terminal import say, shown
+
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
 SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
@@ -67,9 +69,9 @@ class Progress:
         if self._quiet:
             return
         if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
+            self._live.console.print(shown(line), highlight=False, markup=False)
         else:
-            print(line, file=self._stream, flush=True)
+            say(line, self._stream)
 
     def update(self, snapshot: Snapshot) -> None:
         """Show where the run stands; cheap enough to call after every outcome."""

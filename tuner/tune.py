@@ -27,7 +27,7 @@ from tuner.host import host_lines, host_nodes
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
-from tuner.one_search import OneSearch, say
+from tuner.one_search import OneSearch
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
@@ -35,6 +35,7 @@ from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
+from tuner.terminal import say
 from tuner.warm_start import sources
 
 

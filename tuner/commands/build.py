@@ -20,6 +20,7 @@ from tuner.model.tile_model import load_models, tiled_plans
 from tuner.request import Style
 from tuner.source import Source
 from tuner.summary import HostNodeSummary
+from tuner.terminal import print_line
 
 
 def compile_model(
@@ -118,10 +119,10 @@ def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[
 
 
 def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: Mapping[str, Mapping[str, Any]]) -> None:
-    print(f"{report['model']} on {report['machine']}, {report['dtype']}: {report['operators']} operators, {report['macs']:,} MACs, "
+    print_line(f"{report['model']} on {report['machine']}, {report['dtype']}: {report['operators']} operators, {report['macs']:,} MACs, "
           f"{report['npu_mac_share']:.1%} of them on the NPU")  # fmt: skip
     for line in host_lines(host):
-        print(line)
+        print_line(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(
         columns,
@@ -141,4 +142,5 @@ def _print(report: Mapping[str, Any], host: Sequence[HostNodeSummary], levels: M
         ],
     )
     print_pieces(report["pieces"])
-    print(f"{report['out']}: {report['file_bytes']:,} bytes, {report['container_bytes']:,} of them the container, style {report['style']}")
+    sizes = f"{report['file_bytes']:,} bytes, {report['container_bytes']:,} of them the container"
+    print_line(f"{report['out']}: {sizes}, style {report['style']}")

@@ -24,6 +24,7 @@ from tuner.check import Checked, check_level, load_feeds, random_feeds
 from tuner.commands.options import parse_input
 from tuner.commands.text import finite, print_json, print_pieces, print_table
 from tuner.reference import reference
+from tuner.terminal import print_line, print_text
 
 
 def run(path: Path, input_text: str, level: str | None, check: bool, out: Path | None, as_json: bool) -> int:
@@ -99,11 +100,12 @@ def _print_run(report: Mapping[str, Any], checked: Checked | None) -> None:
     if checked is None:
         return
     for name, error in checked.errors.items():
-        print(f"output {name}: max|out-ref|/max|ref| {error:.3g} against onnxruntime, at most {checked.tolerance:g}")
-    print(f"sanitizer: {len(checked.findings)} findings; cycles at {len(checked.cycles)} levels recomputed; bound {checked.bound_cycles:,}")
+        print_line(f"output {name}: max|out-ref|/max|ref| {error:.3g} against onnxruntime, at most {checked.tolerance:g}")
+    recomputed = f"cycles at {len(checked.cycles)} levels recomputed"
+    print_line(f"sanitizer: {len(checked.findings)} findings; {recomputed}; bound {checked.bound_cycles:,}")
     for fault in checked.faults:
-        print(f"FAILED {fault}")
-    print(f"check of level {checked.level}: {'passed' if checked.ok else 'FAILED'}")
+        print_line(f"FAILED {fault}")
+    print_line(f"check of level {checked.level}: {'passed' if checked.ok else 'FAILED'}")
 
 
 def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
@@ -117,7 +119,7 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
         head = {"file": str(path), "machine": machine.name, "dtype": compiled.dtype.name, "clock_hz": machine.clock_hz}
         print_json({**head, "pieces": pieces, "levels": rows})
         return
-    print(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
+    print_line(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
     columns = (
         "<level",
         "DDR share",
@@ -149,9 +151,11 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
         ],
     )
     if len(pieces) > 1:
-        print("\npieces, which run one after the other; the time of the host between them is in no figure")
+        print_line()
+        print_line("pieces, which run one after the other; the time of the host between them is in no figure")
         print_pieces(pieces)
-    print("\nutilisation: share of the cycles in which the engine works, mean over cores")
+    print_line()
+    print_line("utilisation: share of the cycles in which the engine works, mean over cores")
     engines = [engine.name for engine in Engine]
     print_table(
         ("<level", *engines), [(name, *(f"{row['engine_utilisation'][e.lower()]:.1%}" for e in engines)) for name, row in rows.items()]
@@ -221,4 +225,4 @@ def disassemble(path: Path, level: str | None, core: int | None, out: Path | Non
         atomic_write(out, [part.encode() for part in parts])
     else:
         for part in parts:
-            print(part, end="")
+            print_text(part)

@@ -25,6 +25,7 @@ from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
 from tuner.log.care import DATASETS
 from tuner.source import Source
+from tuner.terminal import print_line
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 RATE_S = 3600.0
@@ -59,7 +60,8 @@ def doctor(run: Path | None, address: str | None, as_json: bool) -> int:
             state, found = "FAILED", Finding(" ".join(str(error).split()))
         rows.append((name, state, found))
         if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
-            print(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}", flush=True)
+            print_line(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}")
+            sys.stdout.flush()
     failed = any(state != "ok" for _, state, _ in rows)
     if as_json:
         told = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]

@@ -22,6 +22,7 @@ from tuner.build import check_plan, open_source, plans_of_pieces, read_plan
 from tuner.commands.options import parse_shapes
 from tuner.commands.text import print_json
 from tuner.source import SOURCE, Source, read_source
+from tuner.terminal import print_line, print_text
 
 
 def show_primitives(
@@ -40,8 +41,9 @@ def show_primitives(
         return
     for index, name, text in texts:
         blocks = plan.segments[index].blocks_of_strips
-        print(f"# segment {index}, {name}" + (f", the largest of {blocks} blocks" if blocks > 1 else ""))
-        print(text)
+        print_line(f"# segment {index}, {name}" + (f", the largest of {blocks} blocks" if blocks > 1 else ""))
+        print_text(text)
+        print_line()
 
 
 def _source(
@@ -102,7 +104,7 @@ def diff_plans(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
         print_json(_json(found, left, right))
     else:
         for line in _lines(found, left, right):
-            print(line)
+            print_line(line)
     return 1 if exit_code and not found.equal else 0
 
 

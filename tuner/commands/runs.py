@@ -14,6 +14,7 @@ from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, Standing, compare, find_runs, kind_of, open_run, standing, state_of
 from tuner.folder.studies import study_summary
 from tuner.folder.sweeps import sweep_standing
+from tuner.terminal import print_line
 
 
 def list_runs(folder: Folder, as_json: bool) -> None:
@@ -23,7 +24,7 @@ def list_runs(folder: Folder, as_json: bool) -> None:
         print_json([_json(folder, run) for run in runs])
         return
     if not runs:
-        print(f"{folder}: no run here or below")
+        print_line(f"{folder}: no run here or below")
         return
     columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<gain over layer by layer", "<tag")
     print_table(columns, [_row(folder, run) for run in runs])
@@ -58,7 +59,7 @@ def best(path: Folder, as_json: bool) -> None:
         print_json({"run": run.summary["run"], "file": str(path / "best.onnx"), "levels": levels})
         return
     print_levels(levels)
-    print(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
+    print_line(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
 
 
 def status(path: Folder, as_json: bool) -> None:
@@ -94,7 +95,7 @@ def _run_status(run: Run, as_json: bool) -> None:
         pairs["to go on"] = "tilefarm tune with --resume and the same model, machine and settings"
     print_pairs(pairs)
     if now.best:
-        print()
+        print_line()
         print_table(
             ("<level", "best cycles", "first program", "of it"),
             [(level, cycles, now.first[level], f"{cycles / now.first[level]:.3f}") for level, cycles in now.best.items()],
@@ -122,7 +123,7 @@ def _sweep_status(path: Folder, as_json: bool) -> None:
         pairs["to go on"] = "tilefarm sweep with --resume and the same models, machines and settings"
     print_pairs(pairs)
     if now.begun:
-        print()
+        print_line()
         print_table(("<run", "<state", "<programs"), [(_place(path, run), run.state, _of(standing)) for run, standing in now.begun])
 
 
@@ -160,7 +161,7 @@ def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> N
         levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in found.cycles.items()}
         print_json({"first": str(first), "second": str(second), "candidates": found.candidates, "levels": levels, "mean_ratio": mean})
         return
-    print(f"best after {found.candidates:,} measured programs of each")
+    print_line(f"best after {found.candidates:,} measured programs of each")
     columns = ("<level", f"{first}", f"{second}", "second / first")
     print_table(
         columns, [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in found.cycles.items()] + [("mean", None, None, f"{mean:.4f}")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_json, print_next, print_table
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
+from tuner.terminal import print_line, say
 
 SUMMARY = "summary.json"
 
@@ -33,7 +33,7 @@ def tune(request: TuneRequest, as_json: bool) -> None:
     print_levels(summary["levels"])
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
-    print(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
+    print_line(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
     print_next(("report", request.out), ("run", request.out / "best.onnx", "--input", "random", "--check"))
 
 
@@ -55,17 +55,17 @@ def study(request: StudyRequest, as_json: bool) -> int:
     from tuner.study_run import study as drive
 
     with _resumable(request.out):
-        summary = drive(request, _quiet if request.quiet else _say)
+        summary = drive(request, _quiet if request.quiet else say)
     if as_json:
         print_json(summary)
         return int(summary["best"] is None)
     best = summary["best"]
     if best is None:
         why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
-        print(f"{request.out}: {summary['trials_done']} trials, none ran on every network{why}")
+        print_line(f"{request.out}: {summary['trials_done']} trials, none ran on every network{why}")
         return 1
     ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
-    print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
+    print_line(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
     print_next(("report", request.out), ("tune", "MODEL.onnx", "--machine", "M", "--config", request.out / "best.yaml", "--out", "RUN"))
     return 0
@@ -77,7 +77,7 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     from tuner.sweep import sweep as drive
 
     with _resumable(request.out):
-        index = drive(request, _quiet if request.quiet else _say)
+        index = drive(request, _quiet if request.quiet else say)
     failed = index[index["state"] == "failed"]
     runs = index.drop_duplicates("path")
     tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
@@ -97,10 +97,11 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         ]
         print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
     for _, row in failed.iterrows():
-        print(f"{row['path']}: failed: {row['error']}")
-    print(f"{request.out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(request.out / INDEX)!r})")
+        print_line(f"{row['path']}: failed: {row['error']}")
+    ended = f"{done['path'].nunique()} of {index['path'].nunique()} runs done"
+    print_line(f"{request.out}: {ended}; pd.read_parquet({str(request.out / INDEX)!r})")
     if shared:
-        print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
+        print_line(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):
         print_next(("report", request.out), ("ls", request.out))
     return int(len(failed) > 0)
@@ -113,12 +114,8 @@ def _resumable(out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if (out / IDENTITY).is_file():
-            sys.stderr.write(f"{out}: --resume continues it\n")
+            say(f"{out}: --resume continues it")
         raise
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
 
 
 def _quiet(_: str) -> None:

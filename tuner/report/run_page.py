@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
-from tuner.report.html import Figures, counted, document, section, table, tabs
+from tuner.report.html import Figures, counted, document, preformatted, section, table, tabs
 from tuner.report.view import RunView
 
 
@@ -203,4 +202,4 @@ def _settings(run: RunView) -> str:
         ("wall seconds", f"{summary['wall_s']:g}"), ("tags", ", ".join(f"{k}={v}" for k, v in summary["tags"].items())),
         *((f"version of {name}", value) for name, value in summary["versions"].items()),
     ]  # fmt: skip
-    return table(("<what", "<value"), facts) + f"<h3>config.yaml</h3><pre>{escape(run.config)}</pre>"
+    return table(("<what", "<value"), facts) + "<h3>config.yaml</h3>" + preformatted(run.config)

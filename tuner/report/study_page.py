@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
 from tuner.folder.studies import study_summary
-from tuner.report.html import Figures, counted, document, section, table, tabs
+from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure
 from tuner.trials import distribution
 
@@ -106,7 +105,7 @@ def _history(ran: list[dict[str, Any]]) -> go.Figure:
             drawn.add_scatter(
                 x=[t["number"] for t in part], y=[math.exp(t["value"]) for t in part], name=name, mode="markers",
                 marker={"symbol": symbol, "size": 8, "color": PALETTE[0]},
-                text=["<br>".join(f"{escape(k)} = {v:.4g}" for k, v in t["params"].items()) for t in part],
+                text=["<br>".join(f"{as_text(k)} = {v:.4g}" for k, v in t["params"].items()) for t in part],
                 hovertemplate="trial %{x}: %{y:.4f}<br>%{text}<extra></extra>",
             )  # fmt: skip
     best, x, y = math.inf, [], []
@@ -162,4 +161,4 @@ def _failures(trials: list[dict[str, Any]]) -> str:
 
 
 def _yaml(folder: Path) -> str:
-    return f"<pre>{escape((folder / 'best.yaml').read_text(encoding='utf-8'))}</pre>"
+    return preformatted((folder / "best.yaml").read_text(encoding="utf-8"))

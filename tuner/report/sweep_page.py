@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder
 from tuner.folder.sweeps import read_index
-from tuner.report.html import Figures, counted, document, section, table, tabs
+from tuner.report.html import Figures, as_text, counted, document, section, table, tabs
 from tuner.report.style import color, figure
 
 _GAIN = (
@@ -54,7 +54,7 @@ def _spread(done: pd.DataFrame) -> go.Figure:
     drawn = figure("", "gain over layer by layer", 440)
     for i, (level, part) in enumerate(done.groupby("level", sort=False)):
         drawn.add_box(
-            x=part["model"], y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
+            x=part["model"].map(as_text), y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
             marker={"size": 8, "color": color(i), "opacity": 0.75}, text="seed " + part["seed"].astype("str"),
             fillcolor="rgba(0,0,0,0)", line={"color": "rgba(0,0,0,0)"},  # points side by side, without a box over them
         )  # fmt: skip

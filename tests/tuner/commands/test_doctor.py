@@ -145,11 +145,10 @@ def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys
     """Not all at the end: what hangs, or dies, is the one that is missing."""
 
     def dies() -> None:
-        raise ZeroDivisionError
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "_whole_way", dies)
-    with pytest.raises(ZeroDivisionError):
-        main(["doctor"])
+    assert main(["doctor"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "temporary", "kernel", "ray"]
     assert all(" ok " in line for line in lines)
