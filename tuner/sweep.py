@@ -37,6 +37,7 @@ from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.folder.runs import INDEX, SUMMARY, open_run
 from tuner.folder.sweeps import read_index
+from tuner.merit import speedup
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.warm_start import sources
@@ -208,7 +209,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
 def _gains(folder: Path) -> str:
     summary = open_run(folder).summary
     assert summary is not None
-    return ", ".join(f"{level} {row['cycles']:,} cycles ({row['speedup']:.2f}x)" for level, row in summary["levels"].items())
+    return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
 
 
 def _no_less(out: Path, cells: tuple[Cell, ...], budget: Budget) -> None:

@@ -11,9 +11,10 @@ from tuner.commands.search import print_levels
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY, read_json
-from tuner.folder.runs import Run, Standing, compare, find_runs, kind_of, open_run, standing, state_of
+from tuner.folder.runs import Run, Standing, baseline_of, compare, find_runs, kind_of, open_run, standing, state_of
 from tuner.folder.studies import study_summary
 from tuner.folder.sweeps import sweep_standing
+from tuner.merit import speedup
 from tuner.terminal import print_line
 
 
@@ -26,14 +27,14 @@ def list_runs(folder: Folder, as_json: bool) -> None:
     if not runs:
         print_line(f"{folder}: no run here or below")
         return
-    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<gain over layer by layer", "<tag")
+    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<speed-up", "<tag")
     print_table(columns, [_row(folder, run) for run in runs])
 
 
 def _row(folder: Folder, run: Run) -> tuple[object, ...]:
     gains = programs = None
     if run.summary is not None:
-        gains = " ".join(f"{level}={row['speedup']:.2f}" for level, row in run.summary["levels"].items())
+        gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
         programs = run.summary["candidates"]
     at = run.identity
     return _place(folder, run), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
@@ -74,14 +75,15 @@ def status(path: Folder, as_json: bool) -> None:
 
 
 def _run_status(run: Run, as_json: bool) -> None:
-    now = standing(run)
+    now, base = standing(run), baseline_of(run)
     age_s = None if now.last_row is None else max(0.0, (pd.Timestamp.now(tz="UTC") - now.last_row).total_seconds())
     left_s = now.left_s if run.state == "running" else None
     if as_json:
         print_json(
             {
                 "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
-                "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "last_row_age_s": age_s, "left_s": left_s,
+                "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "baseline_cycles": base,
+                "last_row_age_s": age_s, "left_s": left_s,
             }
         )  # fmt: skip
         return
@@ -97,8 +99,8 @@ def _run_status(run: Run, as_json: bool) -> None:
     if now.best:
         print_line()
         print_table(
-            ("<level", "best cycles", "first program", "of it"),
-            [(level, cycles, now.first[level], f"{cycles / now.first[level]:.3f}") for level, cycles in now.best.items()],
+            ("<level", "best cycles", "baseline", "speed-up"),
+            [(level, cycles, base.get(level), speedup(base[level] / cycles if base else None)) for level, cycles in now.best.items()],
         )
 
 
@@ -136,7 +138,7 @@ def _study_status(path: Folder, as_json: bool) -> None:
         return
     pairs: dict[str, object] = {"study": summary["study"], "state": state, "trials done": f"{done:,} of {asked:,}"}
     if best is not None:
-        pairs["best so far"] = f"trial {best['trial']}, {best['ratio_to_baseline']:.4f} of the untuned plan"
+        pairs["best so far"] = f"trial {best['trial']}, {speedup(1 / best['ratio_to_baseline'])} the untuned plan"
     if state == "stopped":
         pairs["to go on"] = "tilefarm study with --resume and the same networks, machine and settings"
     print_pairs(pairs)

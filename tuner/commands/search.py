@@ -12,6 +12,7 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_json, print_next, print_table
 from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.merit import speedup
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
 from tuner.terminal import print_line, say
 
@@ -38,16 +39,17 @@ def tune(request: TuneRequest, as_json: bool) -> None:
 
 
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table of a summary's levels."""
-    columns = ("<level", "DDR share", "<plan", "cycles", "latency us", "baseline cycles", "of baseline", "roofline cycles")
+    """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
+    columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
     print_table(columns, [_level(name, row) for name, row in levels.items()])
 
 
 def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     baseline = row["baseline_layerwise_cycles"]
-    plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:12]
-    ratio = f"{row['cycles'] / baseline:.3f}" if baseline else ""
-    return name, f"{row['ddr_share']:g}", plan, row["cycles"], f"{row['latency_us']:,.1f}", baseline, ratio, row["roofline_cycles"]
+    plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
+    latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
+    gain = speedup(baseline / row["cycles"] if baseline else None)
+    return name, f"{row['ddr_share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
 
 
 def study(request: StudyRequest, as_json: bool) -> int:
@@ -64,8 +66,8 @@ def study(request: StudyRequest, as_json: bool) -> int:
         why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
         print_line(f"{request.out}: {summary['trials_done']} trials, none ran on every network{why}")
         return 1
-    ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
-    print_line(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
+    gain = speedup(1 / best["ratio_to_baseline"])
+    print_line(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {gain} the untuned plan")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
     print_next(("report", request.out), ("tune", "MODEL.onnx", "--machine", "M", "--config", request.out / "best.yaml", "--out", "RUN"))
     return 0
@@ -87,15 +89,16 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         return int(len(failed) > 0)
     done = index[index["state"] == "done"]
     if len(done):
-        # over seeds the geometric mean: gains are ratios
+        # over seeds the geometric mean: they are ratios
         logs = done["speedup"].astype("float64").map(math.log)
         gains = logs.groupby([done["model"], done["machine"], done["level"]], sort=False).mean().map(math.exp)
         levels = list(dict.fromkeys(done["level"]))
         rows = [
-            (model, machine, *(f"{gains.get((model, machine, level), math.nan):.3f}" for level in levels))
+            (model, machine, *(speedup(gains.get((model, machine, level))) for level in levels))
             for model, machine in dict.fromkeys(zip(done["model"], done["machine"], strict=True))
         ]
-        print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
+        print_line("speed-up over the baseline, by level")
+        print_table(("<model", "<machine", *levels), rows)
     for _, row in failed.iterrows():
         print_line(f"{row['path']}: failed: {row['error']}")
     ended = f"{done['path'].nunique()} of {index['path'].nunique()} runs done"

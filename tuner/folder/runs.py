@@ -13,7 +13,7 @@ import yaml
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
-from tuner.folder.served import best_so_far, copies
+from tuner.folder.served import best_so_far, copies, search_folders
 from tuner.log.dataset import part_numbers
 from tuner.log.read import read_log
 
@@ -137,6 +137,21 @@ def standing(run: Run) -> Standing:
         of,
         _left_s(programs, of - count) if of is not None and of > count else None,
     )
+
+
+def baseline_of(run: Run) -> dict[str, int]:
+    """Level -> cycles of the baseline: as the summary has it, before that as the last checkpoint does; {} while there is none."""
+    if run.summary is not None:
+        return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
+    folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)
+    for name, count in zip(search_folders(run.path), list(copies(run.path).values()) or [1], strict=True):
+        path = (folder / name if name else folder) / "state.json"
+        try:
+            cycles = read_json(path)["state"]["champions"]["baseline"][1]
+            total = {level: total[level] + count * int(mine) for level, mine in zip(run.levels, cycles, strict=True)}
+        except (BadInputError, KeyError, TypeError, ValueError):  # none yet, or of another version
+            return {}
+    return total
 
 
 def budget_of(path: Folder) -> int | None:

@@ -136,15 +136,15 @@ def preformatted(text: str) -> str:
 
 class Section(NamedTuple):
     anchor: str
-    entry: str
+    title: str
     html: str
 
 
-def section(anchor: str, entry: str, title: str, lead: str, *parts: str) -> Section:
-    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text, in which `backticks` set off commands."""
+def section(anchor: str, title: str, lead: str, *parts: str) -> Section:
+    """One part of a page.  title: in the navigation too; parts: HTML; the rest is text, in which `backticks` set off commands."""
     said = re.sub("`([^`]+)`", r"<code>\1</code>", as_text(lead))
     html = f'<section id="{anchor}"><h2>{as_text(title)}</h2><p>{said}</p>{"".join(parts)}</section>'
-    return Section(anchor, entry, html)
+    return Section(anchor, title, html)
 
 
 def tabs(parts: dict[str, str]) -> str:
@@ -162,7 +162,7 @@ def tabs(parts: dict[str, str]) -> str:
 
 def document(title: str, about: str, sections: Sequence[Section]) -> str:
     """The whole page.  title, about: text."""
-    nav = "".join(f'<a href="#{anchor}">{as_text(entry)}</a>' for anchor, entry, _ in sections)
+    nav = "".join(f'<a href="#{anchor}">{as_text(name)}</a>' for anchor, name, _ in sections)
     body = "".join(part.html for part in sections)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tuner.merit import speedup
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
 from tuner.report.html import Figures, counted, document, preformatted, section, table, tabs
@@ -15,32 +16,28 @@ def run_page(run: RunView) -> str:
     """The whole page."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", "Result", _RESULT, _result(summary["levels"]), _pieces(summary)),
-        section(
-            "latency", "Latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)
-        ),
+        section("result", "Result", _RESULT, _result(summary["levels"]), _pieces(summary)),
+        section("latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)),
         section(
             "search",
-            "Search",
             "Best so far",
-            "Every line starts at the first program of the run, layer by layer before any tuning.",
+            "Every line starts at the first program of the run, layer by layer before any tuning; at 1 it is as fast as the baseline.",
             "<h3>Against measured programs</h3>",
             figures.place(search.best_so_far(run, by_time=False)),
             "<h3>Against time</h3>",
             figures.place(search.best_so_far(run, by_time=True)),
         ),
-        section("plans", "Plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
+        section("plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
         section(
             "model",
-            "Predictions",
             "Predictions",
             "Every point was predicted before it was measured: by a formula, or by the cost model once there is one (use.cost_model).",
             figures.place(search.predicted_against_measured(run)),
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",
         ),
-        section("farm", "Workers", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run)),
-        section("settings", "Settings", "Settings and versions", "What a repetition needs.", _settings(run)),
+        section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run)),
+        section("settings", "Settings and versions", "What a repetition needs.", _settings(run)),
     ]
     title = f"{summary['model']} on {summary['machine']}"
     measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured"
@@ -75,14 +72,14 @@ _FARM = "Share of the time in which a worker was measuring; the rest is choosing
 
 
 def _result(levels: dict[str, Any]) -> str:
-    columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "gain", "roofline cycles", "of roofline", "DDR bytes", "ρ",
-               "max error", "<plan")  # fmt: skip
+    columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "speed-up", "roofline cycles", "of roofline", "DDR bytes",
+               "ρ", "max error", "<plan")  # fmt: skip
     rows = []
     for name, at in levels.items():
         plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
         rows.append((
             name, f"{at['ddr_share']:g}", at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
-            f"{at['speedup']:.2f}×", at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
+            speedup(at["speedup"]), at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
             f"{at['balance']:.2f}", f"{at['max_rel_error']:.1e}", plan,
         ))  # fmt: skip
     each = [(name, *(at["variant_cycles"].get(other) for other in levels)) for name, at in levels.items()]
