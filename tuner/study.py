@@ -19,8 +19,8 @@ import optuna
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.candidate import digest
 from tuner.config import TuneConfig
+from tuner.digests import digest
 from tuner.farm.backend import Backend
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
 from tuner.folder.runs import SUMMARY

@@ -28,10 +28,10 @@ from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.candidate import digest
 from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import Budget, TuneConfig, load_config
 from tuner.crash import details, keep
+from tuner.digests import digest
 from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain

@@ -6,7 +6,6 @@ Nothing is refused for its name; it is shown.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import TextIO
@@ -31,6 +30,8 @@ def shown_text(text: str) -> str:
 
 def shown_json(text: str) -> str:
     """A text of JSON with the same in its strings as JSON's own escapes: a reader finds every name as it is."""
+    import json  # `--help` does without
+
     return _IN_TEXT.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 

@@ -14,9 +14,9 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, load_machine
 from tuner.board import runner_name, runner_spec
 from tuner.build import Opened, open_source
-from tuner.candidate import digest
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
+from tuner.digests import digest
 from tuner.evaluate import Board, EvaluatorSpec
 from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish

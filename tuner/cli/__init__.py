@@ -19,6 +19,7 @@ import typer
 
 from simulator.npu.errors import TilefarmError
 from tuner.cli import compiled, inspect, runs, search
+from tuner.cli.group import LaterGroup, later, new_app
 from tuner.terminal import print_line, say
 
 BAD_INPUT = 2
@@ -27,14 +28,14 @@ INTERRUPTED = 130
 
 DEBUG = "--debug"
 
-app = typer.Typer(
+app = new_app(
     name="tilefarm",
     help="Tune ONNX models for an NPU: one compiled pipeline per level of DDR contention, in one ONNX file.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    cls=LaterGroup,
+    add_completion=True,
 )
-for _group in (search, compiled, runs, inspect):
-    app.add_typer(_group.app)
+later(search.app, compiled.app, runs.app, inspect.app)
 
 
 @app.callback(invoke_without_command=True)

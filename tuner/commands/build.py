@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, joined
+from compiler.derive.plan import Plan, joined, read_plan
 from compiler.frontend.macs import model_macs
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package, read_plan
+from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_pieces, print_table
 from tuner.export import open_run, run_plans

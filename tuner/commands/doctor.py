@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save_model
 
+from simulator.kernel_cache import own_folder
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import load_machine, preset_names
 from tuner.build import build_variants, default_plan, open_source, package
@@ -99,7 +100,7 @@ def _disk(folder: Path) -> Finding:
 
 def _kernel_cache() -> Finding:
     """Kernels of these sources, and of others, which are removed after a month."""
-    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    folder = own_folder()
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
     state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")

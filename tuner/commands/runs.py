@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import pandas as pd
+from datetime import UTC, datetime
 
 from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels
@@ -13,7 +12,6 @@ from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, Standing, baseline_of, compare, find_runs, kind_of, open_run, standing, state_of
 from tuner.folder.studies import study_summary
-from tuner.folder.sweeps import sweep_standing
 from tuner.merit import speedup
 from tuner.terminal import print_line
 
@@ -76,7 +74,7 @@ def status(path: Folder, as_json: bool) -> None:
 
 def _run_status(run: Run, as_json: bool) -> None:
     now, base = standing(run), baseline_of(run)
-    age_s = None if now.last_row is None else max(0.0, (pd.Timestamp.now(tz="UTC") - now.last_row).total_seconds())
+    age_s = None if now.last_row is None else max(0.0, (datetime.now(UTC) - now.last_row).total_seconds())
     left_s = now.left_s if run.state == "running" else None
     if as_json:
         print_json(
@@ -105,6 +103,8 @@ def _run_status(run: Run, as_json: bool) -> None:
 
 
 def _sweep_status(path: Folder, as_json: bool) -> None:
+    from tuner.folder.sweeps import sweep_standing
+
     now = sweep_standing(path)
     if as_json:
         begun = [

@@ -5,17 +5,15 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pandas as pd
-import yaml
+from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.folder.served import best_so_far, copies, search_folders
-from tuner.log.dataset import part_numbers
-from tuner.log.read import read_log
+
+if TYPE_CHECKING:  # what reads a few JSON files answers without it
+    import pandas as pd
 
 SUMMARY = "summary.json"
 INDEX = "index.parquet"  # of a sweep
@@ -119,6 +117,9 @@ def state_of(path: Folder, ended: bool) -> State:
 
 def standing(run: Run) -> Standing:
     """Read the log.  Raises `BadInputError` where it cannot be read."""
+    from tuner.log.dataset import part_numbers
+    from tuner.log.read import read_log
+
     of = budget_of(run.path)
     if not part_numbers(run.path / "log"):
         return Standing(0, 0, {}, {}, {}, None, of, None)
@@ -156,6 +157,8 @@ def baseline_of(run: Run) -> dict[str, int]:
 
 def budget_of(path: Folder) -> int | None:
     """Programs that were asked for last, as the folder's settings say."""
+    import yaml
+
     if not (path / SETTINGS).is_file():
         return None
     try:
@@ -196,6 +199,8 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
         if a.identity.get(key) != b.identity.get(key) and not force:
             theirs, ours = b.identity.get(key), a.identity.get(key)
             raise BadInputError(f"{b.path}: {what} {theirs!r}, {a.path} has {ours!r}; cycles do not compare (--force to see them)")
+    from tuner.log.read import read_log
+
     levels = [level for level in a.levels if level in b.levels]
     if not levels:
         raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")
