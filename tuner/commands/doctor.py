@@ -24,7 +24,6 @@ from tuner.check import check_file
 from tuner.commands.text import print_json
 from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
-from tuner.log.care import DATASETS
 from tuner.source import Source
 from tuner.terminal import print_line
 
@@ -126,6 +125,8 @@ def _amounts(resources: dict[str, float]) -> str:
 
 def _log(run: Path) -> Finding:
     """How fast a run's datasets grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
+    from tuner.log.care import DATASETS
+
     open_run(run)
     parts = [path.stat() for name in DATASETS for path in (run / name).glob("*.parquet")]
     size = sum(part.st_size for part in parts)
