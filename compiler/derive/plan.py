@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import validation_line
+from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end

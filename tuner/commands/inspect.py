@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
-from simulator.npu.machine import load_machine, preset_names
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.terminal import print_line
 
@@ -31,6 +30,8 @@ _UNITS = (
 
 def machines(name: str | None, as_json: bool) -> None:
     """`tilefarm machines`: all presets, or every value of one."""
+    from simulator.npu.machine import load_machine, preset_names
+
     if name is not None:
         machine = load_machine(name)
         raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
