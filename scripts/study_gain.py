@@ -20,12 +20,11 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.plan import Infeasible
+from compiler.derive.plan import Infeasible, read_plan
 from compiler.frontend.zoo import PREFIX, shipped
 from compiler.tile.spec import ConvSpec
 from scripts.studies import write_rows
 from simulator.timing import program_bound, simulate_levels
-from tuner.build import read_plan
 from tuner.commands.text import print_table
 from tuner.export import open_run
 

@@ -42,9 +42,9 @@ from scripts.studies import write_rows
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.build import open_source
-from tuner.candidate import canonical_json
 from tuner.commands.text import print_table
 from tuner.config import load_config
+from tuner.digests import canonical_json
 from tuner.evaluate import Evaluator
 from tuner.log.read import read_log
 from tuner.model.cost_model import CostModel, train

@@ -1,9 +1,26 @@
 """The machine: facts (`simulator.npu`), meaning (`functional`), time (`timing`), order (`sanitizer`)."""
 
-from simulator.kernel_cache import use_own_folder
+import sys
 
 VERSION = "1.2"
 """Of what a plan is measured to take: of the clock, and of the code that the compiler makes of a plan.  Measurements of another version are
 not compared with, or learned from; `tests/compiler/test_measured.py` says when it has to be raised."""
 
-use_own_folder()
+
+class _BeforeNumba:
+    """Finds no module; is asked for numba first, and says where compiled kernels are kept.
+
+    That takes reading all sources, which is longer than commands take that have no kernels.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "numba":
+            sys.meta_path.remove(self)
+            from simulator.kernel_cache import own_folder
+
+            own_folder()
+
+
+sys.meta_path.insert(0, _BeforeNumba())
+if "numba" in sys.modules:
+    sys.meta_path[0].find_spec("numba", None)

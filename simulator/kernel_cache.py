@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.metadata import version
+from functools import cache
 from pathlib import Path
 
 _VARIABLE = "NUMBA_CACHE_DIR"
@@ -58,8 +58,9 @@ def _digest(sources: dict[Path, bytes]) -> str:
     return total.hexdigest()
 
 
-def use_own_folder() -> None:
-    """Tell numba where: below NUMBA_CACHE_DIR, or the user's cache folder.  Called before any kernel is defined.
+@cache
+def own_folder() -> Path:
+    """Tell numba where: below NUMBA_CACHE_DIR, or the user's cache folder.  Returns the folder.
 
     Where nothing can be written there, numba goes on to its other places.
     """
@@ -76,6 +77,7 @@ def use_own_folder() -> None:
     os.environ[_VARIABLE] = str(folder)
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = str(folder)
+    return folder
 
 
 @contextmanager
@@ -116,6 +118,8 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
     Before 0.68, numba took a kernel for older than its source by the time of the file: trees would compile in turns.
     """
     missing = {folder / _numbas_name(root / part): part for part in parts if not (folder / _numbas_name(root / part)).exists()}
+    from importlib.metadata import version  # takes as long as all else here, and is asked once for a tree
+
     if not missing or tuple(int(number) for number in version("numba").split(".")[:2]) < (0, 68):
         return
     for link, part in missing.items():
@@ -127,7 +131,7 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
 
 def _note() -> Path:
     """One for all trees that share, and one for each that does not."""
-    folder, root = Path(os.environ[_VARIABLE]), Path(__file__).absolute().parents[1]
+    folder, root = own_folder(), Path(__file__).absolute().parents[1]
     if (folder / _numbas_name(root / _PACKAGES[0])).is_symlink():
         return folder / "compiled"
     return folder / f"compiled-{hashlib.blake2b(str(root).encode(), digest_size=8).hexdigest()}"

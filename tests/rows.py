@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, canonical_json, log_schema, task_schema, text_digest
+from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.digests import canonical_json, text_digest
 from tuner.log.run_log import Batch, RunLog
 from tuner.log.travelling import blocks, packed
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from compiler.derive.plan import Infeasible, Plan, joined, parse_plan
+from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
@@ -143,14 +143,6 @@ def default_plan(unit: Unit) -> Plan:
 def default_plans(opened: Opened) -> Plan:
     """Layer by layer, every piece.  Raises as `default_plan`."""
     return joined(dict(zip(opened.names, map(default_plan, opened.units), strict=True)))
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan file.  Raises `BadInputError`."""
-    try:
-        return parse_plan(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:

@@ -13,13 +13,13 @@ are data: a `Column` gives name, Arrow type, unit and meaning, and unit and mean
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
+
+from tuner.digests import canonical_json
 
 SCHEMA_VERSION = 1
 FEATURE_PREFIX = "f_"
@@ -27,26 +27,6 @@ FEATURE_PREFIX = "f_"
 TaskKind = Literal["operator", "segment", "stage", "program"]
 Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
 STATUSES: tuple[str, ...] = get_args(Status)
-
-
-def canonical_json(value: Any) -> str:
-    """One text per value: keys sorted, no spaces, no NaN (ValueError)."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-
-def digest(value: Any) -> str:
-    """32 hex digits over the canonical JSON of a value."""
-    return text_digest(canonical_json(value))
-
-
-def text_digest(text: str) -> str:
-    """32 hex digits over a text that is canonical already."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def task_digest(kind: str, payload: str) -> str:
-    """The name of a task, in the log and everywhere.  payload: canonical JSON."""
-    return text_digest(f"{kind}:{payload}")
 
 
 class FeatureSet(NamedTuple):

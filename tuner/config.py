@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from compiler.derive.moves import MOVES
 from compiler.derive.order import Order
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import configs_folder, read_yaml, validation_line
-from tuner.candidate import digest
+from simulator.npu.machine import configs_folder, read_yaml
+from simulator.npu.validation import validation_line
+from tuner.digests import digest
 from tuner.runners.find import BUILT_IN
 
 Rate = Annotated[float, Field(ge=0, le=1)]

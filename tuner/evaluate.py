@@ -32,7 +32,8 @@ from compiler.tile.unit import Packed
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels
-from tuner.candidate import TaskKind, canonical_json, task_digest
+from tuner.candidate import TaskKind
+from tuner.digests import canonical_json, task_digest
 from tuner.prepared import prepared
 from tuner.runners.encode import encoded
 from tuner.runners.find import RunnerSpec

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from compiler.derive.plan import Plan
+from compiler.derive.plan import Plan, read_plan
 from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.build import Opened, open_source, read_plan
+from tuner.build import Opened, open_source
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.source import SavedSource, read_source
 

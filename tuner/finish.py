@@ -30,13 +30,14 @@ from tuner.evaluate import Roofline
 from tuner.folder.runfolder import RunFolder, write_json
 from tuner.host import host_nodes, mac_share
 from tuner.layerwise import faster_in_file_order
-from tuner.one_search import OneSearch, say
+from tuner.one_search import OneSearch
 from tuner.pieces import Searched
 from tuner.reference import Stored, reference
 from tuner.request import Style, TuneRequest
 from tuner.search.population import Individual
 from tuner.shared import WORKER
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
+from tuner.terminal import say
 from tuner.values import Compared, Values, values_of
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,11 +24,8 @@ from tuner.runners.find import BUILT_IN
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.schedule import Schedule
+from tuner.terminal import say
 from tuner.warm_start import WarmStart, lines, taken
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class OneSearch:

@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tuner.merit import speedup
+from tuner.terminal import say, shown
+
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
 SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
@@ -67,9 +70,9 @@ class Progress:
         if self._quiet:
             return
         if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
+            self._live.console.print(shown(line), highlight=False, markup=False)
         else:
-            print(line, file=self._stream, flush=True)
+            say(line, self._stream)
 
     def update(self, snapshot: Snapshot) -> None:
         """Show where the run stands; cheap enough to call after every outcome."""
@@ -126,14 +129,14 @@ class Progress:
     def table(self, snapshot: Snapshot) -> Table:
         """Everything as a table, a row per level."""
         table = Table(caption=self._counts(snapshot), caption_justify="left")
-        for name in ("level", "best cycles", "baseline", "ratio"):
+        for name in ("level", "best cycles", "baseline", "speed-up"):
             table.add_column(name, justify="left" if name == "level" else "right")
         for level, cycles in snapshot.best.items():
             base = snapshot.baseline.get(level)
-            table.add_row(level, f"{cycles:,}", f"{base:,}" if base else "", f"{cycles / base:.3f}" if base else "")
+            table.add_row(level, f"{cycles:,}", f"{base:,}" if base else "", speedup(base / cycles if base else None))
         return table
 
 
 def _cycles(snapshot: Snapshot, level: str) -> str:
     cycles, base = snapshot.best[level], snapshot.baseline.get(level)
-    return f"{cycles:,} cycles" + (f" ({cycles / base:.3f} of baseline)" if base else "")
+    return f"{cycles:,} cycles" + (f" ({speedup(base / cycles)})" if base else "")

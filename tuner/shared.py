@@ -29,7 +29,8 @@ import simulator
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.candidate import RESULTS, digest
+from tuner.candidate import RESULTS
+from tuner.digests import digest
 from tuner.search.packing import from_bytes, to_bytes
 
 FOLDER = ".shared"  # of a sweep or a study

@@ -19,12 +19,13 @@ import optuna
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.candidate import digest
 from tuner.config import TuneConfig
+from tuner.digests import digest
 from tuner.farm.backend import Backend
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
 from tuner.folder.runs import SUMMARY
 from tuner.folder.studies import VERSION
+from tuner.merit import speedup
 from tuner.shared import FOLDER as SHARED
 from tuner.study_storage import StudyStorage
 from tuner.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
@@ -123,9 +124,13 @@ def run_study(
                     storage.publish(records, spec.config)
                     summary = _write_summary(folder, spec, run.run, records)
                     best = summary["best"]
-                    found = "none yet" if best is None else f"{best['ratio_to_baseline']:.4f} of the untuned plan, trial {best['trial']}"
+                    found = "none yet" if best is None else f"{_gain(best['value'])}, trial {best['trial']}"
                     say(f"{len(records)} of {spec.trials} trials, best: {found}")
         return summary
+
+
+def _gain(value: float | None) -> str:
+    return f"{speedup(math.exp(-(value or 0.0)))} the untuned plan"
 
 
 def _stopping(spec: StudySpec) -> str:
@@ -228,8 +233,8 @@ def _write_summary(folder: Path, spec: StudySpec, run: str, records: Sequence[Re
     }
     if best is not None:
         text = spec.config.replaced(best.params).to_yaml()
-        ratio, over = math.exp(best.value or 0.0), ", ".join(spec.config.study.parameters)
-        head = f"# best of {len(records)} trials over {over}: {ratio:.4f} of the untuned plan\n"
+        over = ", ".join(spec.config.study.parameters)
+        head = f"# best of {len(records)} trials over {over}: {_gain(best.value)}\n"
         atomic_write(folder / "best.yaml", [(head + text).encode()])
     write_json(folder / SUMMARY, summary)
     return summary

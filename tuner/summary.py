@@ -9,8 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from simulator.npu.held import Beyond, most
 from simulator.npu.machine import DataType
+from tuner.folder.runs import SUMMARY_VERSION
 
-SCHEMA_VERSION: Literal[2] = 2
 # JSON has no infinity
 Finite = Annotated[float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 
@@ -139,7 +139,7 @@ class Summary(_Part):
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[2] = SUMMARY_VERSION
     status: Literal["done", "unconfirmed"]
     unconfirmed: tuple[str, ...]
     first_beyond: TensorSummary | None

@@ -28,15 +28,16 @@ from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.candidate import digest
 from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import Budget, TuneConfig, load_config
 from tuner.crash import details, keep
+from tuner.digests import digest
 from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.folder.sweeps import read_index
+from tuner.merit import speedup
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.warm_start import sources
@@ -213,7 +214,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
 def _gains(folder: Path) -> str:
     summary = open_run(folder).summary
     assert summary is not None
-    return ", ".join(f"{level} {row['cycles']:,} cycles ({row['speedup']:.2f}x)" for level, row in summary["levels"].items())
+    return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
 
 
 def _no_less(out: Path, cells: tuple[Cell, ...], budget: Budget) -> None:

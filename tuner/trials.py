@@ -15,8 +15,8 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from tuner.candidate import digest
 from tuner.config import Range, TuneConfig
+from tuner.digests import digest
 
 INSTANCES = 8
 """Pairs of network and seed that a trial has run before it may be stopped: a sign test of fewer cannot tell bad settings from bad luck at

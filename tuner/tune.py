@@ -15,9 +15,9 @@ from simulator.npu.machine import DataType, load_machine
 from tuner.beyond import beyond_lines
 from tuner.board import runner_name, runner_spec
 from tuner.build import Opened, open_source
-from tuner.candidate import digest
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
+from tuner.digests import digest
 from tuner.evaluate import Board, EvaluatorSpec
 from tuner.farm.backend import DEATHS_ALONE
 from tuner.finish import finish
@@ -28,7 +28,7 @@ from tuner.host import check_share, mac_share, work_lines
 from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
-from tuner.one_search import OneSearch, say
+from tuner.one_search import OneSearch
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
@@ -36,6 +36,7 @@ from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
 from tuner.source import Source, write_source
 from tuner.summary import Summary
+from tuner.terminal import say
 from tuner.warm_start import sources
 
 

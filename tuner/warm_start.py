@@ -31,7 +31,8 @@ from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURE_SET, FEATURES
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
-from tuner.candidate import FEATURE_PREFIX, task_digest, text_digest
+from tuner.candidate import FEATURE_PREFIX
+from tuner.digests import task_digest, text_digest
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, open_run
 from tuner.log.read import read_log, read_tasks

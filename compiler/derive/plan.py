@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import validation_line
+from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
@@ -266,3 +267,11 @@ def parse_plan(text: str | bytes, where: str = "plan") -> Plan:
         return Plan.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"{where}: {validation_line(error)}") from None
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan file.  Raises `BadInputError`."""
+    try:
+        return parse_plan(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -25,7 +25,8 @@ from pydantic import ValidationError
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.tile.stages import Nest, placed, stages_of
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import Machine, Memory, validation_line
+from simulator.npu.machine import Machine, Memory
+from simulator.npu.validation import validation_line
 
 _STATEMENT = re.compile(r"(?:(?P<to>[\w.]+(?:, [\w.]+)*) = )?(?P<name>[a-z_]+)\((?P<words>[\w.=]+(?:, [\w.=]+)*)\)")
 _CONSTANT = re.compile(r"(?:bias|scale\d*|shift\d*|mask)\.UB")

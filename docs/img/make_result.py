@@ -21,19 +21,17 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.commands.search import _level  # noqa: E402
-from tuner.commands.text import print_table  # noqa: E402
+from tuner.commands.search import print_levels  # noqa: E402
 
 WIDTH, LEFT, RIGHT, BAR, GAP, GROUP = 820, 190, 210, 22, 4, 74
 COLOURS = {"layer by layer": "#b8bec9", "tuned": "#2f6fdb"}
-COLUMNS = ("<level", "DDR share", "<plan", "cycles", "latency us", "baseline cycles", "of baseline", "roofline cycles")
 
 
 def table(summary: dict[str, Any]) -> str:
     """What `tilefarm tune` prints at its end."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        print_table(COLUMNS, [_level(name, row) for name, row in summary["levels"].items()])
+        print_levels(summary["levels"])
     return out.getvalue()
 
 

@@ -33,8 +33,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Machine, validation_line
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Machine
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
+from simulator.npu.validation import validation_line
 
 MAGIC = b"\x89TFNPU\r\n"
 VERSION = 2

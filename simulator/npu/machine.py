@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import reprlib
-from collections.abc import Callable
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -31,9 +29,9 @@ from pydantic import (
 )
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.validation import validation_line
 
 BLOCK_BYTES = 32
-_LONG = 400  # characters of one complaint
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
 
@@ -334,27 +332,6 @@ def read_yaml(path: FilePath) -> Any:
         raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except BadInputError as error:
         raise BadInputError(f"{path}: {error}") from None
-
-
-def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str], str] = lambda path: "") -> str:
-    """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are.
-
-    hint: what to add to the path of a key that does not exist.
-    """
-    parts = []
-    for item in error.errors()[:most]:
-        # the kind of a matrix unit is how pydantic found its schema, not a key of the file
-        where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic")) or "(whole file)"
-        value = item.get("input")
-        shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
-        unknown = item["type"] == "extra_forbidden"
-        said = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
-        text = " ".join(f"{where}: {said}".split())
-        if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
-            text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
-        parts.append(text + shown + (hint(where) if unknown else ""))
-    rest = error.error_count() - len(parts)
-    return "; ".join(parts) + (f"; and {rest} more" if rest else "")
 
 
 def configs_folder() -> FilePath:

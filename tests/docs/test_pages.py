@@ -21,8 +21,8 @@ import typer
 from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling, VectorTiling
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
-from tuner.candidate import canonical_json
 from tuner.cli import app, main
+from tuner.digests import canonical_json
 from tuner.summary import LevelSummary, Summary
 
 TINY = ("--backend", "serial", "--quiet")

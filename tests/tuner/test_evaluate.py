@@ -29,7 +29,8 @@ from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
 from tuner.build import operators
-from tuner.candidate import RESULTS, canonical_json
+from tuner.candidate import RESULTS
+from tuner.digests import canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
 
 LEVELS = ("none", "slight", "severe")

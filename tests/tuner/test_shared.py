@@ -17,7 +17,8 @@ from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tuner.candidate import RESULTS, task_digest
+from tuner.candidate import RESULTS
+from tuner.digests import task_digest
 from tuner.evaluate import Ask, Evaluator, task_kind
 from tuner.search.packing import to_bytes
 from tuner.shared import SharedResults

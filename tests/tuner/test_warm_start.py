@@ -18,7 +18,7 @@ from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.tuning import assert_equal_runs, quick
 from tuner.build import open_source
-from tuner.candidate import text_digest
+from tuner.digests import text_digest
 from tuner.evaluate import Ask, Evaluator
 from tuner.folder.runfolder import read_json
 from tuner.log.read import read_log

@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ import typer
 
 from simulator.npu.errors import TilefarmError
 from tuner.cli import compiled, inspect, runs, search
+from tuner.cli.group import LaterGroup, later, new_app
+from tuner.terminal import print_line, say
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -26,14 +29,14 @@ INTERRUPTED = 130
 
 DEBUG = "--debug"
 
-app = typer.Typer(
+app = new_app(
     name="tilefarm",
     help="Tune ONNX models for an NPU: one compiled pipeline per level of DDR contention, in one ONNX file.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    cls=LaterGroup,
+    add_completion=True,
 )
-for _group in (search, compiled, runs, inspect):
-    app.add_typer(_group.app)
+later(search.app, compiled.app, runs.app, inspect.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -47,9 +50,9 @@ def _root(
         from importlib.metadata import version as installed
 
         try:
-            print(installed("tilefarm"))
+            print_line(installed("tilefarm"))
         except PackageNotFoundError:
-            print("not installed (running from a source tree)")
+            print_line("not installed (running from a source tree)")
         raise typer.Exit
 
 
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = DEBUG in words  # before the command or after it: whoever asks for it has just seen an error, and appends it
     words = [word for word in words if word != DEBUG]
     command = typer.main.get_command(app)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no bug
     try:
         code = command.main(words, prog_name="tilefarm", standalone_mode=False)
         sys.stdout.flush()
@@ -94,7 +99,7 @@ def _bug(error: Exception, words: Sequence[str], debug: bool) -> int:
     path = keep(_details(error, words, debug), _folders(words))
     where = "which no file could be written about" if path is None else f"its details are in {path}"
     shown = "" if debug else f" ({DEBUG} shows them)"
-    return _say(f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error)}; please report it, {where}{shown}", BUG)
+    return _say(f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error).rstrip(': ')}; please report it, {where}{shown}", BUG)
 
 
 def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
@@ -103,7 +108,8 @@ def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
 
     text = details(error, _doing(words))
     if debug:
-        sys.stderr.write(text)
+        for line in text.splitlines():
+            say(line)
     return text
 
 
@@ -122,5 +128,5 @@ def _folders(words: Sequence[str]) -> Iterator[Path]:
 
 def _say(text: str, code: int) -> int:
     sys.stdout.flush()
-    sys.stderr.write(f"tilefarm: {' '.join(text.split())}\n")
+    say(f"tilefarm: {' '.join(text.split())}")
     return code

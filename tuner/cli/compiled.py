@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
 from tuner.cli.options import (
     Compiled,
     Controller,
@@ -36,7 +37,7 @@ from tuner.cli.options import (
 if TYPE_CHECKING:
     from tuner.commands.contended import Contention
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command("compile")

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
 from tuner.cli.options import Address, Json, RandomWeights, Shape, named
 
-app = typer.Typer()
-plan_app = typer.Typer(help="Look at plans.", no_args_is_help=True)
+app = new_app()
+plan_app = new_app(help="Look at plans.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
 
 
@@ -42,7 +43,7 @@ def _plan_show(
 ) -> None:
     """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
     if primitives:
-        from tuner.commands.plans import show_primitives
+        from tuner.commands.primitives import show_primitives
 
         if model is not None:
             model, random_weights = named(model, random_weights)

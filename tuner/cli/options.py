@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tuner.terminal import say
 
 
 class DTypeName(StrEnum):
@@ -119,5 +120,5 @@ def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     if is_made(path):
         understood(str(path).removeprefix(MADE))  # before anything is said of it
     if seed != random_weights:
-        sys.stderr.write(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)\n")
+        say(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)")
     return path, seed

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from tuner.cli.group import new_app
 from tuner.cli.options import Json, RunFolder, RunPlace
-from tuner.folder.place import place
 
-app = typer.Typer()
-log_app = typer.Typer(help="Look after a run's Parquet log.", no_args_is_help=True)
+app = new_app()
+log_app = new_app(help="Look after a run's Parquet log.", no_args_is_help=True)
 app.add_typer(log_app, name="log")
 
 
@@ -20,8 +20,9 @@ def _ls(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder with runs in it or below, or its URL.")],
     as_json: Json = False,
 ) -> None:
-    """The runs below a folder: model, machine, state, gain per level."""
+    """The runs below a folder: model, machine, state, speed-up per level."""
     from tuner.commands.runs import list_runs
+    from tuner.folder.place import place
 
     list_runs(place(folder), as_json)
 
@@ -30,6 +31,7 @@ def _ls(
 def _best(run: RunPlace, as_json: Json = False) -> None:
     """The champions of a finished run."""
     from tuner.commands.runs import best
+    from tuner.folder.place import place
 
     best(place(run), as_json)
 
@@ -41,6 +43,7 @@ def _status(
 ) -> None:
     """How far a run is, also while it goes on: programs, failures, best so far; of a sweep its runs, of a study its trials."""
     from tuner.commands.runs import status
+    from tuner.folder.place import place
 
     status(place(folder), as_json)
 
@@ -54,6 +57,7 @@ def _compare(
 ) -> None:
     """Two runs after the same number of measured programs, level by level."""
     from tuner.commands.runs import compare_runs
+    from tuner.folder.place import place
 
     compare_runs(place(first), place(second), force, as_json)
 
@@ -66,6 +70,7 @@ def _report(
 ) -> None:
     """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a sweep."""
     from tuner.commands.report import report
+    from tuner.folder.place import place
 
     report(place(folder), out, as_json)
 

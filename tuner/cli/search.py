@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
 from tuner.cli.options import (
     Address,
     Backend,
@@ -37,7 +38,7 @@ from tuner.cli.options import (
     named,
 )
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command("tune")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, joined
+from compiler.derive.plan import Plan, joined, read_plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tuner.beyond import beyond_lines
-from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package, read_plan
+from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_pieces, print_table
 from tuner.export import open_run, run_plans
@@ -20,6 +20,7 @@ from tuner.model.tile_model import load_models, tiled_plans
 from tuner.request import Style
 from tuner.source import Source
 from tuner.summary import TensorSummary
+from tuner.terminal import print_line
 
 
 def compile_model(
@@ -124,9 +125,9 @@ def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[
 
 def _print(report: Mapping[str, Any], work: Sequence[str], levels: Mapping[str, Mapping[str, Any]]) -> None:
     """work: lines on what the NPU does and what not."""
-    print(f"{report['model']} on {report['machine']}, {report['dtype']}: {work[0]}")
+    print_line(f"{report['model']} on {report['machine']}, {report['dtype']}: {work[0]}")
     for line in work[1:]:
-        print(line)
+        print_line(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(
         columns,
@@ -146,4 +147,5 @@ def _print(report: Mapping[str, Any], work: Sequence[str], levels: Mapping[str, 
         ],
     )
     print_pieces(report["pieces"])
-    print(f"{report['out']}: {report['file_bytes']:,} bytes, {report['container_bytes']:,} of them the container, style {report['style']}")
+    sizes = f"{report['file_bytes']:,} bytes, {report['container_bytes']:,} of them the container"
+    print_line(f"{report['out']}: {sizes}, style {report['style']}")

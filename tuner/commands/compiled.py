@@ -25,6 +25,7 @@ from tuner.commands.options import parse_input
 from tuner.commands.text import finite, print_json, print_pieces, print_table
 from tuner.reference import Stored, reference
 from tuner.summary import TensorSummary
+from tuner.terminal import print_line, print_text
 from tuner.values import Compared
 
 
@@ -111,11 +112,12 @@ def _print_run(report: Mapping[str, Any], checked: Checked | None) -> None:
     if checked is None:
         return
     for name, one in {**checked.values.compared, **checked.values.counted}.items():
-        print(f"{'output' if name in report['outputs'] else 'tensor'} {name}: {one}")
-    print(f"sanitizer: {len(checked.findings)} findings; cycles at {len(checked.cycles)} levels recomputed; bound {checked.bound_cycles:,}")
+        print_line(f"{'output' if name in report['outputs'] else 'tensor'} {name}: {one}")
+    recomputed = f"cycles at {len(checked.cycles)} levels recomputed"
+    print_line(f"sanitizer: {len(checked.findings)} findings; {recomputed}; bound {checked.bound_cycles:,}")
     for fault in checked.faults:
-        print(f"FAILED {fault}")
-    print(f"check of level {checked.level}: {'passed' if checked.ok else 'FAILED'}")
+        print_line(f"FAILED {fault}")
+    print_line(f"check of level {checked.level}: {'passed' if checked.ok else 'FAILED'}")
 
 
 def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
@@ -129,7 +131,7 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
         head = {"file": str(path), "machine": machine.name, "dtype": compiled.dtype.name, "clock_hz": machine.clock_hz}
         print_json({**head, "pieces": pieces, "levels": rows})
         return
-    print(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
+    print_line(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
     columns = (
         "<level",
         "DDR share",
@@ -161,9 +163,11 @@ def simulate_file(path: Path, level: str | None, as_json: bool) -> None:
         ],
     )
     if len(pieces) > 1:
-        print("\npieces, which run one after the other; the time of the host between them is in no figure")
+        print_line()
+        print_line("pieces, which run one after the other; the time of the host between them is in no figure")
         print_pieces(pieces)
-    print("\nutilisation: share of the cycles in which the engine works, mean over cores")
+    print_line()
+    print_line("utilisation: share of the cycles in which the engine works, mean over cores")
     engines = [engine.name for engine in Engine]
     print_table(
         ("<level", *engines), [(name, *(f"{row['engine_utilisation'][e.lower()]:.1%}" for e in engines)) for name, row in rows.items()]
@@ -233,4 +237,4 @@ def disassemble(path: Path, level: str | None, core: int | None, out: Path | Non
         atomic_write(out, [part.encode() for part in parts])
     else:
         for part in parts:
-            print(part, end="")
+            print_text(part)

@@ -22,6 +22,7 @@ from simulator.served_trace import served_trace
 from simulator.thresholds import Thresholds, choose_thresholds, one_pair
 from tuner.commands.text import finite, print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
+from tuner.terminal import print_line
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,11 @@ def trace_contended(path: Path, options: Contention, out: Path) -> None:
     }
     events = write_trace_file(out, served_trace(served, runs.trace, runs.compiled.machine, about))
     who = options.controller if runs.level is None else f"static {runs.level}"
-    print(
+    print_line(
         f"{out}: {who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches, "
         f"{events:,} events, {out.stat().st_size:,} bytes"
     )
-    print(OPEN_IT)
+    print_line(OPEN_IT)
 
 
 class _Runs:
@@ -214,7 +215,7 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
 
 def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresholds | None) -> None:
     shares = [share / SHARE_UNIT for share in trace.share_units]
-    print(
+    print_line(
         f"{report['file']}: {report['machine']}; trace {report['trace']}: {len(shares):,} steps, "
         f"shares {min(shares):.3g} to {max(shares):.3g}; cycles per switch: {report['switch_cycles']}"
     )
@@ -239,7 +240,8 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
         ],
     )
     levels = next(iter(report["variants"].values()))["rho"]
-    print("\nblocks and operators computed per load, work done per work needed, and rho at the share of each level")
+    print_line()
+    print_line("blocks and operators computed per load, work done per work needed, and rho at the share of each level")
     print_table(
         ("<variant", "<for", "segments", "blocks", "blocks/load", "ops/load", "DDR B", "halo", *(f"rho {level}" for level in levels)),
         [
@@ -260,8 +262,9 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
     if thresholds is None:
         return
     found = report["thresholds"]
-    print(
-        f"\nthresholds of rho, held for {found['slice_cycles']:,} cycles and one inference at least; ladder {' > '.join(found['ladder'])}"
+    print_line()
+    print_line(
+        f"thresholds of rho, held for {found['slice_cycles']:,} cycles and one inference at least; ladder {' > '.join(found['ladder'])}"
     )
     shares_at = found["border_shares"] or [None] * len(found["t_min"])
     print_table(
@@ -272,6 +275,6 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
         ],
     )
     for merged in thresholds.merged:
-        print(f"{merged.variant} is not used, {merged.into} is: {merged.why}")
+        print_line(f"{merged.variant} is not used, {merged.into} is: {merged.why}")
     for oscillation in thresholds.oscillations:
-        print(f"warning: {oscillation}")
+        print_line(f"warning: {oscillation}")

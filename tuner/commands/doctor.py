@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save_model
 
+from simulator.kernel_cache import own_folder
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import load_machine, preset_names
 from tuner.build import build_variants, default_plan, open_source, package
@@ -23,8 +24,8 @@ from tuner.check import check_file
 from tuner.commands.text import print_json
 from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
-from tuner.log.care import DATASETS
 from tuner.source import Source
+from tuner.terminal import print_line
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 RATE_S = 3600.0
@@ -59,7 +60,8 @@ def doctor(run: Path | None, address: str | None, as_json: bool) -> int:
             state, found = "FAILED", Finding(" ".join(str(error).split()))
         rows.append((name, state, found))
         if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
-            print(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}", flush=True)
+            print_line(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}")
+            sys.stdout.flush()
     failed = any(state != "ok" for _, state, _ in rows)
     if as_json:
         told = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]
@@ -97,7 +99,7 @@ def _disk(folder: Path) -> Finding:
 
 def _kernel_cache() -> Finding:
     """Kernels of these sources, and of others, which are removed after a month."""
-    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    folder = own_folder()
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
     state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
@@ -123,6 +125,8 @@ def _amounts(resources: dict[str, float]) -> str:
 
 def _log(run: Path) -> Finding:
     """How fast a run's datasets grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
+    from tuner.log.care import DATASETS
+
     open_run(run)
     parts = [path.stat() for name in DATASETS for path in (run / name).glob("*.parquet")]
     size = sum(part.st_size for part in parts)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling
-from simulator.npu.machine import load_machine, preset_names
-from tuner.build import read_plan
+from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
 from tuner.commands.text import print_json, print_pairs, print_table
+from tuner.terminal import print_line
 
 # the end of a key -> the unit of its value
 _UNITS = (
@@ -31,6 +30,8 @@ _UNITS = (
 
 def machines(name: str | None, as_json: bool) -> None:
     """`tilefarm machines`: all presets, or every value of one."""
+    from simulator.npu.machine import load_machine, preset_names
+
     if name is not None:
         machine = load_machine(name)
         raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
@@ -99,7 +100,7 @@ def show_plan(path: Path, as_json: bool) -> None:
         print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
         return
     print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
-    print()
+    print_line()
     names = [[piece.name] for piece in plan.pieces for _ in range(piece.segments)] or [list[str]() for _ in plan.segments]
     strips = any(segment.columns > 1 for segment in plan.segments)
     columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", *(["strips"] if strips else []), "blocks", "prefetch")

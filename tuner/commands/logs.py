@@ -10,6 +10,7 @@ from tuner.candidate import SCHEMA_VERSION
 from tuner.commands.text import print_json
 from tuner.log.care import Fault, compact, repair, verify
 from tuner.log.migrate import migrate
+from tuner.terminal import print_line
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
@@ -17,9 +18,9 @@ def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
         print_json({"run": str(run), "faults": [{"file": fault.file, "what": fault.what} for fault in faults]})
         return
     for fault in faults:
-        print(f"{fault.file}: {fault.what}")
+        print_line(f"{fault.file}: {fault.what}")
     if not faults:
-        print(f"{run}: {nothing}")
+        print_line(f"{run}: {nothing}")
 
 
 def verify_log(run: Path, as_json: bool) -> int:
@@ -40,7 +41,7 @@ def compact_log(run: Path, out: Path, as_json: bool) -> None:
     if as_json:
         print_json({"out": str(out), "rows": rows})
     else:
-        print(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+        print_line(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
 
 
 def migrate_log(run: Path, out: Path, as_json: bool) -> None:
@@ -53,7 +54,7 @@ def migrate_log(run: Path, out: Path, as_json: bool) -> None:
         change = (
             f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
         )
-        print(f"{out / name}: {result.rows:,} rows, {change}")
+        print_line(f"{out / name}: {result.rows:,} rows, {change}")
 
 
 def print_schema(name: str) -> None:

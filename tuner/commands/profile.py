@@ -16,6 +16,7 @@ from simulator.trace import chrome_trace
 from tuner.commands.compiled import check_cycles
 from tuner.commands.text import print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
+from tuner.terminal import print_line
 
 
 def trace(path: Path, level: str | None, out: Path) -> None:
@@ -27,8 +28,8 @@ def trace(path: Path, level: str | None, out: Path) -> None:
     about = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
     events = write_trace_file(out, chrome_trace(t, [operator.name for operator in compiled.operators], about))
     size = out.stat().st_size
-    print(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events:,} events, {size:,} bytes")
-    print(OPEN_IT)
+    print_line(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events:,} events, {size:,} bytes")
+    print_line(OPEN_IT)
 
 
 def _run(compiled: Compiled, level: str) -> Timeline:
@@ -67,9 +68,11 @@ def segments(path: Path, level: str | None, as_json: bool) -> None:
         return
     for i, (name, found) in enumerate(rows.items()):
         cycles = runs[name].cycles
-        print(f"{'' if i == 0 else chr(10)}{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
+        if i:
+            print_line()
+        print_line(f"{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
         print_table(_COLUMNS, [_cells(operators, row, cycles) for row in found])
-        print(_reuse_line(program_reuse(found)))
+        print_line(_reuse_line(program_reuse(found)))
         _print_chain(operators, chains[name], cycles)
 
 
@@ -78,14 +81,15 @@ _SHOWN_LINKS = 10
 
 def _print_chain(operators: Sequence[Operator], chain: Sequence[Spent], cycles: int) -> None:
     """What held up what, the most first, and by engine."""
-    print("\nthe longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
+    print_line()
+    print_line("the longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
     rows = [(_of(operators, each) or "", _what(each), each.cycles, f"{each.cycles / cycles:.1%}") for each in chain[:_SHOWN_LINKS]]
     print_table(("<operator", "<on", "cycles", "of run"), rows)
     by: dict[str, int] = {}
     for each in chain:
         what = each.engine.name if each.cause == WORK else "waits"
         by[what] = by.get(what, 0) + each.cycles
-    print("in all: " + ", ".join(f"{what} {count / cycles:.1%}" for what, count in sorted(by.items(), key=lambda item: -item[1])))
+    print_line("in all: " + ", ".join(f"{what} {count / cycles:.1%}" for what, count in sorted(by.items(), key=lambda item: -item[1])))
 
 
 def _of(operators: Sequence[Operator], each: Spent) -> str | None:

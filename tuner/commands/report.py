@@ -10,6 +10,7 @@ from tuner.build import check_out
 from tuner.commands.text import print_json
 from tuner.folder.place import Folder, Place
 from tuner.folder.runs import kind_of
+from tuner.terminal import print_line
 
 
 def report(folder: Folder, out: Path | None, as_json: bool) -> None:
@@ -25,7 +26,7 @@ def report(folder: Folder, out: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"report": str(out), "bytes": size})
     else:
-        print(f"{out}: {size:,} bytes, opens in any browser, offline")
+        print_line(f"{out}: {size:,} bytes, opens in any browser, offline")
 
 
 def _page(folder: Folder) -> str:

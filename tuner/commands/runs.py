@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-
-import pandas as pd
+from datetime import UTC, datetime
 
 from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels, print_unconfirmed
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY, read_json
-from tuner.folder.runs import Run, Standing, compare, find_runs, kind_of, open_run, standing, state_of
+from tuner.folder.runs import Run, Standing, baseline_of, compare, find_runs, kind_of, open_run, standing, state_of
 from tuner.folder.studies import study_summary
-from tuner.folder.sweeps import sweep_standing
+from tuner.merit import speedup
+from tuner.terminal import print_line
 
 
 def list_runs(folder: Folder, as_json: bool) -> None:
@@ -23,16 +23,16 @@ def list_runs(folder: Folder, as_json: bool) -> None:
         print_json([_json(folder, run) for run in runs])
         return
     if not runs:
-        print(f"{folder}: no run here or below")
+        print_line(f"{folder}: no run here or below")
         return
-    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<gain over layer by layer", "<tag")
+    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<speed-up", "<tag")
     print_table(columns, [_row(folder, run) for run in runs])
 
 
 def _row(folder: Folder, run: Run) -> tuple[object, ...]:
     gains = programs = None
     if run.summary is not None:
-        gains = " ".join(f"{level}={row['speedup']:.2f}" for level, row in run.summary["levels"].items())
+        gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
         programs = run.summary["candidates"]
     at = run.identity
     return _place(folder, run), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
@@ -59,7 +59,7 @@ def best(path: Folder, as_json: bool) -> None:
         return
     print_levels(levels)
     print_unconfirmed(run.summary)
-    print(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
+    print_line(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
 
 
 def status(path: Folder, as_json: bool) -> None:
@@ -74,14 +74,15 @@ def status(path: Folder, as_json: bool) -> None:
 
 
 def _run_status(run: Run, as_json: bool) -> None:
-    now = standing(run)
-    age_s = None if now.last_row is None else max(0.0, (pd.Timestamp.now(tz="UTC") - now.last_row).total_seconds())
+    now, base = standing(run), baseline_of(run)
+    age_s = None if now.last_row is None else max(0.0, (datetime.now(UTC) - now.last_row).total_seconds())
     left_s = now.left_s if run.state == "running" else None
     if as_json:
         print_json(
             {
                 "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
-                "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "last_row_age_s": age_s, "left_s": left_s,
+                "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "baseline_cycles": base,
+                "last_row_age_s": age_s, "left_s": left_s,
             }
         )  # fmt: skip
         return
@@ -97,14 +98,16 @@ def _run_status(run: Run, as_json: bool) -> None:
         pairs["to go on"] = "tilefarm tune with --resume and the same model, machine and settings"
     print_pairs(pairs)
     if now.best:
-        print()
+        print_line()
         print_table(
-            ("<level", "best cycles", "first program", "of it"),
-            [(level, cycles, now.first[level], f"{cycles / now.first[level]:.3f}") for level, cycles in now.best.items()],
+            ("<level", "best cycles", "baseline", "speed-up"),
+            [(level, cycles, base.get(level), speedup(base[level] / cycles if base else None)) for level, cycles in now.best.items()],
         )
 
 
 def _sweep_status(path: Folder, as_json: bool) -> None:
+    from tuner.folder.sweeps import sweep_standing
+
     now = sweep_standing(path)
     if as_json:
         begun = [
@@ -127,7 +130,7 @@ def _sweep_status(path: Folder, as_json: bool) -> None:
         pairs["to go on"] = "tilefarm sweep with --resume and the same models, machines and settings"
     print_pairs(pairs)
     if now.begun:
-        print()
+        print_line()
         print_table(("<run", "<state", "<programs"), [(_place(path, run), run.state, _of(standing)) for run, standing in now.begun])
 
 
@@ -140,7 +143,7 @@ def _study_status(path: Folder, as_json: bool) -> None:
         return
     pairs: dict[str, object] = {"study": summary["study"], "state": state, "trials done": f"{done:,} of {asked:,}"}
     if best is not None:
-        pairs["best so far"] = f"trial {best['trial']}, {best['ratio_to_baseline']:.4f} of the untuned plan"
+        pairs["best so far"] = f"trial {best['trial']}, {speedup(1 / best['ratio_to_baseline'])} the untuned plan"
     if state == "stopped":
         pairs["to go on"] = "tilefarm study with --resume and the same networks, machine and settings"
     print_pairs(pairs)
@@ -165,7 +168,7 @@ def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> N
         levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in found.cycles.items()}
         print_json({"first": str(first), "second": str(second), "candidates": found.candidates, "levels": levels, "mean_ratio": mean})
         return
-    print(f"best after {found.candidates:,} measured programs of each")
+    print_line(f"best after {found.candidates:,} measured programs of each")
     columns = ("<level", f"{first}", f"{second}", "second / first")
     print_table(
         columns, [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in found.cycles.items()] + [("mean", None, None, f"{mean:.4f}")]

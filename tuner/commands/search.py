@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.commands.text import print_json, print_next, print_table
 from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.merit import speedup
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
+from tuner.terminal import print_line, say
 
 SUMMARY = "summary.json"
 UNCONFIRMED = 4  # exit code
@@ -36,7 +37,7 @@ def tune(request: TuneRequest, as_json: bool) -> int:
     print_unconfirmed(summary)
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
-    print(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
+    print_line(f"{request.out}: {summary['status']}{why}; {request.out / 'best.onnx'}")
     print_next(("report", request.out), ("run", request.out / "best.onnx", "--input", "random", "--check"))
     return code
 
@@ -44,20 +45,21 @@ def tune(request: TuneRequest, as_json: bool) -> int:
 def print_unconfirmed(summary: Mapping[str, Any]) -> None:
     """What is wrong with the values of a run, and why, if anything is."""
     for line in summary["unconfirmed"]:
-        print(f"values not confirmed: {line}")
+        print_line(f"values not confirmed: {line}")
 
 
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table of a summary's levels."""
-    columns = ("<level", "DDR share", "<plan", "cycles", "latency us", "baseline cycles", "of baseline", "roofline cycles")
+    """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
+    columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
     print_table(columns, [_level(name, row) for name, row in levels.items()])
 
 
 def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     baseline = row["baseline_layerwise_cycles"]
-    plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:12]
-    ratio = f"{row['cycles'] / baseline:.3f}" if baseline else ""
-    return name, f"{row['ddr_share']:g}", plan, row["cycles"], f"{row['latency_us']:,.1f}", baseline, ratio, row["roofline_cycles"]
+    plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
+    latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
+    gain = speedup(baseline / row["cycles"] if baseline else None)
+    return name, f"{row['ddr_share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
 
 
 def study(request: StudyRequest, as_json: bool) -> int:
@@ -65,17 +67,17 @@ def study(request: StudyRequest, as_json: bool) -> int:
     from tuner.study_run import study as drive
 
     with _resumable(request.out):
-        summary = drive(request, _quiet if request.quiet else _say)
+        summary = drive(request, _quiet if request.quiet else say)
     if as_json:
         print_json(summary)
         return int(summary["best"] is None)
     best = summary["best"]
     if best is None:
         why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
-        print(f"{request.out}: {summary['trials_done']} trials, none ran on every network{why}")
+        print_line(f"{request.out}: {summary['trials_done']} trials, none ran on every network{why}")
         return 1
-    ratio = f"{best['ratio_to_baseline']:.4f} of the untuned plan"
-    print(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {ratio}")
+    gain = speedup(1 / best["ratio_to_baseline"])
+    print_line(f"{request.out}: {summary['trials_done']} trials; best is trial {best['trial']}, {gain} the untuned plan")
     print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
     print_next(("report", request.out), ("tune", "MODEL.onnx", "--machine", "M", "--config", request.out / "best.yaml", "--out", "RUN"))
     return 0
@@ -87,7 +89,7 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
     from tuner.sweep import sweep as drive
 
     with _resumable(request.out):
-        index = drive(request, _quiet if request.quiet else _say)
+        index = drive(request, _quiet if request.quiet else say)
     failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
     code = 1 if len(failed) else UNCONFIRMED if len(unconfirmed) else 0
     runs = index.drop_duplicates("path")
@@ -98,22 +100,24 @@ def sweep(request: SweepRequest, as_json: bool) -> int:
         return code
     done = index[index["state"].isin(ENDED)]
     if len(done):
-        # over seeds the geometric mean: gains are ratios
+        # over seeds the geometric mean: they are ratios
         logs = done["speedup"].astype("float64").map(math.log)
         gains = logs.groupby([done["model"], done["machine"], done["level"]], sort=False).mean().map(math.exp)
         levels = list(dict.fromkeys(done["level"]))
         rows = [
-            (model, machine, *(f"{gains.get((model, machine, level), math.nan):.3f}" for level in levels))
+            (model, machine, *(speedup(gains.get((model, machine, level))) for level in levels))
             for model, machine in dict.fromkeys(zip(done["model"], done["machine"], strict=True))
         ]
-        print_table(("<model", "<machine", *(f"gain at {level}" for level in levels)), rows)
+        print_line("speed-up over the baseline, by level")
+        print_table(("<model", "<machine", *levels), rows)
     for _, row in failed.iterrows():
-        print(f"{row['path']}: failed: {row['error']}")
+        print_line(f"{row['path']}: failed: {row['error']}")
     for _, row in unconfirmed.iterrows():
-        print(f"{row['path']}: values not confirmed: {row['error']}")
-    print(f"{request.out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(request.out / INDEX)!r})")
+        print_line(f"{row['path']}: values not confirmed: {row['error']}")
+    ended = f"{done['path'].nunique()} of {index['path'].nunique()} runs done"
+    print_line(f"{request.out}: {ended}; pd.read_parquet({str(request.out / INDEX)!r})")
     if shared:
-        print(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
+        print_line(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
     if len(done):
         print_next(("report", request.out), ("ls", request.out))
     return code
@@ -126,12 +130,8 @@ def _resumable(out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if (out / IDENTITY).is_file():
-            sys.stderr.write(f"{out}: --resume continues it\n")
+            say(f"{out}: --resume continues it")
         raise
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
 
 
 def _quiet(_: str) -> None:

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tuner.terminal import print_line, print_text, shown, shown_json
+
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns whose name starts with `<` are text (left), the others numbers (right)."""
     texts = [[_cell(value) for value in row] for row in rows]
-    names = [name.removeprefix("<") for name in columns]
+    names = [shown(name.removeprefix("<")) for name in columns]
     left = [name.startswith("<") for name in columns]
     if sys.stdout.isatty():
         from rich.console import Console
@@ -28,13 +30,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
     for row in [names, *texts]:
         cells = (cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left, strict=True))
-        print("  ".join(cells).rstrip())
+        print_line("  ".join(cells).rstrip())
 
 
 def _cell(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return "" if value is None else str(value)
+    return "" if value is None else shown(str(value))
 
 
 def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
@@ -48,19 +50,19 @@ def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
 
 def print_next(*commands: Sequence[object]) -> None:
     """What to do next: commands of tilefarm by their words, as a shell takes them."""
-    print("next: " + "; ".join(shlex.join(["tilefarm", *map(str, words)]) for words in commands))
+    print_line("next: " + "; ".join(shlex.join(["tilefarm", *map(str, words)]) for words in commands))
 
 
 def print_json(value: Any) -> None:
     """One JSON value; no NaN."""
-    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+    print_text(shown_json(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)) + "\n")
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
     """`name  value` lines."""
     width = max(map(len, pairs), default=0)
     for name, value in pairs.items():
-        print(f"{name.ljust(width)}  {_cell(value)}".rstrip())
+        print_line(f"{name.ljust(width)}  {_cell(value)}".rstrip())
 
 
 def finite(value: float) -> float | None:

@@ -26,6 +26,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tuner import terminal
 from tuner.farm.backend import (
     DEATHS_ALONE,
     DIED,
@@ -40,7 +41,7 @@ from tuner.farm.backend import (
     one_line,
     pieces,
 )
-from tuner.farm.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, say_on_stderr, worker_environment
+from tuner.farm.cluster import Connection, FarmError, Say, connect, cpus, release, reserve, worker_environment
 
 __all__ = ["Backend", "Outcome", "RayBackend", "SerialBackend", "Worker", "map_ordered"]
 
@@ -133,7 +134,7 @@ class RayBackend(Generic[T, R]):
         in_flight: int = 2,
         max_batch: int | None = None,
         resource: str | None = None,
-        say: Say = say_on_stderr,
+        say: Say = terminal.say,
     ) -> None:
         self._connection: Connection = connect(address, workers)
         self._group: Any = None

@@ -29,6 +29,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from simulator.npu.errors import BadInputError, TilefarmError
+from tuner import terminal
 from tuner.module_path import folders, is_pythons
 
 CONNECT_S = 3.0
@@ -44,10 +45,6 @@ ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "M
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
 Say = Callable[[str], None]
-
-
-def say_on_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class FarmError(TilefarmError):
@@ -68,7 +65,7 @@ class Watch:
     gives it up a little before Ray would.
     """
 
-    def __init__(self, head: str, raylet: str, say: Say = say_on_stderr) -> None:
+    def __init__(self, head: str, raylet: str, say: Say = terminal.say) -> None:
         host, _, port = head.rpartition(":")
         self._at, self._head, self._say = (host.strip("[]"), int(port)), head, say
         self._raylet = socket.socket(socket.AF_UNIX)  # says nothing and hears nothing until the other end is closed
@@ -242,7 +239,7 @@ def cpus() -> tuple[int, int]:
     return int(ray.available_resources().get("CPU", 0)), int(ray.cluster_resources().get("CPU", 0))
 
 
-def reserve(workers: int, wait_s: float, name: str, say: Say = say_on_stderr, resource: str | None = None) -> Any:
+def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, resource: str | None = None) -> Any:
     """One placement group with a CPU (and one unit of a custom `resource`) per worker.
 
     Says what it waits for; raises `BadInputError` when there is no room within `wait_s` seconds.

@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.candidate import canonical_json, text_digest
+from tuner.digests import canonical_json, text_digest
 from tuner.folder.runfolder import read_json
 from tuner.log.run_log import RunLog
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from tuner.candidate import text_digest
+from tuner.digests import text_digest
 from tuner.folder.place import Place, is_url, place
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.log.dataset import part_numbers

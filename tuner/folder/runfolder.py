@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write, leftover_of, remove_leftovers
-from tuner.candidate import digest
+from tuner.digests import digest
 from tuner.folder.place import Folder
 
 IDENTITY = "run.json"

@@ -5,20 +5,18 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pandas as pd
-import yaml
+from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
-from tuner.folder.served import best_so_far, copies
-from tuner.log.dataset import part_numbers
-from tuner.log.read import read_log
-from tuner.summary import SCHEMA_VERSION
+from tuner.folder.served import best_so_far, copies, search_folders
+
+if TYPE_CHECKING:  # what reads a few JSON files answers without it
+    import pandas as pd
 
 SUMMARY = "summary.json"
+SUMMARY_VERSION: Literal[2] = 2
 INDEX = "index.parquet"  # of a sweep
 Kind = Literal["run", "sweep", "study"]
 State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]
@@ -98,8 +96,8 @@ def open_run(path: Folder) -> Run:
 def _read_summary(path: Folder) -> dict[str, Any]:
     summary = read_json(path)
     version = summary.get("schema_version") if isinstance(summary, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BadInputError(f"{path}: of version {version!r}, expected {SCHEMA_VERSION}; tune again in another folder")
+    if version != SUMMARY_VERSION:
+        raise BadInputError(f"{path}: of version {version!r}, expected {SUMMARY_VERSION}; tune again in another folder")
     return dict(summary)
 
 
@@ -131,6 +129,9 @@ def state_of(path: Folder, ended: bool) -> State:
 
 def standing(run: Run) -> Standing:
     """Read the log.  Raises `BadInputError` where it cannot be read."""
+    from tuner.log.dataset import part_numbers
+    from tuner.log.read import read_log
+
     of = budget_of(run.path)
     if not part_numbers(run.path / "log"):
         return Standing(0, 0, {}, {}, {}, None, of, None)
@@ -151,8 +152,25 @@ def standing(run: Run) -> Standing:
     )
 
 
+def baseline_of(run: Run) -> dict[str, int]:
+    """Level -> cycles of the baseline: as the summary has it, before that as the last checkpoint does; {} while there is none."""
+    if run.summary is not None:
+        return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
+    folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)
+    for name, count in zip(search_folders(run.path), list(copies(run.path).values()) or [1], strict=True):
+        path = (folder / name if name else folder) / "state.json"
+        try:
+            cycles = read_json(path)["state"]["champions"]["baseline"][1]
+            total = {level: total[level] + count * int(mine) for level, mine in zip(run.levels, cycles, strict=True)}
+        except (BadInputError, KeyError, TypeError, ValueError):  # none yet, or of another version
+            return {}
+    return total
+
+
 def budget_of(path: Folder) -> int | None:
     """Programs that were asked for last, as the folder's settings say."""
+    import yaml
+
     if not (path / SETTINGS).is_file():
         return None
     try:
@@ -193,6 +211,8 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
         if a.identity.get(key) != b.identity.get(key) and not force:
             theirs, ours = b.identity.get(key), a.identity.get(key)
             raise BadInputError(f"{b.path}: {what} {theirs!r}, {a.path} has {ours!r}; cycles do not compare (--force to see them)")
+    from tuner.log.read import read_log
+
     levels = [level for level in a.levels if level in b.levels]
     if not levels:
         raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder
 from tuner.folder.runfolder import read_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "pieces.json"
 
@@ -40,6 +41,8 @@ def best_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
     A model in several pieces takes the sum over its pieces; one that no program was measured of yet counts with the first that will be.
     Empty where a piece has none at all.
     """
+    import pandas as pd
+
     if not served:
         return programs.assign(cycles=programs["cycles"].cummin())
     runs = programs["run"].astype("str")

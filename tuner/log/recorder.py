@@ -17,17 +17,8 @@ from numpy.typing import NDArray
 
 from compiler.tile.features import FEATURE_SET, FEATURES, scaled
 from compiler.tile.spec import Unit
-from tuner.candidate import (
-    FEATURE_PREFIX,
-    RESULTS,
-    SCHEMA_VERSION,
-    FeatureSet,
-    TaskKind,
-    canonical_json,
-    log_schema,
-    task_digest,
-    task_schema,
-)
+from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, log_schema, task_schema
+from tuner.digests import canonical_json, task_digest
 from tuner.evaluate import Answer, Ask, task_kind
 from tuner.farm.backend import Outcome
 from tuner.log.run_log import Batch, Origin

@@ -1,7 +1,8 @@
 """The frame of every page: figures, tables, tabs, and a document with everything inside.
 
-No request leaves a page, and its policy says so to the browser.  Texts (names of models, operators, tags, messages) are escaped; figures
-are JSON with `<` escaped, so that no name can end the script that holds them.
+No request leaves a page, and its policy says so to the browser.  Texts (names of models, operators, tags, messages) are escaped, and
+what a terminal would obey is shown as it is shown there; figures are JSON with `<` escaped, so that no name can end the script that holds
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from tuner.report.style import DARK, FONT, INK, MUTED, RULE
+from tuner.terminal import shown, shown_text
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _CSS = f"""
@@ -110,9 +112,9 @@ class Figures:
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns whose name starts with `<` are text (left), the others numbers (right)."""
     kinds = [' class="text"' if name.startswith("<") else "" for name in columns]
-    head = "".join(f"<th{kind}>{escape(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
+    head = "".join(f"<th{kind}>{as_text(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escape(text_of(cell))}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{kind}>{as_text(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -122,8 +124,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def text_of(cell: object) -> str:
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
+def as_text(cell: object) -> str:
+    """HTML of what a page shows as it is, within an attribute too."""
+    text = f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
+    return escape(shown(text))
+
+
+def preformatted(text: str) -> str:
+    """HTML of a file's lines."""
+    return f"<pre>{escape(shown_text(text))}</pre>"
 
 
 def error_text(error: float | None) -> str:
@@ -133,26 +142,25 @@ def error_text(error: float | None) -> str:
 
 class Section(NamedTuple):
     anchor: str
-    entry: str
+    title: str
     html: str
 
 
-def section(anchor: str, entry: str, title: str, lead: str, *parts: str) -> Section:
-    """One part of a page.  entry: its name in the navigation; parts: HTML; the rest is text, in which `backticks` set off commands."""
-    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(lead))
-    html = f'<section id="{anchor}"><h2>{escape(title)}</h2><p>{said}</p>{"".join(parts)}</section>'
-    return Section(anchor, entry, html)
+def section(anchor: str, title: str, lead: str, *parts: str) -> Section:
+    """One part of a page.  title: in the navigation too; parts: HTML; the rest is text, in which `backticks` set off commands."""
+    said = re.sub("`([^`]+)`", r"<code>\1</code>", as_text(lead))
+    html = f'<section id="{anchor}"><h2>{as_text(title)}</h2><p>{said}</p>{"".join(parts)}</section>'
+    return Section(anchor, title, html)
 
 
 def tabs(parts: dict[str, str]) -> str:
     """One tab per part, in order; only the first is drawn at once."""
     names = list(parts)
     buttons = "".join(
-        f'<button data-level="{escape(name, quote=True)}" aria-selected="{str(name == names[0]).lower()}">{escape(name)}</button>'
-        for name in names
+        f'<button data-level="{as_text(name)}" aria-selected="{str(name == names[0]).lower()}">{as_text(name)}</button>' for name in names
     )
     bodies = "".join(
-        f'<div class="level" data-level="{escape(name, quote=True)}"{"" if name == names[0] else " hidden"}>{body}</div>'
+        f'<div class="level" data-level="{as_text(name)}"{"" if name == names[0] else " hidden"}>{body}</div>'
         for name, body in parts.items()
     )
     return f'<div class="tabs">{buttons}</div>{bodies}'
@@ -160,11 +168,11 @@ def tabs(parts: dict[str, str]) -> str:
 
 def document(title: str, about: str, sections: Sequence[Section]) -> str:
     """The whole page.  title, about: text."""
-    nav = "".join(f'<a href="#{anchor}">{escape(entry)}</a>' for anchor, entry, _ in sections)
+    nav = "".join(f'<a href="#{anchor}">{as_text(name)}</a>' for anchor, name, _ in sections)
     body = "".join(part.html for part in sections)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{_CSS}</style>'
-        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{escape(title)}</h1><p>{escape(about)}</p><nav>{nav}</nav></header>"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{as_text(title)}</title><style>{_CSS}</style>'
+        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{as_text(title)}</h1><p>{as_text(about)}</p><nav>{nav}</nav></header>"
         f"<main>{body}</main><footer>tilefarm</footer><script>{_SCRIPT}</script></body></html>"
     )

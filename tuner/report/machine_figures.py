@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from html import escape
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.occupancy import bytes_in_use, ddr_use, thinned
 from simulator.timeline import Cause, Timeline
 from simulator.timing_kernel import ENGINES
+from tuner.report.html import as_text
 from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
 from tuner.report.view import RunView
 
@@ -113,7 +113,7 @@ def pipeline(run: RunView, t: Timeline) -> go.Figure:
             x, y, text = parts.setdefault(segment % 8, ([], [], []))
             x += [start, end, None]
             y += [lane, lane, None]
-            text += [f"segment {segment}: {escape(run.operators(first, last))}"] * 2 + [None]
+            text += [f"segment {segment}: {as_text(run.operators(first, last))}"] * 2 + [None]
     for shade, (x, y, text) in sorted(parts.items()):
         drawn.add_scatter(
             x=x, y=y, text=text, mode="lines", line={"width": 18, "color": color(shade)}, showlegend=False,
@@ -229,7 +229,8 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     work = np.array([s.needed_macs if s.needed_macs is not None else s.macs for s in points], np.float64)
     per_byte = work / np.array([s.ddr_read_bytes + s.ddr_write_bytes for s in points])
     rate = work / np.array([s.own_cycles for s in points])
-    text = [f"segment {s.segment}: {escape(run.operators(s.first, s.last))}<br>{s.own_cycles:,} cycles, bound by {s.bound}" for s in points]
+    names = [as_text(run.operators(s.first, s.last)) for s in points]
+    text = [f"segment {s.segment}: {name}<br>{s.own_cycles:,} cycles, bound by {s.bound}" for s, name in zip(points, names, strict=True)]
     size = 7 + 26 * np.sqrt(np.array([s.own_cycles for s in points]) / max(1, t.cycles))
     bounds = sorted({s.bound or "" for s in points})
     for i, bound in enumerate(bounds):

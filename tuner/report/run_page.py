@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 from tuner.host_lines import host_groups
+from tuner.merit import speedup
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
-from tuner.report.html import Figures, counted, document, error_text, section, table, tabs
+from tuner.report.html import Figures, as_text, counted, document, error_text, preformatted, section, table, tabs
 from tuner.report.view import RunView
 from tuner.summary import HostNodeSummary
 
@@ -18,32 +18,28 @@ def run_page(run: RunView) -> str:
     """The whole page."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", "Result", _RESULT, _unconfirmed(summary), _result(summary["levels"]), _pieces(summary)),
-        section(
-            "latency", "Latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)
-        ),
+        section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary["levels"]), _pieces(summary)),
+        section("latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)),
         section(
             "search",
-            "Search",
             "Best so far",
-            "Every line starts at the first program of the run, layer by layer before any tuning.",
+            "Every line starts at the first program of the run, layer by layer before any tuning; at 1 it is as fast as the baseline.",
             "<h3>Against measured programs</h3>",
             figures.place(search.best_so_far(run, by_time=False)),
             "<h3>Against time</h3>",
             figures.place(search.best_so_far(run, by_time=True)),
         ),
-        section("plans", "Plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
+        section("plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
         section(
             "model",
-            "Predictions",
             "Predictions",
             "Every point was predicted before it was measured: by a formula, or by the cost model once there is one (use.cost_model).",
             figures.place(search.predicted_against_measured(run)),
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",
         ),
-        section("farm", "Workers", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run)),
-        section("settings", "Settings", "Settings and versions", "What a repetition needs.", _settings(run)),
+        section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run)),
+        section("settings", "Settings and versions", "What a repetition needs.", _settings(run)),
     ]
     title = f"{summary['model']} on {summary['machine']}"
     measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured"
@@ -79,14 +75,14 @@ _FARM = "Share of the time in which a worker was measuring; the rest is choosing
 
 
 def _result(levels: dict[str, Any]) -> str:
-    columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "gain", "roofline cycles", "of roofline", "DDR bytes", "ρ",
-               "max error", "of rounding", "limit", "<plan")  # fmt: skip
+    columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "speed-up", "roofline cycles", "of roofline", "DDR bytes",
+               "ρ", "max error", "of rounding", "limit", "<plan")  # fmt: skip
     rows = []
     for name, at in levels.items():
         plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
         rows.append((
             name, f"{at['ddr_share']:g}", at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
-            f"{at['speedup']:.2f}×", at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
+            speedup(at["speedup"]), at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
             f"{at['balance']:.2f}", error_text(at["max_rel_error"]),
             "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"]), error_text(at["limit_rel_error"]), plan,
         ))  # fmt: skip
@@ -97,14 +93,14 @@ def _result(levels: dict[str, Any]) -> str:
 
 def _unconfirmed(summary: dict[str, Any]) -> str:
     """What is wrong with the values, above all figures; nothing for a run whose values are onnxruntime's."""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in summary["unconfirmed"])
+    lines = "".join(f"<li>{as_text(line)}</li>" for line in summary["unconfirmed"])
     text = f"<p><strong>The values of this run are not confirmed.</strong></p><ul>{lines}</ul>" if lines else ""
     weights = [
         (w["tensor"], "infinite" if w["largest"] is None else f"{w['largest']:.6g}", f"{w['held']:.6g}") for w in summary["weights_beyond"]
     ]
     if weights:
         rest = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
-        text += f"<h3>Weights beyond {escape(summary['dtype'])}</h3><p>They are infinite in the file.{rest}</p>"
+        text += f"<h3>Weights beyond {as_text(summary['dtype'])}</h3><p>They are infinite in the file.{rest}</p>"
         text += table(("<weight", "largest in float32", "held"), weights[:_MOST])
     return text
 
@@ -226,4 +222,4 @@ def _settings(run: RunView) -> str:
         ("wall seconds", f"{summary['wall_s']:g}"), ("tags", ", ".join(f"{k}={v}" for k, v in summary["tags"].items())),
         *((f"version of {name}", value) for name, value in summary["versions"].items()),
     ]  # fmt: skip
-    return table(("<what", "<value"), facts) + f"<h3>config.yaml</h3><pre>{escape(run.config)}</pre>"
+    return table(("<what", "<value"), facts) + "<h3>config.yaml</h3>" + preformatted(run.config)

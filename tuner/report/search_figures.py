@@ -1,4 +1,4 @@
-"""Figures of the search: how the best came down, what the model predicted, what the workers did."""
+"""Figures of the search: how the best rose, what the model predicted, what the workers did."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no mo
 
 
 def best_so_far(run: RunView, by_time: bool) -> go.Figure:
-    """Cycles of the best program of every level against measured programs, or seconds since the first."""
-    drawn = figure("seconds since the first program" if by_time else "measured programs", "cycles, relative to the first program")
+    """Speed-up of the best program of every level against measured programs, or seconds since the first."""
+    drawn = figure("seconds since the first program" if by_time else "measured programs", "speed-up over the baseline")
     for i, level in enumerate(run.levels):
         rows = run.programs[run.programs["level"].astype("str") == level]
         if not len(rows):
@@ -24,14 +24,14 @@ def best_so_far(run: RunView, by_time: bool) -> go.Figure:
         if by_time:
             rows = rows.sort_values("time", kind="stable")  # islands do not wait for each other
         rows = so_far(rows, run.served)
-        best = rows["cycles"].to_numpy(np.float64)
+        best, base = rows["cycles"].to_numpy(np.float64), run.summary["levels"][level]["baseline_layerwise_cycles"]
         x = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy() if by_time else np.arange(1, len(rows) + 1)
         keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
         keep = np.unique([*keep, len(best) - 1])
         drawn.add_scatter(
-            x=x[keep], y=best[keep] / best[0], customdata=best[keep], name=level, mode="lines+markers",
+            x=x[keep], y=base / best[keep], customdata=best[keep], name=level, mode="lines+markers",
             line={"shape": "hv", "color": color(i)}, marker={"size": 4},
-            hovertemplate="%{customdata:,.0f} cycles<br>%{y:.3f} of the first<extra>" + level + "</extra>",
+            hovertemplate="%{customdata:,.0f} cycles<br>%{y:.2f}x<extra>" + level + "</extra>",
         )  # fmt: skip
     return drawn
 

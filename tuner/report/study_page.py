@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
 from tuner.folder.studies import study_summary
-from tuner.report.html import Figures, counted, document, section, table, tabs
-from tuner.report.style import MUTED, PALETTE, figure
+from tuner.merit import speedup
+from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
+from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.trials import distribution
 
 _FEW = 8  # trials under which an importance is noise
 _RESULT = (
-    "Cycles of a trial's champions over those of the plan that needs no search: the geometric mean over networks, seeds and levels. "
+    "Speed-up of a trial's champions over the plan that needs no search: the geometric mean over networks, seeds and levels. "
     "Trial 0 has the settings that the study started from."
 )
 _HISTORY = (
@@ -32,6 +32,7 @@ _IMPORTANCE = (
     "How far each setting decides whether a trial is in the better half (PED-ANOVA, Watanabe et al. 2023). Of the trials there are: few, "
     "or all alike, say little."
 )
+_AXIS = "speed-up over the untuned plan"
 _SETTINGS = "Every setting on its own, later trials darker: a trend that the other settings hide shows as a cloud."
 
 
@@ -47,16 +48,16 @@ def study_page(folder: Path) -> str:
     found = importances(ran, spans)
     shown = figures.place(_importance(found)) if found else f"<p>Needs {_FEW} trials with different values.</p>"
     sections = [
-        section("result", "Result", "Result", _RESULT, _result(summary, ran)),
-        section("history", "History", "History", _HISTORY, figures.place(_history(ran))),
-        section("importance", "Importance", "Which settings mattered", _IMPORTANCE, shown),
+        section("result", "Result", _RESULT, _result(summary, ran)),
+        section("history", "History", _HISTORY, figures.place(_history(ran))),
+        section("importance", "Which settings mattered", _IMPORTANCE, shown),
         section(
-            "settings", "Settings", "Setting by setting", _SETTINGS,
-            tabs({name: figures.place(_slice(ran, name, span.log)) for name, span in spans.items()}),
+            "settings", "Setting by setting", _SETTINGS,
+            tabs({name: figures.place(_slice(ran, name, span)) for name, span in spans.items()}),
         ),
-        section("trials", "Trials", "Trials", "Best first.", _trials(ran, list(spans))),
-        section("failures", "Failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
-        section("yaml", "best.yaml", "best.yaml", "What `tilefarm tune --config` takes.", _yaml(folder)),
+        section("trials", "Trials", "Best first.", _trials(ran, list(spans))),
+        section("failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
+        section("yaml", "best.yaml", "What `tilefarm tune --config` takes.", _yaml(folder)),
     ]  # fmt: skip
     heading = f"Study of {counted(len(summary['models']), 'network')} on {summary['machine']}"
     seeds = f"{counted(len(summary['seeds']), 'seed')} per network"
@@ -67,7 +68,7 @@ def study_page(folder: Path) -> str:
 
 def importances(trials: list[dict[str, Any]], spans: dict[str, Range]) -> dict[str, float]:
     """Share of each setting, the most important first, 1 in sum; {} where there are too few trials, or none is better than another."""
-    if len(trials) < _FEW or len({trial["value"] for trial in trials}) == 1:
+    if len(trials) < _FEW or len({round(trial["value"], 9) for trial in trials}) == 1:
         return {}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
@@ -83,31 +84,29 @@ def importances(trials: list[dict[str, Any]], spans: dict[str, Range]) -> dict[s
 
 def _result(summary: dict[str, Any], ran: list[dict[str, Any]]) -> str:
     best = summary["best"]
+    shown = {f"best: trial {best['trial']}": best}
     first = next((trial for trial in ran if trial["number"] == 0), None)
-    rows: list[tuple[object, ...]] = [(f"best: trial {best['trial']}", f"{best['ratio_to_baseline']:.4f}", *_values(best["params"]))]
     if first is not None and best["trial"] != 0:
-        rows.append(("start: trial 0", _ratio(first), *_values(first["params"])))
-    return table(("<trial", "of the untuned plan", *best["params"]), rows)
+        shown["start: trial 0"] = first
+    rows = [("speed-up", *(_times(trial["value"]) for trial in shown.values()))]
+    rows += [(name, *(f"{trial['params'][name]:.4g}" for trial in shown.values())) for name in best["params"]]
+    return table(("<", *shown), rows)
 
 
-def _ratio(trial: dict[str, Any]) -> str:
-    return f"{math.exp(trial['value']):.4f}"
-
-
-def _values(params: dict[str, float]) -> list[str]:
-    return [f"{value:.4g}" for value in params.values()]
+def _times(value: float) -> str:
+    return speedup(math.exp(-value), 4)  # of settings that matter little, the third digit tells
 
 
 def _history(ran: list[dict[str, Any]]) -> go.Figure:
-    drawn = figure("trial", "cycles, relative to the untuned plan")
+    drawn = figure("trial", _AXIS)
     for name, pruned, symbol in (("complete", False, "circle"), ("pruned", True, "circle-open")):
         part = [trial for trial in ran if trial["pruned"] == pruned]
         if part:
             drawn.add_scatter(
-                x=[t["number"] for t in part], y=[math.exp(t["value"]) for t in part], name=name, mode="markers",
+                x=[t["number"] for t in part], y=[math.exp(-t["value"]) for t in part], name=name, mode="markers",
                 marker={"symbol": symbol, "size": 8, "color": PALETTE[0]},
-                text=["<br>".join(f"{escape(k)} = {v:.4g}" for k, v in t["params"].items()) for t in part],
-                hovertemplate="trial %{x}: %{y:.4f}<br>%{text}<extra></extra>",
+                text=["<br>".join(f"{as_text(k)} = {v:.4g}" for k, v in t["params"].items()) for t in part],
+                hovertemplate="trial %{x}: %{y:.4f}x<br>%{text}<extra></extra>",
             )  # fmt: skip
     best, x, y = math.inf, [], []
     for trial in ran:
@@ -115,9 +114,18 @@ def _history(ran: list[dict[str, Any]]) -> go.Figure:
             best = trial["value"]
         if best < math.inf:
             x.append(trial["number"])
-            y.append(math.exp(best))
+            y.append(math.exp(-best))
     drawn.add_scatter(x=x, y=y, name="best so far", mode="lines", line={"shape": "hv", "color": PALETTE[2]})
+    drawn.update_xaxes(range=[-0.5, ran[-1]["number"] + 0.5], dtick=math.ceil((ran[-1]["number"] + 1) / 12))
+    drawn.update_yaxes(range=_range(ran))
     return drawn
+
+
+def _range(ran: list[dict[str, Any]]) -> list[float]:
+    """Of an axis of speed-ups: all of them, and not less than 2% of them, so that trials that are alike look alike."""
+    low, high = (math.exp(-end(trial["value"] for trial in ran)) for end in (max, min))
+    edge = 0.05 * (high - low) + max(0.0, 0.01 * high - 0.5 * (high - low))
+    return [low - edge, high + edge]
 
 
 def _importance(found: dict[str, float]) -> go.Figure:
@@ -129,17 +137,22 @@ def _importance(found: dict[str, float]) -> go.Figure:
     return drawn
 
 
-def _slice(ran: list[dict[str, Any]], name: str, log: bool) -> go.Figure:
-    drawn = figure(name, "cycles, relative to the untuned plan")
+def _slice(ran: list[dict[str, Any]], name: str, span: Range) -> go.Figure:
+    drawn = figure(name, _AXIS)
     drawn.add_scatter(
-        x=[trial["params"][name] for trial in ran], y=[math.exp(trial["value"]) for trial in ran], mode="markers",
+        x=[trial["params"][name] for trial in ran], y=[math.exp(-trial["value"]) for trial in ran], mode="markers",
         marker={
             "size": 8, "color": [trial["number"] for trial in ran], "colorscale": "Blues", "line": {"width": 1, "color": MUTED},
         },
-        customdata=[trial["number"] for trial in ran], hovertemplate="%{x:.4g}: %{y:.4f}, trial %{customdata}<extra></extra>",
+        customdata=[trial["number"] for trial in ran], hovertemplate="%{x:.4g}: %{y:.4f}x, trial %{customdata}<extra></extra>",
     )  # fmt: skip
-    if log:
-        drawn.update_xaxes(type="log")
+    ends = [end(span_end, *(trial["params"][name] for trial in ran)) for end, span_end in ((min, span.low), (max, span.high))]
+    if span.log and ends[0] > 0:
+        drawn.update_xaxes(log_axis(*ends))
+    else:
+        edge = 0.03 * (ends[1] - ends[0])
+        drawn.update_xaxes(range=[ends[0] - edge, ends[1] + edge])
+    drawn.update_yaxes(range=_range(ran))
     return drawn
 
 
@@ -147,13 +160,13 @@ def _trials(ran: list[dict[str, Any]], names: list[str]) -> str:
     rows = [
         (
             trial["number"],
-            f"{math.exp(trial['value']):.4f}",
+            _times(trial["value"]),
             "pruned" if trial["pruned"] else "",
             *(f"{trial['params'][n]:.4g}" for n in names),
         )
         for trial in sorted(ran, key=lambda trial: (trial["value"], trial["number"]))
     ]
-    return table(("trial", "of the untuned plan", "<", *names), rows)
+    return table(("trial", "speed-up", "<", *names), rows)
 
 
 def _failures(trials: list[dict[str, Any]]) -> str:
@@ -162,4 +175,4 @@ def _failures(trials: list[dict[str, Any]]) -> str:
 
 
 def _yaml(folder: Path) -> str:
-    return f"<pre>{escape((folder / 'best.yaml').read_text(encoding='utf-8'))}</pre>"
+    return preformatted((folder / "best.yaml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The page of a sweep: what tuning gained, by model, machine, level and seed."""
+"""The page of a sweep: the speed-up, by model, machine, level and seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder
 from tuner.folder.runs import ENDED
 from tuner.folder.sweeps import read_index
-from tuner.report.html import Figures, counted, document, error_text, section, table, tabs
+from tuner.merit import speedup
+from tuner.report.html import Figures, as_text, counted, document, error_text, section, table, tabs
 from tuner.report.style import color, figure
 
 _GAIN = (
-    "Cycles layer by layer, every operator tuned, over the champion's: the median over the seeds, and in brackets the least and the most."
+    "Cycles of the baseline (layer by layer, every operator tuned) over the champion's: the median over the seeds, and in brackets the "
+    "least and the most."
 )
 _LEFT = "`tilefarm sweep` with --resume runs what is left. Unconfirmed: a run has all its files, but its values are not onnxruntime's."
 _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be from another with the same budget."
@@ -29,10 +31,10 @@ def sweep_page(folder: Folder) -> str:
     machines = list(dict.fromkeys(done["machine"]))
     spread = {machine: figures.place(_spread(done[done["machine"] == machine])) for machine in machines}
     sections = [
-        section("gain", "Gain", "Gain by model and level", _GAIN, tabs({m: _gains(done[done["machine"] == m]) for m in machines})),
-        section("seeds", "Seeds", "Gain by seed", _SPREAD, tabs(spread)),
-        section("runs", "Runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
-        section("left", "Not done", "Failed, not confirmed, or not run yet", _LEFT, _left(index)),
+        section("speed-up", "Speed-up by model and level", _GAIN, tabs({m: _gains(done[done["machine"] == m]) for m in machines})),
+        section("seeds", "Speed-up by seed", _SPREAD, tabs(spread)),
+        section("runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
+        section("left", "Failed, not confirmed, or not run yet", _LEFT, _left(index)),
     ]
     title = f"Sweep of {counted(index['model'].nunique(), 'model')} on {', '.join(machines)}"
     runs = f"{done['path'].nunique()} of {counted(index['path'].nunique(), 'run')} done"
@@ -47,16 +49,17 @@ def _gains(done: pd.DataFrame) -> str:
         cells = []
         for level in levels:
             gain = part.loc[part["level"] == level, "speedup"]
-            cells.append(f"{gain.median():.3f}× ({gain.min():.3f} … {gain.max():.3f})" if len(gain) > 1 else f"{gain.median():.3f}×")
+            spread = f" ({speedup(gain.min())} … {speedup(gain.max())})" if len(gain) > 1 else ""
+            cells.append(speedup(gain.median()) + spread)
         rows.append((model, *cells))
     return table(("<model", *levels), rows)
 
 
 def _spread(done: pd.DataFrame) -> go.Figure:
-    drawn = figure("", "gain over layer by layer", 440)
+    drawn = figure("", "speed-up over the baseline", 440)
     for i, (level, part) in enumerate(done.groupby("level", sort=False)):
         drawn.add_box(
-            x=part["model"], y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
+            x=part["model"].map(as_text), y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
             marker={"size": 8, "color": color(i), "opacity": 0.75}, text="seed " + part["seed"].astype("str"),
             fillcolor="rgba(0,0,0,0)", line={"color": "rgba(0,0,0,0)"},  # points side by side, without a box over them
         )  # fmt: skip
@@ -65,11 +68,11 @@ def _spread(done: pd.DataFrame) -> go.Figure:
 
 
 def _runs(done: pd.DataFrame) -> str:
-    columns = ("<run", "<level", "cycles", "latency µs", "gain", "roofline cycles", "of roofline", "max error", "programs", "wall s")
+    columns = ("<run", "<level", "cycles", "latency µs", "speed-up", "roofline cycles", "of roofline", "max error", "programs", "wall s")
     rows = [
         (
             r["path"], f"{r['level']} (as {r['same_as']})" if isinstance(r["same_as"], str) else r["level"], int(r["cycles"]),
-            f"{r['latency_us']:,.1f}", f"{r['speedup']:.3f}×", int(r["roofline_cycles"]), f"{r['roofline_cycles'] / r['cycles']:.0%}",
+            f"{r['latency_us']:,.1f}", speedup(r["speedup"]), int(r["roofline_cycles"]), f"{r['roofline_cycles'] / r['cycles']:.0%}",
             error_text(r["max_rel_error"]), int(r["candidates"]), f"{r['wall_s']:,.0f}",
         )
         for r in done.to_dict("records")

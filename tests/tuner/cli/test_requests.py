@@ -56,7 +56,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     ]  # fmt: skip
     other = tmp_path / "an other"
     out = cli("tune", "m.onnx", "--machine", "edge", "--out", other)[1]
-    assert "0.500" in out
+    assert out.splitlines()[1].split() == ["none", "1", "aaaaaaaa", "50", "0.1", "us", "100", "2.00x", "10"]
     assert f"next: tilefarm report '{other}'; tilefarm run '{other}/best.onnx' --input random --check" in out  # as a shell takes it
     assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=other)
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
@@ -92,7 +92,7 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     ]  # fmt: skip
     code, out, err = cli("study", "a.onnx", "--machine", "edge", "--out", tmp_path)
     assert (code, err) == (0, "batch 1 of 1\n")
-    assert "0.5000 of" in out
+    assert "best is trial 1, 2.00x the untuned plan" in out
     assert requests[1] == StudyRequest((Path("a.onnx"),), "edge", out=tmp_path)
 
 
@@ -108,3 +108,15 @@ def test_an_interrupted_run_says_how_to_go_on(cli, monkeypatch, tmp_path):
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "run")
     assert code == 130
     assert "--resume continues it" in err
+
+
+@pytest.mark.parametrize(("cycles", "latency_us"), [(129_935, 129.935), (99_999_999, 99_999.999)])
+def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, latency_us):
+    level = {"ddr_share": 0.125, "cycles": cycles, "latency_us": latency_us, "plan": "a" * 32, "roofline_cycles": cycles}
+    rows = {name: {**level, "same_as": same, "baseline_layerwise_cycles": cycles} for name, same in (("none", None), ("severe", "none"))}
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r", "model": "m", "machine": "edge", "levels": list(rows), "seed": 0}))
+    (tmp_path / "summary.json").write_text(json.dumps({"run": "r", "levels": rows}))
+    code, out, _ = cli("best", tmp_path)
+    assert code == 0
+    assert max(map(len, out.splitlines()[:3])) <= 80
+    assert f"{cycles:,}" in out

@@ -85,6 +85,30 @@ def test_a_run_without_rows_has_a_status(runs: Path, tmp_path: Path, capsys: pyt
     assert "32 of 32" in capsys.readouterr().out
 
 
+def test_one_figure_of_merit(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """best, ls, status and the page say the same of a run; status also before its end, by the last checkpoint."""
+    levels = json.loads((runs / "a" / "summary.json").read_text())["levels"]
+    gains = {name: f"{row['baseline_layerwise_cycles'] / row['cycles']:.2f}x" for name, row in levels.items()}
+    said = []
+    for words in (["best", runs / "a"], ["ls", runs], ["status", runs / "a"], ["report", runs / "a", "--out", tmp_path / "r.html"]):
+        assert main([str(word) for word in words]) == 0
+        said.append(capsys.readouterr().out)
+    best, ls, status, _ = said
+    page = (tmp_path / "r.html").read_text()
+    for name, gain in gains.items():
+        assert [row.split()[-2] for row in best.splitlines() if row.startswith(f"{name} ")] == [gain]
+        assert f"{name}={gain}" in ls
+        assert [row.split()[-1] for row in status.splitlines() if row.startswith(f"{name} ")] == [gain]
+        assert f"<td>{gain}</td>" in page
+    shutil.copytree(runs / "a", tmp_path / "RUN", ignore=shutil.ignore_patterns("summary.json"))
+    assert main(["status", str(tmp_path / "RUN")]) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == status.splitlines()[-4:]
+    (tmp_path / "RUN" / "checkpoint" / "state.json").unlink()
+    assert main(["status", str(tmp_path / "RUN"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["baseline_cycles"] == {}
+    assert main(["status", str(tmp_path / "RUN")]) == 0
+
+
 def test_a_run_that_goes_on_and_one_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "RUN"
     driver = Driver(save_small("conv_chain", tmp_path), out, 10_000)

@@ -20,7 +20,8 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
-from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, digest, log_schema
+from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
+from tuner.digests import digest
 from tuner.log import dataset, run_log
 from tuner.log.care import compact, repair, verify
 from tuner.log.dataset import DatasetWriter, part_numbers

@@ -19,7 +19,8 @@ from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tuner.candidate import digest, log_schema, task_schema
+from tuner.candidate import log_schema, task_schema
+from tuner.digests import digest
 from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.farm.backend import Outcome
 from tuner.ledger import Budget, Ledger

@@ -14,7 +14,7 @@ import pytest
 
 from simulator.compiled import Compiled
 from simulator.npu.container import Operator
-from tests.html_page import HOSTILE, Page, assert_offline
+from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.report.machine_figures import behind, crossings, occupancy, standing
@@ -58,6 +58,7 @@ def test_every_section_and_every_figure_is_there(view: RunView) -> None:
     read = Page(text)
     anchors = {attrs["id"] for tag, attrs in read.tags if tag == "section"}
     assert anchors == {attrs["href"][1:] for tag, attrs in read.tags if tag == "a" and attrs["href"]}
+    assert_navigation_names_headings(read)
     figures = [attrs["id"] for tag, attrs in read.tags if tag == "div" and attrs.get("class") == "figure"]
     assert set(read.data) == {f"data-{name}" for name in figures}
     empty = [name for name, figure in read.data.items() if not figure["data"]]  # type: ignore[index]

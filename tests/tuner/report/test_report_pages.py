@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from simulator.npu.errors import BadInputError
-from tests.html_page import HOSTILE, Page, assert_offline
+from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
 from tuner.cli import main
 from tuner.config import Range, TuneConfig, load_config
 from tuner.farm.backend import SerialBackend
@@ -49,7 +49,8 @@ def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -
     text, summary = study_page(folder), read_json(folder / "summary.json")
     read = Page(text)
     assert_offline(read)
-    assert f"{summary['best']['ratio_to_baseline']:.4f}" in text
+    assert f"{1 / summary['best']['ratio_to_baseline']:.4f}x" in text
+    assert_navigation_names_headings(read)
     failed = [trial for trial in summary["trials"] if trial["value"] is None]
     assert failed
     assert text.count(f"RuntimeError: {escape(HOSTILE)}") == len(failed)
@@ -57,6 +58,30 @@ def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -
     empty = [name for name, figure in read.data.items() if not figure["data"]]  # type: ignore[index]
     assert read.data
     assert not empty
+
+
+@pytest.mark.parametrize("trials", [1, 12])
+def test_trials_that_are_alike_look_alike(tmp_path: Path, trials: int) -> None:
+    """Axes show what the values are of, not the last digits in which they differ; trials are whole numbers."""
+
+    def alike(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
+        return [-0.5 + 1e-12 * config.search.mutation_rate]
+
+    config = load_config(None, [f"study.batch={min(4, trials)}", "study.startup=4", "study.prune=false"])
+    run_study(tmp_path / "s", StudySpec(("net",), "tiny", (0,), config, trials=trials), alike, SerialBackend, say=quiet)
+    figures = [figure["layout"] for figure in Page(study_page(tmp_path / "s")).data.values()]  # type: ignore[index]
+    assert len(figures) == 1 + len(config.study.parameters)
+    for layout in figures:
+        low, high = layout["yaxis"]["range"]
+        assert low < math.exp(0.5) < high
+        assert high - low == pytest.approx(0.02 * math.exp(0.5), rel=0.01)
+    history, *slices = figures
+    assert history["xaxis"]["range"] == [-0.5, trials - 0.5]
+    assert history["xaxis"]["dtick"] == 1
+    for layout, span in zip(slices, config.study.parameters.values(), strict=True):
+        low, high = (10**end if layout["xaxis"].get("type") == "log" else end for end in layout["xaxis"]["range"])
+        assert low < span.low
+        assert high > span.high
 
 
 def test_what_decides_is_named_first() -> None:
@@ -97,12 +122,13 @@ def index(folder: Path, states: Sequence[str]) -> None:
 def test_a_sweep_shows_gains_and_what_is_left(tmp_path: Path) -> None:
     index(tmp_path / "sweep", ("done", "done", "done", "failed", "waiting"))
     text = sweep_page(tmp_path / "sweep")
-    assert "2.250× (1.250 … 3.250)" in text
+    assert "2.25x (1.25x … 3.25x)" in text
     assert "severe (as none)" in text
     assert "Sweep of 1 model on edge" in text
     assert "3 of 5 runs done · 5 seeds" in text
     assert "<code>tilefarm report</code> of a folder" in text
     read = Page(text)
+    assert_navigation_names_headings(read)
     assert_offline(read)
     assert not any("onerror" in attrs for _, attrs in read.tags)
 
@@ -115,7 +141,7 @@ def test_report_knows_which_folder_it_is_given(folder: Path, tmp_path: Path, cap
     assert "trials done  24 of 24" in capsys.readouterr().out
     index(tmp_path / "sweep", ("done",))
     assert main(["report", str(tmp_path / "sweep")]) == 0
-    assert "Gain by seed" in (tmp_path / "sweep" / "report.html").read_text()
+    assert "Speed-up by seed" in (tmp_path / "sweep" / "report.html").read_text()
     capsys.readouterr()
     assert main(["report", str(tmp_path)]) == 2
     assert "expected a folder that `tilefarm tune`, `study` or `sweep` wrote" in capsys.readouterr().err

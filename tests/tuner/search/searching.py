@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from compiler.derive.structures import Structures
 from compiler.tile.spec import Unit
 from tests.tuning import QUICK
-from tuner.candidate import text_digest
 from tuner.config import load_config
+from tuner.digests import text_digest
 from tuner.evaluate import Ask, Evaluator
 from tuner.search.epoch import run_epoch
 from tuner.search.islands import first_states, unpack_island

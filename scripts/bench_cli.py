@@ -1,0 +1,115 @@
+"""What small commands cost: CPU time of `--help`, `ls`, `status`, `plan show` ... as multiples of an import of typer and rich.
+
+    python scripts/bench_cli.py [--run RUN] [--rounds 7] [--out FILE.json]
+
+A command that answers from a few files should take about as long as Python needs to start and to parse its arguments.  Seconds are of a
+computer, so each is divided by what `python -c "import typer, rich"` takes there: user and system time of the child and of all that it
+waited for.  A round runs everything once, one after the other, so that what else the computer does falls on all; the medians over the
+rounds are compared.  The first round only fills the caches.  Without --run a small network is tuned first (half a minute).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from tuner.commands.text import print_table
+
+ROOT = Path(__file__).resolve().parents[1]
+UNIT = [sys.executable, "-c", "import typer, rich"]
+TUNE = ("made:mobilenet_v2-small", "--machine", "edge", "--candidates", "8", "--backend", "serial", "--quiet")
+
+
+class Case(NamedTuple):
+    """A command, and how many times the unit it may take."""
+
+    words: tuple[str, ...]
+    asked: float
+
+
+def cases(run: Path) -> list[Case]:
+    a, b = (str(run / "plans" / f"{name}.json") for name in ("severe", "baseline"))
+    return [
+        Case(("--help",), 1.2),
+        Case(("ls", str(run)), 3.0),
+        Case(("best", str(run)), 3.0),
+        Case(("plan", "show", a), 3.0),
+        Case(("plan", "diff", a, b), 3.0),
+        Case(("status", str(run)), 6.0),
+        Case(("compare", str(run), str(run)), 6.0),
+        Case(("doctor",), 15.0),
+    ]
+
+
+def tilefarm(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "tuner.cli", *words]
+
+
+def cpu_s(command: Sequence[str]) -> float:
+    """User and system time of a process and of what it waited for.  Raises SystemExit where it fails."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None
+        said = child.stderr.read()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode not in (0, 1):  # 1 is an answer too: a check of doctor's that failed, as where somebody's Ray is just going away
+        raise SystemExit(f"{' '.join(command)}: ended with {child.returncode}: {said.decode(errors='replace')[-300:]}")
+    return used.ru_utime + used.ru_stime
+
+
+def bench(run: Path, rounds: int) -> list[dict[str, Any]]:
+    """A row per command."""
+    asked = cases(run)
+    units: list[float] = []
+    took: list[list[float]] = [[] for _ in asked]
+    for _ in range(rounds + 1):
+        units.append(cpu_s(UNIT))
+        for case, mine in zip(asked, took, strict=True):
+            mine.append(cpu_s(tilefarm(case.words)))
+    unit = median(units[1:])
+    rows: list[dict[str, Any]] = [{"command": "import typer, rich", "cpu_s": unit, "ratio": 1.0, "asked": None}]
+    for case, mine in zip(asked, took, strict=True):
+        name = " ".join(word for word in case.words if not word.startswith(str(run)))
+        middle = median(mine[1:])
+        rows.append({"command": name, "cpu_s": middle, "ratio": middle / unit, "asked": case.asked})
+    return rows
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    def cells(row: dict[str, Any]) -> tuple[object, ...]:
+        asked = row["asked"]
+        reached = "" if asked is None else "reached" if row["ratio"] <= asked else "not reached"
+        return row["command"], f"{row['cpu_s'] * 1e3:.0f}", f"{row['ratio']:.2f}", "" if asked is None else f"<= {asked:g}", reached
+
+    print_table(("<command", "CPU ms", "ratio", "asked", "<"), map(cells, rows))
+
+
+def main(
+    run: Annotated[Path | None, typer.Option(help="A finished run; a small one is made unless given.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Of all commands; medians are reported.")] = 7,
+    out: Annotated[Path | None, typer.Option(help="JSON of everything.")] = None,
+) -> None:
+    """Measure, and print the table."""
+    with TemporaryDirectory() as folder:
+        if run is None:
+            run = Path(folder) / "RUN"
+            cpu_s(tilefarm(("tune", *TUNE, "--out", str(run))))
+        rows = bench(run, rounds)
+    report(rows)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
