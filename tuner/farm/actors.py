@@ -212,7 +212,7 @@ class RayBackend(Generic[T, R]):
 
     def close(self) -> None:
         """End the actors, give the room back, leave Ray if this object joined it."""
-        if ray.is_initialized() and not self._connection.gone:  # a head that is not there would be waited for
+        if ray.is_initialized() and self._connection.answers:  # else Ray gives all of it back as it finds that this driver has gone
             for slot in self._slots:
                 if slot.actor is not None:
                     ray.kill(slot.actor, no_restart=True)

@@ -92,14 +92,23 @@ class Watch:
             pass
         return "the raylet of this computer has ended"
 
+    def answers(self) -> bool:
+        """Whether all is there at this moment: what is asked of a head that is silent waits until Ray ends the process."""
+        return self.gone() is None and self._head_answers()
+
+    def _head_answers(self) -> bool:
+        try:
+            socket.create_connection(self._at, timeout=CONNECT_S).close()
+        except OSError:
+            return False
+        return True
+
     def _watch(self) -> None:
         silent_since: float | None = None
         said = False
         while not self._stop.wait(WATCH_S):
             now = time.monotonic()
-            try:
-                socket.create_connection(self._at, timeout=CONNECT_S).close()
-            except OSError:
+            if not self._head_answers():
                 if silent_since is None:
                     silent_since = now
                 elif not said:  # twice
@@ -120,13 +129,13 @@ class Connection:
     watch: Watch | None = None
 
     @property
-    def gone(self) -> str | None:
-        """See `Watch.gone`."""
-        return None if self.watch is None else self.watch.gone()
+    def answers(self) -> bool:
+        """See `Watch.answers`."""
+        return self.watch is None or self.watch.answers()
 
     def check(self) -> None:
         """Raise `ClusterGoneError` where Ray has ended under this driver."""
-        if gone := self.gone:
+        if self.watch is not None and (gone := self.watch.gone()):
             raise ClusterGoneError(f"the Ray cluster went away ({gone}); what was measured is kept, --resume goes on with it")
 
     def close(self) -> None:
