@@ -19,9 +19,10 @@ from simulator.session import InferenceSession
 from tests.models import SMALL_MODELS, Builder, small_model
 from tests.partial_models import partial_model
 from tuner.build import build_variants, default_plan, open_source, package
-from tuner.check import TOLERANCE, check_file, random_feeds
+from tuner.check import check_file, random_feeds
 from tuner.cli import main
 from tuner.source import Source
+from tuner.values import FLOAT32
 
 EDGE = load_machine("edge")
 HALF = ("tensor(float16)", np.dtype(np.float16))
@@ -71,18 +72,19 @@ def test_types_and_values(name: str, tmp_path: Path) -> None:
     assert [value.dtype for value in found] == [value.dtype for value in theirs.run(None, feeds)] == [np.float16] * len(found)
     (checked, *_) = check_file(out, ["none"])
     assert checked.faults == ()
-    assert 0 < checked.max_rel_error < 5e-3
+    assert 0 < checked.values.worst.error < 5e-3
 
 
 def test_float32_on_the_npu_is_rounded_at_the_output(tmp_path: Path) -> None:
-    """So the check grants what float16 takes; the NPU's own data type says nothing of it."""
+    """So the check grants what that takes; the NPU's own data type says nothing of it."""
     out = compiled(as_kind(small_model("dense_block"), TensorProto.FLOAT16), tmp_path, DataType.float32)
     (checked, *_) = check_file(out, ["none"])
     assert checked.ok
-    assert checked.tolerance == TOLERANCE[DataType.float16]
-    assert TOLERANCE[DataType.float32] < checked.max_rel_error < 5e-3
+    worst = checked.values.worst
+    assert worst.rounding is not None
+    assert FLOAT32 < worst.error < worst.limit <= 5e-3
     (plain, *_) = check_file(compiled(small_model("dense_block"), tmp_path, DataType.float32), ["none"])
-    assert plain.tolerance == TOLERANCE[DataType.float32]
+    assert plain.values.worst.limit == FLOAT32
 
 
 def test_a_context_keeps_them(tmp_path: Path) -> None:

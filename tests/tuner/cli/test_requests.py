@@ -115,7 +115,9 @@ def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, late
     level = {"ddr_share": 0.125, "cycles": cycles, "latency_us": latency_us, "plan": "a" * 32, "roofline_cycles": cycles}
     rows = {name: {**level, "same_as": same, "baseline_layerwise_cycles": cycles} for name, same in (("none", None), ("severe", "none"))}
     (tmp_path / "run.json").write_text(json.dumps({"run": "r", "model": "m", "machine": "edge", "levels": list(rows), "seed": 0}))
-    (tmp_path / "summary.json").write_text(json.dumps({"run": "r", "levels": rows}))
+    (tmp_path / "summary.json").write_text(
+        json.dumps({"schema_version": 2, "status": "done", "run": "r", "unconfirmed": [], "levels": rows})
+    )
     code, out, _ = cli("best", tmp_path)
     assert code == 0
     assert max(map(len, out.splitlines()[:3])) <= 80
