@@ -145,10 +145,13 @@ class Translator:
         return unique
 
     def emit(self, op: Operator) -> str:
-        """Append an operator; its output's shape follows."""
+        """Append an operator; its output's shape follows.  Raises UnsupportedError for another batch than that of the others."""
         shape = output_shape(op, [self.shapes[name] for name in op.inputs])
         if min(shape) < 1:
             raise BadInputError(f"operator {op.name!r}: its window does not fit, the output would be {list(shape)}")
+        batch = self.shapes[self.operators[0].y][0] if self.operators else shape[0]
+        if shape[0] != batch:  # a program goes through the images of all its tensors side by side
+            raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
         self.shapes[op.y] = shape
         self.operators.append(op)
         return op.y

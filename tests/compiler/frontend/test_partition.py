@@ -139,6 +139,22 @@ def test_an_output_that_is_an_input_is_passed_by_the_host(tmp_path: Path) -> Non
         parted(model)
 
 
+def test_a_piece_has_one_batch(tmp_path: Path) -> None:
+    """Two networks in one file, of two images and of three: the one with less work is the host's."""
+    b = Builder(np.random.default_rng(0), (2, 16, 8, 8))
+    model = b.model(b.relu(b.conv("x", 16)))
+    model.graph.node.append(onnx.helper.make_node("Neg", ["z"], ["minus"]))
+    for ports, name in ((model.graph.input, "z"), (model.graph.output, "minus")):
+        ports.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 16, 8, 8]))
+    onnx.save(model, tmp_path / "m.onnx")
+    opened = open_source(Source(tmp_path / "m.onnx", load_machine("edge")))
+    assert [node.op_type for node in opened.part.host] == ["Neg"]
+    plans = dict.fromkeys(opened.machine.contention, default_plan(opened.unit))
+    package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
+    (checked, *_) = check_file(tmp_path / "out.onnx", ["none"])
+    assert checked.faults == ()
+
+
 def test_computed_constants_go_along_as_initialisers() -> None:
     part = parted(partial_model("computed_shape"))
     assert {node.op_type for node in part.pieces[0].npu.graph.node} <= {"Conv", "Reshape", "Gemm"}
