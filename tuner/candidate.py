@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # since 2 a part says which it is, with a digest (tuner/log/part.py); the columns are those of 1
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]

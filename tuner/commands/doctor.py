@@ -23,7 +23,7 @@ from tuner.check import check_file
 from tuner.commands.text import print_json
 from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
-from tuner.log.care import DATASETS
+from tuner.log.dataset import DATASETS
 from tuner.source import Source
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")

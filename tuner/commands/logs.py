@@ -8,18 +8,22 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION
 from tuner.commands.text import print_json
-from tuner.log.care import Fault, compact, repair, verify
+from tuner.log.care import compact, lost_rows, repair, verify
+from tuner.log.dataset import Fault
 from tuner.log.migrate import migrate
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
+    lost = lost_rows(run)
     if as_json:
-        print_json({"run": str(run), "faults": [{"file": fault.file, "what": fault.what} for fault in faults]})
+        print_json({"run": str(run), "faults": [{"file": fault.file, "what": fault.what} for fault in faults], "lost_rows": lost})
         return
     for fault in faults:
         print(f"{fault.file}: {fault.what}")
     if not faults:
         print(f"{run}: {nothing}")
+    for name, count in lost.items():
+        print(f"{name}: {count:,} rows are lost")
 
 
 def verify_log(run: Path, as_json: bool) -> int:

@@ -73,12 +73,16 @@ class Checkpoint:
             raise BadInputError(f"{path}: version {version!r}; this program reads {VERSION}")
         if not isinstance(state, dict) or text_digest(canonical_json(state)) != expected:
             raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
-        if run != self.log.origin.run or rows > self.log.rows_published:
-            published = self.log.rows_published
-            raise BadInputError(
-                f"{path}: made for run {run} with {rows} rows; the log has {published} rows of {self.log.origin.run}; "
-                f"remove it to start from the log alone"
+        if run != self.log.origin.run:
+            raise BadInputError(f"{path}: made for run {run}, not for {self.log.origin.run}; remove it to start from the log alone")
+        lost = self.log.lost
+        if rows > self.log.rows_published or lost.get("tasks"):
+            # what the search knows of those rows is here, what it would log and compare is not
+            counts = " and ".join(f"{count} of {name}" for name, count in lost.items())
+            what = (
+                f"counts rows that the log has lost ({counts})" if counts else f"counts {rows} rows, the log has {self.log.rows_published}"
             )
+            raise BadInputError(f"{path}: {what}; remove it, and --resume measures from the start, and logs what is not there")
         return state, self._findings(int(head["findings"]["bytes"]), str(head["findings"]["digest"]))
 
     def _findings(self, size: int, digest: str) -> list[bytes]:

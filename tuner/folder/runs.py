@@ -14,8 +14,8 @@ from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.folder.served import best_so_far, copies
-from tuner.log.dataset import part_numbers
-from tuner.log.read import read_log
+from tuner.log.count import Count, read_counts
+from tuner.log.read import read_rows
 
 SUMMARY = "summary.json"
 INDEX = "index.parquet"  # of a sweep
@@ -48,6 +48,7 @@ class Standing:
     """How far a run is, by its published rows.  programs, tasks: measured; failures: tasks by status other than ok.
 
     best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
+    lost: rows that were published and are not there any more.
     of: programs of the budget, None where it is one of time.  left_s: until then, at the pace of the last programs; None while nobody can
     tell.
     """
@@ -60,6 +61,7 @@ class Standing:
     last_row: pd.Timestamp | None
     of: int | None
     left_s: float | None
+    lost: int = 0
 
     @property
     def share(self) -> float:
@@ -120,9 +122,9 @@ def state_of(path: Folder, ended: bool) -> State:
 def standing(run: Run) -> Standing:
     """Read the log.  Raises `BadInputError` where it cannot be read."""
     of = budget_of(run.path)
-    if not part_numbers(run.path / "log"):
+    if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
         return Standing(0, 0, {}, {}, {}, None, of, None)
-    log = read_log(run.path)[_COLUMNS]
+    log, lost = read_rows(run.path, "log", _COLUMNS)
     programs = _programs(log)
     failed = log[log["status"] != "ok"].drop_duplicates(["run", "seq"])["status"].astype("str").value_counts()
     by_level = [(level, best_so_far(programs[programs["level"] == level], copies(run.path))["cycles"]) for level in run.levels]
@@ -136,6 +138,7 @@ def standing(run: Run) -> Standing:
         log["time"].max() if len(log) else None,
         of,
         _left_s(programs, of - count) if of is not None and of > count else None,
+        lost,
     )
 
 
@@ -162,10 +165,14 @@ def _programs(log: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs after the same number of measured programs.  cycles: level -> best of either; ratio: second / first."""
+    """Two runs after the same number of measured programs.  cycles: level -> best of either; ratio: second / first.
+
+    lost: rows that either log had and has not any more, so that its best may be among them.
+    """
 
     candidates: int
     cycles: dict[str, tuple[int, int]]
+    lost: tuple[int, int] = (0, 0)
 
     def ratio(self, level: str) -> float:
         first, second = self.cycles[level]
@@ -184,7 +191,8 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
     levels = [level for level in a.levels if level in b.levels]
     if not levels:
         raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")
-    logs = [_programs(read_log(run.path)[_COLUMNS]) for run in (a, b)]
+    read = [read_rows(run.path, "log", _COLUMNS) for run in (a, b)]
+    logs = [_programs(rows.frame) for rows in read]
     served = [list((copies(run.path) or {run.identity["run"]: 1}).items()) for run in (a, b)]
     if [count for _, count in served[0]] != [count for _, count in served[1]]:
         raise BadInputError(f"{b.path}: its model runs in other pieces than that of {a.path}; cycles do not compare")
@@ -199,4 +207,4 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
             rows = log[log["seq"] <= sorted(log["seq"].unique())[count - 1]]
             for level in levels:
                 cycles[level][i] += times * int(rows[rows["level"] == level]["cycles"].min())
-    return Comparison(total, {level: (first, second) for level, (first, second) in cycles.items()})
+    return Comparison(total, {level: (first, second) for level, (first, second) in cycles.items()}, (read[0].lost, read[1].lost))

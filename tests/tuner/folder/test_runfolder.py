@@ -147,7 +147,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
     good = file.read_text()
     with (
         RunLog(tmp_path / "other", Origin("r", "net", "tiny", "1")) as log,
-        pytest.raises(BadInputError, match="with 1 rows; the log has 0"),
+        pytest.raises(BadInputError, match="counts 1 rows, the log has 0"),
     ):
         Checkpoint(folder, log).load()
     with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:

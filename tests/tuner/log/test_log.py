@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulator.npu.errors import BadInputError
-from tests.rows import Row, put
+from tests.rows import Row, put, write_part
 from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, digest, log_schema
 from tuner.log import dataset, run_log
 from tuner.log.care import compact, repair, verify
 from tuner.log.dataset import DatasetWriter, part_numbers
+from tuner.log.part import part_name, read_part
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog, row_ids
 
@@ -214,11 +215,13 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
     first.write_bytes(b"PAR1")
     (tmp_path / "log" / "00000003.parquet").unlink()
     (tmp_path / "log" / "00000004.parquet").write_bytes((tmp_path / "log" / "00000002.parquet").read_bytes())
-    assert "part 00000003 is missing" in {fault.what for fault in verify(tmp_path)}
-    assert {fault.file for fault in repair(tmp_path)} == {"log/00000000.parquet", "log/00000003.parquet"}
+    assert ("log/00000003.parquet", "missing") in {(fault.file, fault.what) for fault in verify(tmp_path)}
+    assert {fault.file for fault in repair(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
     assert verify(tmp_path) == []
+    assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         assert log.rows_published == 2
+        assert log.lost == {"log": 4}
 
 
 def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
@@ -231,12 +234,12 @@ def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path)
 def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     small_run(tmp_path)
     folder = tmp_path / "log"
-    table = pq.read_table(folder / "00000001.parquet")
+    table = read_part(folder / "00000001.parquet").table
     twice = table.slice(0, 1)
     stranger = table.slice(1, 1).set_column(9, table.schema.field("task"), [["f" * 32]])
     wrong = table.slice(1, 1).set_column(19, table.schema.field("cycles"), [[5]])
     for number, rows in enumerate((twice, stranger, wrong), 4):
-        pq.write_table(rows.cast(table.schema), folder / f"{number:08d}.parquet")
+        write_part(folder / part_name(number), rows.cast(log_schema()))
     assert [fault.what for fault in verify(tmp_path)] == [
         "3 rows have a row_id that is taken",
         "1 rows name a task that is not in tasks/",
