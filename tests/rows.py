@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, canonical_json, log_schema, task_schema, text_digest
+from tuner.folder.runs import INDEX
+from tuner.folder.sweeps import INDEX_MARK
 from tuner.log.dataset import DatasetWriter
 from tuner.log.part import Mark, encoded
 from tuner.log.run_log import Batch, RunLog
@@ -67,6 +70,11 @@ def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
 def write_part(path: Path, table: pa.Table) -> None:
     """A part of these rows, at its place in a dataset."""
     DatasetWriter.write(path, encoded(table, Mark(path.parent.name, int(path.stem))))
+
+
+def write_index(folder: Path, frame: pd.DataFrame) -> None:
+    """The table of a sweep."""
+    (folder / INDEX).write_bytes(encoded(pa.Table.from_pandas(frame), INDEX_MARK))
 
 
 def _packed(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> bytes:

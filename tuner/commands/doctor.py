@@ -23,7 +23,7 @@ from tuner.check import check_file
 from tuner.commands.text import print_json
 from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
-from tuner.log.dataset import DATASETS
+from tuner.log.dataset import DATASETS, whole
 from tuner.source import Source
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
@@ -122,9 +122,9 @@ def _amounts(resources: dict[str, float]) -> str:
 
 
 def _log(run: Path) -> Finding:
-    """How fast a run's datasets grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
+    """Whether a run's datasets are whole, how fast they grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
     open_run(run)
-    parts = [path.stat() for name in DATASETS for path in (run / name).glob("*.parquet")]
+    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(run / name, name, ()).parts]
     size = sum(part.st_size for part in parts)
     last = max(part.st_mtime for part in parts)
     recent = [part for part in parts if last - part.st_mtime <= RATE_S]

@@ -87,7 +87,7 @@ def read_part(path: Folder, columns: Sequence[str] | None = None) -> Part:
     """A file whose every byte is as it was written.  Raises `PartError`; what it read until then was never parsed as Parquet."""
     try:
         if not path.is_file():  # a pipe would be waited for
-            raise PartError("not a file")
+            raise PartError("no file there")
         data = memoryview(path.read_bytes()) if isinstance(path, Place) else _mapped(path)
     except OSError as error:
         raise PartError(f"cannot be read: {error.strerror or error}") from None
