@@ -86,6 +86,8 @@ class OneSearch:
     def _resume(self, paths: Sequence[Path], said: Sequence[str]) -> None:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
+        if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
+            say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:
             self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
             return

@@ -34,7 +34,7 @@ from simulator.npu.errors import BadInputError
 from tuner.candidate import FEATURE_PREFIX, task_digest, text_digest
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, open_run
-from tuner.log.read import read_log, read_rows, read_tasks
+from tuner.log.read import read_log, read_rows
 from tuner.search.knowledge import Findings
 
 _SEGMENTS = ("operator", "segment")
@@ -51,7 +51,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Source:
-    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: of its rows."""
+    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks."""
 
     run: str
     tasks: int
@@ -64,7 +64,7 @@ class Source:
         yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
         yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
         if self.lost:
-            yield f"{self.run}: {self.lost} rows of its log were lost"
+            yield f"{self.run}: {self.lost} rows of its log and tasks were lost"
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class _Reader:
         self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
-        (log, lost), tasks = read_rows(run.path, "log"), read_tasks(run.path)
+        (log, lost_rows), (tasks, lost_tasks) = read_rows(run.path, "log"), read_rows(run.path, "tasks")
         log = log[log["task"].isin(tasks["task"])]
         left_out: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         count = log["task"].nunique()
@@ -179,7 +179,7 @@ class _Reader:
             left_out["machine"] = count
         else:
             self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
-        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out, lost)
+        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out, lost_rows + lost_tasks)
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
         reason = _reasons(log, self.levels, self.runner)

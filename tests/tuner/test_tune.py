@@ -102,7 +102,7 @@ def test_a_damaged_log_is_said_and_once_repaired_the_run_goes_on(model: Path, wh
     with pytest.raises(BadInputError, match=rf"{run}/log/00000002\.parquet: cut off.*; `tilefarm log repair {run}` keeps"):
         quick(model, run, N, resume=True)
     repair(run)
-    with pytest.raises(BadInputError, match=r"state\.json: counts rows that the log has lost \(\d+ of log\); remove it, and"):
+    with pytest.raises(BadInputError, match=r"state\.json: counts what is not there, since \d+ measured tasks were lost; remove it, and"):
         quick(model, run, N, resume=True)
     (run / "checkpoint" / "state.json").unlink()
     quick(model, run, N, resume=True)

@@ -122,7 +122,7 @@ def _amounts(resources: dict[str, float]) -> str:
 
 
 def _log(run: Path) -> Finding:
-    """Whether a run's datasets are whole, how fast they grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
+    """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
     open_run(run)
     parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(run / name, name, ()).parts]
     size = sum(part.st_size for part in parts)

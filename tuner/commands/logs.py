@@ -14,16 +14,20 @@ from tuner.log.migrate import migrate
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
-    lost = lost_rows(run)
     if as_json:
-        print_json({"run": str(run), "faults": [{"file": fault.file, "what": fault.what} for fault in faults], "lost_rows": lost})
+        told = [{"file": fault.file, "what": fault.what} for fault in faults]
+        print_json({"run": str(run), "faults": told, "lost_rows": lost_rows(run)})
         return
     for fault in faults:
         print(f"{fault.file}: {fault.what}")
     if not faults:
         print(f"{run}: {nothing}")
-    for name, count in lost.items():
-        print(f"{name}: {count:,} rows are lost")
+    _print_lost(run)
+
+
+def _print_lost(run: Path) -> None:
+    for name, count in lost_rows(run).items():
+        print(f"{name}: {count:,} rows were lost")
 
 
 def verify_log(run: Path, as_json: bool) -> int:
@@ -42,9 +46,10 @@ def compact_log(run: Path, out: Path, as_json: bool) -> None:
     """`tilefarm log compact`."""
     rows = compact(run, out)
     if as_json:
-        print_json({"out": str(out), "rows": rows})
-    else:
-        print(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+        print_json({"out": str(out), "rows": rows, "lost_rows": lost_rows(out)})
+        return
+    print(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+    _print_lost(out)
 
 
 def migrate_log(run: Path, out: Path, as_json: bool) -> None:
@@ -58,6 +63,7 @@ def migrate_log(run: Path, out: Path, as_json: bool) -> None:
             f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
         )
         print(f"{out / name}: {result.rows:,} rows, {change}")
+    _print_lost(out)
 
 
 def print_schema(name: str) -> None:

@@ -84,15 +84,18 @@ def compact(run: Path | str, out: Path | str) -> dict[str, int]:
         raise BadInputError(f"--out {out}: exists; give a new folder")
     if faults := verify(run):
         raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults); `log repair` first")
-    return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, lost_rows(run))
+    return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
 
 
-def write_datasets(out: Path, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], lost: Mapping[str, int]) -> dict[str, int]:
-    """New datasets in the new folder `out`, in parts of up to 2^20 rows and a bit; returns rows by dataset.  lost: of those before."""
+def write_datasets(out: Path, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
+    """New datasets in the new folder `out`, in parts of up to 2^20 rows and a bit; returns rows by dataset.
+
+    before: of the datasets that they are made from; what those had lost is lost here.
+    """
     out.mkdir(parents=True)
     counts = {name: _write(out / name, schema, parts, out / ".tmp") for name, (schema, parts) in tables.items()}
     (out / ".tmp").rmdir()
-    write_counts(out, {name: count._replace(rows=count.rows + lost.get(name, 0)) for name, count in counts.items()})
+    write_counts(out, {name: count._replace(rows=max(count.rows, before.get(name, count).rows)) for name, count in counts.items()})
     return {name: count.rows for name, count in counts.items()}
 
 

@@ -159,6 +159,8 @@ def whole(folder: Folder, name: str, columns: Sequence[str] | None = None) -> Da
         run = shlex.quote(str(folder.parent)) if isinstance(folder, Path) else "RUN"
         where = "" if isinstance(folder, Path) else " where it was written"
         raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
+    if not found.parts and found.count.rows:
+        raise BadInputError(f"{folder}: all {found.count.rows} rows of {name} were lost")
     if not found.parts:
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
     return found
@@ -192,7 +194,6 @@ class DatasetWriter:
         tmp.mkdir(parents=True, exist_ok=True)
         for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-        self.acknowledged = 0
         self._most = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
             there = whole(folder, folder.name, columns)
@@ -246,7 +247,6 @@ class DatasetWriter:
             raise BadInputError(f"{self.folder / name}: cannot be written: {error.strerror or error}") from None
         self._next += 1
         self._rows += table.num_rows
-        self.acknowledged += table.num_rows
 
 
 def write_empty_part(folder: Path, number: int, schema: pa.Schema, tmp: Path) -> None:

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.log.care import verify, write_datasets
-from tuner.log.dataset import DATASETS, part_numbers, schema_version
-from tuner.log.part import Mark, PartError, part_name, read_part
+from tuner.log.count import read_counts
+from tuner.log.dataset import DATASETS, part_numbers, schema_version, whole
+from tuner.log.part import part_name
 
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 
@@ -48,7 +49,6 @@ Steps = Mapping[str, Mapping[int, Step]]
 
 STEPS: Steps = {"tasks": {1: Step()}, "log": {1: Step()}}
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
-_MARKED = 2  # the first whose parts say which they are
 
 
 class Migrated(NamedTuple):
@@ -70,7 +70,7 @@ def migrate(run: Path | str, out: Path | str, steps: Steps = STEPS) -> dict[str,
     plans = {name: _plan(run / name, name, steps) for name in DATASETS}
     tables = {name: (schema, _walked(run / name, path, schema)) for name, (_, path, schema) in plans.items()}
     try:
-        rows = write_datasets(out, tables, {})
+        rows = write_datasets(out, tables, read_counts(run) or {})
         if faults := verify(out):
             raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
     except BaseException:
@@ -90,6 +90,8 @@ def _plan(folder: Path, name: str, steps: Steps) -> tuple[int, list[Step], pa.Sc
     version = schema_version(there, folder)
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
+    if version == SCHEMA_VERSION:
+        whole(folder, name, ())
     missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
     if missing:
         raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")
@@ -126,15 +128,6 @@ def _walked(folder: Path, path: list[Step], schema: pa.Schema) -> Iterator[pa.Ta
 def _read(folder: Path, number: int) -> pa.Table:
     path = folder / part_name(number)
     try:
-        part = read_part(path)
-        if part.mark == Mark(folder.name, number):
-            return part.table
-        what = f"is part {part.mark.file}"
-    except PartError as error:
-        what = str(error)
-        if error.schema is not None and schema_version(error.schema, folder) < _MARKED:
-            try:
-                return pq.ParquetFile(path).read()
-            except (OSError, pa.ArrowException) as damaged:
-                what = f"cannot be read: {' '.join(str(damaged).split())}"
-    raise BadInputError(f"{path}: {what}; `log repair` first")
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise BadInputError(f"{path}: cannot be read: {' '.join(str(error).split())}; `log repair` first") from None

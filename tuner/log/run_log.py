@@ -87,7 +87,6 @@ class RunLog:
         if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
         earlier = earlier[earlier["run"].astype("str") == origin.run]
-        self._earlier = len(earlier)
         self._measured = np.unique(earlier["seq"].to_numpy(np.int64))  # a part has all rows of its tasks
         self._new_tasks: list[_Chosen] = []
         self._new_rows: list[_Chosen] = []
@@ -110,11 +109,9 @@ class RunLog:
         with self._publishing:
             return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
 
-    @property
-    def rows_published(self) -> int:
-        """Acknowledged rows, those of earlier sessions included."""
-        with self._publishing:
-            return self._earlier + self._rows.acknowledged
+    def missing(self, before: int) -> int:
+        """How many tasks of this run with a lower number earlier sessions have no rows of."""
+        return before - int((self._measured < before).sum())
 
     def tasks(self, before: int) -> set[str]:
         """Of published rows of this run with a lower number."""

@@ -75,7 +75,7 @@ def test_todays_version_is_copied_and_checked(run: Path, tmp_path: Path) -> None
     for read in (read_log, read_tasks):
         pd.testing.assert_frame_equal(read(tmp_path / "out"), read(run), check_categorical=False)
     (run / "log" / "00000001.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"log/00000001\.parquet: cut off, or not Parquet; `log repair` first"):
+    with pytest.raises(BadInputError, match=r"log/00000001\.parquet: cut off, or not Parquet; `tilefarm log repair"):
         migrate(run, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
