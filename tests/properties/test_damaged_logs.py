@@ -39,11 +39,13 @@ Damage = Callable[[Path, random.Random], None]
 
 
 def parts(run: Path, rng: random.Random) -> list[Path]:
-    return sorted((run / rng.choice(["log", "log", "tasks"])).glob("*.parquet"))
+    """Of a dataset that has some."""
+    found = [sorted((run / name).glob("*.parquet")) for name in ("log", "log", "tasks")]
+    return rng.choice([paths for paths in found if paths])
 
 
 def any_part(run: Path, rng: random.Random) -> Path:
-    return rng.choice(parts(run, rng))
+    return rng.choice([path for path in parts(run, rng) if path.is_file() and path.stat().st_size > 12])
 
 
 def rewritten(path: Path, change: Callable[[bytearray], object]) -> None:
@@ -113,8 +115,8 @@ def swap(run: Path, rng: random.Random) -> None:
 
 def delete(run: Path, rng: random.Random) -> None:
     found = parts(run, rng)
-    for path in rng.choice([found[-1:], found[-2:], found[:1], [rng.choice(found)], rng.sample(found, 3), found]):
-        path.unlink()
+    for path in rng.choice([found[-1:], found[-2:], found[:1], [rng.choice(found)], found[1::2], found]):
+        path.rename(run / ".tmp" / "gone") if path.is_dir() else path.unlink()
 
 
 def delete_folder(run: Path, rng: random.Random) -> None:

@@ -201,7 +201,9 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
         mine = [log[log["run"].astype("str") == name] for log, (name, _) in zip(logs, pair, strict=True)]
         count = min(log["seq"].nunique() for log in mine)
         if not count:
-            raise BadInputError(f"{a.path}, {b.path}: one of them has measured no program yet")
+            lost = sum(rows.lost for rows in read)
+            why = f"has none in its log any more, of which {lost} rows were lost" if lost else "has measured no program yet"
+            raise BadInputError(f"{a.path}, {b.path}: one of them {why}")
         total += count
         for i, (log, (_, times)) in enumerate(zip(mine, pair, strict=True)):
             rows = log[log["seq"] <= sorted(log["seq"].unique())[count - 1]]
