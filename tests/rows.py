@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.digests import canonical_json, text_digest
+from tuner.folder.runs import INDEX
+from tuner.folder.sweeps import INDEX_MARK
+from tuner.log.dataset import DatasetWriter
+from tuner.log.part import Mark, encoded
 from tuner.log.run_log import Batch, RunLog
 from tuner.log.travelling import blocks, packed
 
@@ -60,6 +66,16 @@ def batch(rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) -> Batch:
 def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
     """Append rows; returns how many were new."""
     return log.append(batch(rows, sets), np.arange(len(rows)), np.array([row.seq for row in rows], np.int64))
+
+
+def write_part(path: Path, table: pa.Table) -> None:
+    """A part of these rows, at its place in a dataset."""
+    DatasetWriter.write(path, encoded(table, Mark(path.parent.name, int(path.stem))))
+
+
+def write_index(folder: Path, frame: pd.DataFrame) -> None:
+    """The table of a sweep."""
+    (folder / INDEX).write_bytes(encoded(pa.Table.from_pandas(frame), INDEX_MARK))
 
 
 def _packed(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> bytes:

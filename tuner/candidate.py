@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tuner.digests import canonical_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # since 2 a part says which it is, with a digest (tuner/log/part.py); the columns are those of 1
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]

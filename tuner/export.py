@@ -14,6 +14,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.build import Opened, open_source
 from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.log.read import read_rows, read_tasks
 from tuner.source import SavedSource, read_source
 
 DIGEST_DIGITS = 32
@@ -54,13 +55,14 @@ def plan_by_digest(run: Path, digest: str) -> Plan:
     """
     if not digest or len(digest) > DIGEST_DIGITS or set(digest) - set("0123456789abcdef"):
         raise BadInputError(f"--plan {digest}: expected up to {DIGEST_DIGITS} hex digits of a plan's digest")
-    for plans in (_kept(run), _measured(run)):
-        found = {plan.digest: plan for plan in plans if plan.digest.startswith(digest)}
+    for plans in (_kept, _measured):
+        found = {plan.digest: plan for plan in plans(run) if plan.digest.startswith(digest)}
         if len(found) > 1:
             raise BadInputError(f"--plan {digest}: {len(found)} plans begin so: {', '.join(sorted(found)[:4])}")
         if found:
             return next(iter(found.values()))
-    raise BadInputError(f"--plan {digest}: {run} has no such plan")
+    lost = read_rows(run, "tasks", ()).lost if (run / "tasks").is_dir() else 0
+    raise BadInputError(f"--plan {digest}: {run} has no such plan" + (f"; {lost} of its tasks were lost" if lost else ""))
 
 
 def _kept(run: Path) -> Iterator[Plan]:
@@ -69,13 +71,11 @@ def _kept(run: Path) -> Iterator[Plan]:
 
 def _measured(run: Path) -> Iterator[Plan]:
     """Plans of the programs that the run measured."""
-    if not (run / "tasks").is_dir():
+    if not (run / "tasks").is_dir() and not (run / "log").is_dir():
         return
-    import pyarrow.dataset as ds
-
-    table = ds.dataset(run / "tasks", format="parquet").to_table(columns=["kind", "payload"])
-    for kind, payload in zip(table["kind"].to_pylist(), table["payload"].to_pylist(), strict=True):
-        if kind == "program" and (plan := _plan_in(payload)) is not None:
+    tasks = read_tasks(run, ("kind", "payload"))
+    for payload in tasks.loc[tasks["kind"] == "program", "payload"]:
+        if (plan := _plan_in(payload)) is not None:
             yield plan
 
 

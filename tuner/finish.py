@@ -11,8 +11,6 @@ from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import pandas as pd
-
 import simulator
 from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.derive.realise import realise_all
@@ -30,6 +28,7 @@ from tuner.evaluate import Roofline
 from tuner.folder.runfolder import RunFolder, write_json
 from tuner.host import host_nodes, mac_share
 from tuner.layerwise import faster_in_file_order
+from tuner.log.read import read_log
 from tuner.one_search import OneSearch
 from tuner.pieces import Searched
 from tuner.reference import Stored, reference
@@ -141,7 +140,7 @@ def finish(
 
 def _shared(folder: RunFolder) -> int:
     """From the log: earlier sessions of the run count, too."""
-    rows = pd.read_parquet(folder.log, columns=["worker", "level_index"])
+    rows = read_log(folder.path, ("worker", "level_index"))
     return int(((rows["worker"] == WORKER) & (rows["level_index"] == 0)).sum())
 
 

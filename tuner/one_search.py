@@ -82,6 +82,8 @@ class OneSearch:
     def _resume(self, paths: Sequence[Path], said: Sequence[str]) -> None:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
+        if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
+            say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:
             self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
             return
@@ -101,8 +103,9 @@ class OneSearch:
         """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models."""
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
-            self._unsaved.append(warm.findings())
-            self._began = 1
+            if not warm.empty:
+                self._unsaved.append(warm.findings())
+                self._began = 1
             self.ledger.tasks.update(warm.tasks)
             self.trainer.measured = len(warm.tasks)
             if not self.quiet:
@@ -120,7 +123,7 @@ class OneSearch:
         if runner == BUILT_IN or not self.ledger.seq or sum(self.ledger.failures.values()) < self.ledger.seq:
             return
         self.ledger.log.flush()
-        row = read_log(self.place.path)[["status", "error"]].astype("str").iloc[-1]
+        row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
         why = f"{row['status']}: {row['error']}"
         raise BadInputError(f"--runner {runner}: the first program could not be measured: {why}; when it can be, give another --out")
 

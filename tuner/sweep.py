@@ -11,7 +11,6 @@ on, as a run does.  With fewer of either the table would not be of what is in th
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
@@ -36,7 +34,8 @@ from tuner.folder.mirror import Mirror
 from tuner.folder.place import url_below
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
-from tuner.folder.sweeps import read_index
+from tuner.folder.sweeps import INDEX_MARK, read_index
+from tuner.log.part import encoded
 from tuner.merit import speedup
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
@@ -208,7 +207,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
                         errors[cell.name] = error
                     write_index(out, cells, config.budget, errors, ended)
                     say(f"{done} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
-        return pd.read_parquet(out / INDEX)
+        return read_index(out)
 
 
 def _gains(folder: Path) -> str:
@@ -255,9 +254,7 @@ def write_index(out: Path, cells: tuple[Cell, ...], budget: Budget, errors: dict
             ended[cell.name] = mine
         rows += mine
     table = pa.Table.from_pylist(rows, _SCHEMA)
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    atomic_write(out / INDEX, [sink.getvalue()])
+    atomic_write(out / INDEX, [encoded(table, INDEX_MARK)])
 
 
 def _rows(cell: Cell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:

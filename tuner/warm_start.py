@@ -35,13 +35,13 @@ from tuner.candidate import FEATURE_PREFIX
 from tuner.digests import task_digest, text_digest
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, open_run
-from tuner.log.read import read_log, read_tasks
+from tuner.log.read import read_log, read_rows
 from tuner.search.knowledge import Findings
 
 _SEGMENTS = ("operator", "segment")
 _REASONS = {
     "machine": "of another machine",
-    "simulator": "of another simulator",
+    "simulator": f"of another simulator than {simulator.VERSION}",
     "runner": "of another runner",
     "result": "without a result at every level",
     "poisoned": "poisoned",
@@ -52,16 +52,20 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Source:
-    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason."""
+    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks."""
 
     run: str
     tasks: int
     usable: int
     left_out: Mapping[str, int]
+    lost: int = 0
 
-    def __str__(self) -> str:
-        reasons = "".join(f"; {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
-        return f"{self.run}: {self.usable} of {self.tasks} tasks usable{reasons}"
+    def lines(self) -> Iterator[str]:
+        """What it brings, and a line for every reason for which something is left out."""
+        yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
+        yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
+        if self.lost:
+            yield f"{self.run}: {self.lost} rows of its log and tasks were lost"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,11 @@ class WarmStart:
     cycles: NDArray[np.int64]
     features: NDArray[np.float32]
     programs: tuple[Genome, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Nothing of it is usable."""
+        return not (self.genes or self.programs)
 
     def findings(self) -> bytes:
         """As a search begins with them."""
@@ -105,7 +114,7 @@ def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
 
 
 def _log_digest(run: Run) -> str:
-    rows = read_log(run.path)[["task", "level", "status", "simulator", "cycles"]].astype(str).sort_values(["task", "level"])
+    rows = read_log(run.path, ("task", "level", "status", "simulator", "cycles")).astype(str).sort_values(["task", "level"])
     return text_digest(rows.to_csv(index=False))
 
 
@@ -163,7 +172,7 @@ class _Reader:
         self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
-        log, tasks = read_log(run.path), read_tasks(run.path)
+        (log, lost_rows), (tasks, lost_tasks) = read_rows(run.path, "log"), read_rows(run.path, "tasks")
         log = log[log["task"].isin(tasks["task"])]
         left_out: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         count = log["task"].nunique()
@@ -171,14 +180,14 @@ class _Reader:
             left_out["machine"] = count
         else:
             self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
-        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out)
+        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out, lost_rows + lost_tasks)
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
         reason = _reasons(log, self.levels, self.runner)
         left_out.update(reason.values())
         log = log[~log["task"].isin(list(reason))]
         cycles = log.drop_duplicates(["task", "level"], keep="last").pivot(index="task", columns="level", values="cycles")
-        cycles = cycles.reindex(list(dict.fromkeys(log["task"])))[list(self.levels)].astype(np.int64)
+        cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
         first = log[log["level"] == self.levels[0]].drop_duplicates("task", keep="last").set_index("task")
         moved = (first["ddr_read_bytes"] + first["ddr_write_bytes"]).astype(np.int64)
         features = tasks[[name for name in map(FEATURE_PREFIX.__add__, FEATURES) if name in tasks.columns]]
@@ -261,5 +270,8 @@ def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
 def lines(found: WarmStart) -> Iterator[str]:
     """For a person."""
     for source in found.sources:
-        yield f"warm start: {source}"
-    yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first"
+        yield from (f"warm start: {line}" for line in source.lines())
+    if found.empty:
+        yield "warm start: nothing is usable, the search begins without it"
+    else:
+        yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first"

@@ -99,10 +99,10 @@ def test_a_damaged_log_is_said_and_once_repaired_the_run_goes_on(model: Path, wh
     run = tmp_path / "run"
     quick(model, run, 12)
     (run / "log" / "00000002.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInputError, match=rf"{run}/log: cannot be read: .*; `tilefarm log repair {run}` moves"):
+    with pytest.raises(BadInputError, match=rf"{run}/log/00000002\.parquet: cut off.*; `tilefarm log repair {run}` keeps"):
         quick(model, run, N, resume=True)
     repair(run)
-    with pytest.raises(BadInputError, match=r"state\.json: made for run .* remove it to start from the log alone"):
+    with pytest.raises(BadInputError, match=r"state\.json: counts what is not there, since \d+ measured tasks were lost; remove it, and"):
         quick(model, run, N, resume=True)
     (run / "checkpoint" / "state.json").unlink()
     quick(model, run, N, resume=True)

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+import simulator
 from compiler.tile.features import FEATURES, scaled
 from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
-from tests.tuning import assert_equal_runs, quick
+from tests.rows import write_part
+from tests.tuning import assert_equal_runs, quick, sorted_log
 from tuner.build import open_source
 from tuner.digests import text_digest
 from tuner.evaluate import Ask, Evaluator
 from tuner.folder.runfolder import read_json
+from tuner.log.part import read_part
 from tuner.log.read import read_log
 from tuner.search.question import cycles_of
 from tuner.source import Source as ModelSource
@@ -28,6 +31,7 @@ from tuner.warm_start import read_warm_start, sources, taken
 
 LEVELS = ("none", "slight", "severe")
 ELITES = 4
+SIMULATED = "tuner.runners.simulated:measure"
 
 
 def model(path: Path, convolutions: int) -> Path:
@@ -60,13 +64,13 @@ def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
     """A copy of a run with other values in all rows of some tasks: column -> task -> value."""
     shutil.copytree(run, out)
     for part in sorted((out / "log").glob("*.parquet")):
-        table = pq.read_table(part)
+        table = read_part(part).table
         tasks = table["task"].to_pylist()
         for name, values in columns.items():
             column = [values.get(task, value) for task, value in zip(tasks, table[name].to_pylist(), strict=True)]
-            field = pa.field(name, pa.float64() if name == "cycles" else pa.string())
+            field = table.schema.field(name)
             table = table.set_column(table.column_names.index(name), field, pa.array(column, field.type))
-        pq.write_table(table, part)
+        write_part(part, table)
     return out
 
 
@@ -107,7 +111,7 @@ def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
     evaluator = Evaluator(unit, LEVELS)
     for gene, cycles in zip(found.genes, found.cycles, strict=True):
         assert (cycles_of(evaluator.answer(Ask("segment", (gene,)))) == cycles).all()
-    assert f"{source.usable} of {source.tasks} tasks usable" in str(source)
+    assert f"{source.usable} of {source.tasks} tasks usable" in next(source.lines())
 
 
 def test_another_machine(short: Path, earlier: Path) -> None:
@@ -120,7 +124,7 @@ def test_another_machine(short: Path, earlier: Path) -> None:
 def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
     unit = unit_of(short)
     clean = read_warm_start([earlier], unit, LEVELS, ELITES)
-    bad = dict(zip(clean.tasks[:4], (np.inf, np.nan, -7.0, 0.0), strict=True))
+    bad = dict(zip(clean.tasks[:4], (-(1 << 62), None, -7, 0), strict=True))
     old, boards = dict.fromkeys(clean.tasks[4:7], "0-older"), dict.fromkeys(clean.tasks[7:9], "board")
     run = altered(earlier, tmp_path / "altered", cycles=bad, simulator=old, runner=boards)
     found = read_warm_start([run], unit, LEVELS, ELITES)
@@ -129,8 +133,12 @@ def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: P
     assert (out["poisoned"], out["simulator"], out["runner"]) == (4, 3, 2)
     assert out["result"] == before["result"]
     assert found.sources[0].usable == clean.sources[0].usable - 9
-    assert "; 3 of another simulator; 2 of another runner; " in str(found.sources[0])
-    assert "; 4 poisoned" in str(found.sources[0])
+    said = list(found.sources[0].lines())
+    assert len(said) == 1 + sum(count > 0 for count in out.values())
+    name = found.sources[0].run
+    assert f"{name}: left out 3 of another simulator than {simulator.VERSION}" in said
+    assert f"{name}: left out 2 of another runner" in said
+    assert f"{name}: left out 4 poisoned" in said
 
 
 def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
@@ -139,12 +147,11 @@ def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) 
     run = tmp_path / "damaged"
     shutil.copytree(earlier, run)
     for part in sorted((run / "tasks").glob("*.parquet")):
-        table = pq.read_table(part)
+        table = read_part(part).table
         texts = [text.replace('"blocks":', '"blocks": ') if task == clean.tasks[0] else text
                  for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
-        pq.write_table(
-            table.set_column(table.column_names.index("payload"), table.schema.field("payload"), pa.array(texts, pa.string())), part
-        )
+        field = table.schema.field("payload")
+        write_part(part, table.set_column(table.column_names.index("payload"), field, pa.array(texts, pa.string())))
     found = read_warm_start([run], unit, LEVELS, ELITES)
     assert found.tasks == clean.tasks[1:]
     assert found.sources[0].left_out["poisoned"] == 1
@@ -186,6 +193,29 @@ def test_a_run_begins_with_them(short: Path, earlier: Path, tmp_path: Path) -> N
     assert_equal_runs(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.parametrize(("column", "value", "options"), [("simulator", "0-older", {}), ("runner", "simulator", {"runner": SIMULATED})])
+def test_a_run_begins_without_what_is_not_usable(
+    short: Path, earlier: Path, tmp_path: Path, column: str, value: str, options: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another version of the simulator, or of the simulator where a board measures: said, counted, and searched as without."""
+    every = dict.fromkeys(read_log(earlier)["task"], value)
+    old = altered(earlier, tmp_path / "old", **{column: every})
+    few = ("segments.measured=4", "segments.candidates=8", "runner.rounds=1", "runner.finalists=1")
+    summary = quick(short, tmp_path / "warm", 4, *few, seed=7, warm_start=(old,), quiet=False, **options)
+    quick(short, tmp_path / "cold", 4, *few, seed=7, **options)
+    name, what = read_json(old / "run.json")["run"], "another simulator than" if column == "simulator" else "another runner"
+    assert f"warm start: {name}: 0 of {len(every)} tasks usable" in summary.warm_start
+    assert any(line.startswith(f"warm start: {name}: left out {len(every)} of {what}") for line in summary.warm_start)
+    assert summary.warm_start[-1] == "warm start: nothing is usable, the search begins without it"
+    assert len(summary.warm_start) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert set(summary.warm_start) <= set(said)
+    logs = [sorted_log(tmp_path / name).drop(columns="run") for name in ("warm", "cold")]
+    pd.testing.assert_frame_equal(*logs, check_categorical=False)
+    quick(short, tmp_path / "warm", 6, *few, seed=7, resume=True, **options)
+    assert read_json(tmp_path / "warm" / "summary.json")["warm_start"] == [*summary.warm_start]
+
+
 def test_models_are_trained_from_them_first(short: Path, earlier: Path, tmp_path: Path) -> None:
     quick(short, tmp_path / "run", 8, "model.min_rows=40", "model.growth=10", seed=7, warm_start=(earlier,))
     log = read_log(tmp_path / "run")
@@ -197,7 +227,7 @@ def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: P
     said = sources([earlier], tmp_path, False)
     assert taken([earlier], said, unit, LEVELS, ELITES) is not None
     assert taken([], (), unit, LEVELS, ELITES) is None
-    grown = altered(earlier, tmp_path / "grown", cycles={next(iter(read_log(earlier)["task"])): 5.0})
+    grown = altered(earlier, tmp_path / "grown", cycles={next(iter(read_log(earlier)["task"])): 5})
     with pytest.raises(BadInputError, match="has changed since"):
         taken([grown], said, unit, LEVELS, ELITES)
     with pytest.raises(BadInputError, match="before its first checkpoint"):

@@ -124,11 +124,11 @@ def _amounts(resources: dict[str, float]) -> str:
 
 
 def _log(run: Path) -> Finding:
-    """How fast a run's datasets grow, by the parts of its last hour of work, and how long the disk lasts at that rate."""
-    from tuner.log.care import DATASETS
+    """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
+    from tuner.log.dataset import DATASETS, whole
 
     open_run(run)
-    parts = [path.stat() for name in DATASETS for path in (run / name).glob("*.parquet")]
+    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(run / name, name, ()).parts]
     size = sum(part.st_size for part in parts)
     last = max(part.st_mtime for part in parts)
     recent = [part for part in parts if last - part.st_mtime <= RATE_S]

@@ -8,19 +8,27 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION
 from tuner.commands.text import print_json
-from tuner.log.care import Fault, compact, repair, verify
+from tuner.log.care import compact, lost_rows, repair, verify
+from tuner.log.dataset import Fault
 from tuner.log.migrate import migrate
 from tuner.terminal import print_line
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
     if as_json:
-        print_json({"run": str(run), "faults": [{"file": fault.file, "what": fault.what} for fault in faults]})
+        told = [{"file": fault.file, "what": fault.what} for fault in faults]
+        print_json({"run": str(run), "faults": told, "lost_rows": lost_rows(run)})
         return
     for fault in faults:
         print_line(f"{fault.file}: {fault.what}")
     if not faults:
         print_line(f"{run}: {nothing}")
+    _print_lost(run)
+
+
+def _print_lost(run: Path) -> None:
+    for name, count in lost_rows(run).items():
+        print_line(f"{name}: {count:,} rows were lost")
 
 
 def verify_log(run: Path, as_json: bool) -> int:
@@ -39,9 +47,10 @@ def compact_log(run: Path, out: Path, as_json: bool) -> None:
     """`tilefarm log compact`."""
     rows = compact(run, out)
     if as_json:
-        print_json({"out": str(out), "rows": rows})
-    else:
-        print_line(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+        print_json({"out": str(out), "rows": rows, "lost_rows": lost_rows(out)})
+        return
+    print_line(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+    _print_lost(out)
 
 
 def migrate_log(run: Path, out: Path, as_json: bool) -> None:
@@ -55,6 +64,7 @@ def migrate_log(run: Path, out: Path, as_json: bool) -> None:
             f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
         )
         print_line(f"{out / name}: {result.rows:,} rows, {change}")
+    _print_lost(out)
 
 
 def print_schema(name: str) -> None:

@@ -82,12 +82,14 @@ def _run_status(run: Run, as_json: bool) -> None:
             {
                 "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
                 "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "baseline_cycles": base,
-                "last_row_age_s": age_s, "left_s": left_s,
+                "last_row_age_s": age_s, "left_s": left_s, "lost_rows": now.lost,
             }
         )  # fmt: skip
         return
     pairs: dict[str, object] = {"run": run.identity["run"], "state": run.state, "programs measured": _of(now), "tasks measured": now.tasks}
     pairs |= {f"tasks {name}": count for name, count in now.failures.items()}
+    if now.lost:
+        pairs["rows lost"] = f"{now.lost:,}; the rest is what is shown here"
     if left_s is not None:
         pairs["time left"] = f"about {_time(left_s)}"
     if age_s is not None:
@@ -166,9 +168,13 @@ def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> N
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
     if as_json:
         levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in found.cycles.items()}
-        print_json({"first": str(first), "second": str(second), "candidates": found.candidates, "levels": levels, "mean_ratio": mean})
+        counts = {"candidates": found.candidates, "lost_rows": found.lost}
+        print_json({"first": str(first), "second": str(second), **counts, "levels": levels, "mean_ratio": mean})
         return
     print_line(f"best after {found.candidates:,} measured programs of each")
+    for folder, lost in zip((first, second), found.lost, strict=True):
+        if lost:
+            print_line(f"{folder}: {lost:,} rows of its log were lost, its best may be among them")
     columns = ("<level", f"{first}", f"{second}", "second / first")
     print_table(
         columns, [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in found.cycles.items()] + [("mean", None, None, f"{mean:.4f}")]

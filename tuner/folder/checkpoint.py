@@ -19,7 +19,7 @@ from tuner.digests import canonical_json, text_digest
 from tuner.folder.runfolder import read_json
 from tuner.log.run_log import RunLog
 
-VERSION = 7
+VERSION = 8
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")
@@ -33,7 +33,8 @@ class Checkpoint:
         self._size, self._digest = 0, hashlib.sha256()
 
     def save(self, state: Mapping[str, Any], findings: Sequence[bytes]) -> None:
-        """Publish the log, then write `state` (anything JSON can hold).  findings: those that are new."""
+        """Publish the log, then write `state`: anything JSON can hold, with `seq`, the number of the next task.  findings: those that are
+        new."""
         self.log.flush()
         data = b"".join(_LENGTH.pack(len(each)) + each for each in findings)
         try:
@@ -51,7 +52,6 @@ class Checkpoint:
         found = {"bytes": self._size, "digest": self._digest.hexdigest()}
         head = {
             "version": VERSION,
-            "rows": self.log.rows_published,
             "digest": text_digest(text),
             "run": self.log.origin.run,
             "findings": found,
@@ -66,18 +66,22 @@ class Checkpoint:
         raw = read_json(path)
         try:
             head, state = raw["head"], raw["state"]
-            version, rows, run, expected = head["version"], head["rows"], head["run"], head["digest"]
+            version, run, expected = head["version"], head["run"], head["digest"]
         except (TypeError, KeyError):
             raise BadInputError(f"{path}: not a checkpoint") from None
         if version != VERSION:
             raise BadInputError(f"{path}: version {version!r}; this program reads {VERSION}")
         if not isinstance(state, dict) or text_digest(canonical_json(state)) != expected:
             raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
-        if run != self.log.origin.run or rows > self.log.rows_published:
-            published = self.log.rows_published
+        if run != self.log.origin.run:
+            raise BadInputError(f"{path}: made for run {run}, not for {self.log.origin.run}; remove it to start from the log alone")
+        lost, missing = self.log.lost.get("tasks", 0), self.log.missing(int(state["seq"]))
+        if lost or missing:
+            # what the search knows of them is here; what it has to log, and to find in its log, is not
+            counts = " and ".join(f"{count} {what}" for count, what in ((missing, "measured tasks"), (lost, "rows of tasks/")) if count)
             raise BadInputError(
-                f"{path}: made for run {run} with {rows} rows; the log has {published} rows of {self.log.origin.run}; "
-                f"remove it to start from the log alone"
+                f"{path}: counts what is not there, since {counts} were lost; remove it, and --resume measures from the start, "
+                f"and logs what is missing"
             )
         return state, self._findings(int(head["findings"]["bytes"]), str(head["findings"]["digest"]))
 

@@ -30,8 +30,8 @@ _RENAMES = ("local", "hdfs")  # file systems where a file appears before it is w
 
 RUN_DATASETS = ("tasks", "log")
 RUN_FILES = (
-    "source.json", "config.yaml", "pieces.json", "models/**/*.ubj", "models/**/*.json", "plans/*.json", "best_tilefarm.bin", "best.onnx",
-    "checkpoint/**/findings.bin", "checkpoint/**/state.json", "checkpoint/**/finals.jsonl", "summary.json",
+    "parts.json", "source.json", "config.yaml", "pieces.json", "models/**/*.ubj", "models/**/*.json", "plans/*.json", "best_tilefarm.bin",
+    "best.onnx", "checkpoint/**/findings.bin", "checkpoint/**/state.json", "checkpoint/**/finals.jsonl", "summary.json",
 )  # fmt: skip
 """Of a run, later ones referring to earlier ones."""
 

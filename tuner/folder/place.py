@@ -138,8 +138,3 @@ def url_below(url: str, name: str) -> str:
     """The URL of a file or folder in the folder at `url`, which may have options behind a question mark."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
-
-
-def arrow_path(where: Folder) -> tuple[str, pafs.FileSystem | None]:
-    """As pyarrow and pandas want it: path and file system."""
-    return (str(where), None) if isinstance(where, Path) else (where.at, where.filesystem)

@@ -49,6 +49,7 @@ class Standing:
     """How far a run is, by its published rows.  programs, tasks: measured; failures: tasks by status other than ok.
 
     best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
+    lost: rows that were published and are not there any more.
     of: programs of the budget, None where it is one of time.  left_s: until then, at the pace of the last programs; None while nobody can
     tell.
     """
@@ -61,6 +62,7 @@ class Standing:
     last_row: pd.Timestamp | None
     of: int | None
     left_s: float | None
+    lost: int = 0
 
     @property
     def share(self) -> float:
@@ -129,13 +131,13 @@ def state_of(path: Folder, ended: bool) -> State:
 
 def standing(run: Run) -> Standing:
     """Read the log.  Raises `BadInputError` where it cannot be read."""
-    from tuner.log.dataset import part_numbers
-    from tuner.log.read import read_log
+    from tuner.log.count import Count, read_counts
+    from tuner.log.read import read_rows
 
     of = budget_of(run.path)
-    if not part_numbers(run.path / "log"):
+    if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
         return Standing(0, 0, {}, {}, {}, None, of, None)
-    log = read_log(run.path)[_COLUMNS]
+    log, lost = read_rows(run.path, "log", _COLUMNS)
     programs = _programs(log)
     failed = log[log["status"] != "ok"].drop_duplicates(["run", "seq"])["status"].astype("str").value_counts()
     by_level = [(level, best_so_far(programs[programs["level"] == level], copies(run.path))["cycles"]) for level in run.levels]
@@ -149,6 +151,7 @@ def standing(run: Run) -> Standing:
         log["time"].max() if len(log) else None,
         of,
         _left_s(programs, of - count) if of is not None and of > count else None,
+        lost,
     )
 
 
@@ -192,10 +195,14 @@ def _programs(log: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs after the same number of measured programs.  cycles: level -> best of either; ratio: second / first."""
+    """Two runs after the same number of measured programs.  cycles: level -> best of either; ratio: second / first.
+
+    lost: rows that either log had and has not any more, so that its best may be among them.
+    """
 
     candidates: int
     cycles: dict[str, tuple[int, int]]
+    lost: tuple[int, int] = (0, 0)
 
     def ratio(self, level: str) -> float:
         first, second = self.cycles[level]
@@ -211,12 +218,13 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
         if a.identity.get(key) != b.identity.get(key) and not force:
             theirs, ours = b.identity.get(key), a.identity.get(key)
             raise BadInputError(f"{b.path}: {what} {theirs!r}, {a.path} has {ours!r}; cycles do not compare (--force to see them)")
-    from tuner.log.read import read_log
+    from tuner.log.read import read_rows
 
     levels = [level for level in a.levels if level in b.levels]
     if not levels:
         raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")
-    logs = [_programs(read_log(run.path)[_COLUMNS]) for run in (a, b)]
+    read = [read_rows(run.path, "log", _COLUMNS) for run in (a, b)]
+    logs = [_programs(rows.frame) for rows in read]
     served = [list((copies(run.path) or {run.identity["run"]: 1}).items()) for run in (a, b)]
     if [count for _, count in served[0]] != [count for _, count in served[1]]:
         raise BadInputError(f"{b.path}: its model runs in other pieces than that of {a.path}; cycles do not compare")
@@ -225,10 +233,12 @@ def compare(a: Run, b: Run, force: bool = False) -> Comparison:
         mine = [log[log["run"].astype("str") == name] for log, (name, _) in zip(logs, pair, strict=True)]
         count = min(log["seq"].nunique() for log in mine)
         if not count:
-            raise BadInputError(f"{a.path}, {b.path}: one of them has measured no program yet")
+            lost = sum(rows.lost for rows in read)
+            why = f"has none in its log any more, of which {lost} rows were lost" if lost else "has measured no program yet"
+            raise BadInputError(f"{a.path}, {b.path}: one of them {why}")
         total += count
         for i, (log, (_, times)) in enumerate(zip(mine, pair, strict=True)):
             rows = log[log["seq"] <= sorted(log["seq"].unique())[count - 1]]
             for level in levels:
                 cycles[level][i] += times * int(rows[rows["level"] == level]["cycles"].min())
-    return Comparison(total, {level: (first, second) for level, (first, second) in cycles.items()})
+    return Comparison(total, {level: (first, second) for level, (first, second) in cycles.items()}, (read[0].lost, read[1].lost))

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder, arrow_path
+from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY
 from tuner.folder.runs import ENDED, INDEX, Run, Standing, State, open_run, standing, state_of
+from tuner.log.part import Mark, PartError, read_part
+
+INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,15 @@ class SweepStanding:
 
 
 def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
-    """The table of a sweep's folder.  Raises `BadInputError` where it is not there or cannot be read."""
-    where, filesystem = arrow_path(path / INDEX)
+    """The table of a sweep's folder.  Raises `BadInputError` where it is not there, or not as it was written."""
     try:
-        return pd.read_parquet(where, filesystem=filesystem, columns=columns)
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{path / INDEX}: cannot be read: {' '.join(str(error).split())[:200]}") from None
+        part = read_part(path / INDEX, columns)
+        if part.mark == INDEX_MARK:
+            return part.table.to_pandas()
+        what = f"is {part.mark.file}"
+    except PartError as error:
+        what = str(error)
+    raise BadInputError(f"{path / INDEX}: {what}; take it away, and `tilefarm sweep --resume` writes it anew")
 
 
 def sweep_standing(path: Folder) -> SweepStanding:

@@ -1,79 +1,76 @@
 """Looking after a run's datasets: check them, get them readable again, rewrite them elsewhere in few parts.
 
-Nothing here rewrites a part in place.  `repair` moves aside what readers trip over; `compact` writes a new folder.
+Nothing here rewrites a part in place.  `repair` moves aside what readers refuse; `compact` writes a new folder.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import RESULTS, log_schema
-from tuner.log.dataset import DatasetWriter, check_version, dataset_schema, fsync_folder, part_numbers, write_empty_part
+from tuner.candidate import RESULTS
+from tuner.folder.runs import state_of
+from tuner.log.count import FILE as COUNTS
+from tuner.log.count import Count, read_counts, write_counts
+from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, fsync_folder, part_numbers, write_empty_part
+from tuner.log.part import Part, part_name, read_part
 
-DATASETS = ("tasks", "log")
 ASIDE = "aside"
 COMPACT_ROWS = 1 << 20
 
 
-class Fault(NamedTuple):
-    """What was found: which file or dataset, and what is wrong with it.  `movable`: `repair` can move it aside."""
-
-    file: str
-    what: str
-    movable: bool = False
-
-
 def verify(run: Path | str) -> list[Fault]:
-    """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all of it holds."""
+    """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all of it holds.
+
+    Raises `BadInputError` where `run` is no run folder, or its datasets are of another version.
+    """
     run = Path(run)
-    faults, tables = list[Fault](), dict[str, pa.Table]()
-    for name in DATASETS:
-        schema = _schema(run, name)
-        parts = [schema.empty_table()]
-        for path, what, part in _parts(run / name, schema):
-            if part is None:
-                faults.append(Fault(f"{name}/{path.name}", what, movable=True))
-            else:
-                parts.append(part)
-        numbers = part_numbers(run / name)
-        if gaps := sorted(set(range(len(numbers))) - set(numbers)):
-            faults.append(Fault(name, f"part {gaps[0]:08d} is missing"))
-        tables[name] = pa.concat_tables(parts)
-    return faults + _rows(tables["log"], tables["tasks"])
+    counts, faults = _counts(run)
+    found = {name: _examined(run, name, counts) for name in DATASETS}
+    faults += [fault for each in found.values() for fault in each.faults]
+    return faults + _rows(found["log"], found["tasks"])
+
+
+def lost_rows(run: Path | str) -> dict[str, int]:
+    """By dataset, where rows were there and are not any more."""
+    counts, _ = _counts(Path(run))
+    found = {name: examine(Path(run) / name, name, (), counts).lost for name in DATASETS}
+    return {name: lost for name, lost in found.items() if lost}
 
 
 def repair(run: Path | str) -> list[Fault]:
-    """Move files that are not readable parts to `RUN/aside/`, put an empty part where one is missing; returns what was done.
+    """Move files that are not right parts to `RUN/aside/`, those that are parts under a wrong name from there to the right one, and put
+    an empty part where one is missing; returns what was done.
 
-    The run must not be open.  Rows that were in a damaged part are lost to readers; nothing is deleted.
+    Rows that were in a damaged part are lost to readers; nothing is deleted.  Raises `BadInputError` while a driver writes, and where
+    nothing can be moved.
     """
     run = Path(run)
-    schemas = {name: _schema(run, name) for name in DATASETS}
-    done = [fault for fault in verify(run) if fault.movable]
-    for fault in done:
-        dataset, _, name = fault.file.partition("/")
-        target = run / ASIDE / dataset
-        target.mkdir(parents=True, exist_ok=True)
-        (run / dataset / name).rename(target / name)
-        fsync_folder(run / dataset)
-    for dataset, schema in schemas.items():
-        folder = run / dataset
-        numbers = {int(Path(fault.file).stem) for fault in done if fault.file.startswith(dataset) and Path(fault.file).stem.isdecimal()}
-        # up to the last part there is or was, so that no gap is left before it
-        for number in range(max([*part_numbers(folder), *numbers], default=0) + 1):
-            path = folder / f"{number:08d}.parquet"
-            if not path.exists():
-                write_empty_part(path, schema, run / ".tmp")
-                if number not in numbers:
-                    done.append(Fault(f"{dataset}/{path.name}", "missing"))
+    if state_of(run, ended=False) == "running":
+        raise BadInputError(f"{run}: a driver is writing there; wait for it")
+    counts, done = _counts(run)
+    found = {name: _examined(run, name, counts) for name in DATASETS}
+    faults = [fault for each in found.values() for fault in each.faults]
+    try:
+        moved = [(fault, _aside(run, fault)) for fault in faults if fault.there]
+        back = [fault for fault, path in moved if fault.part is not None and _put_back(run, fault.part, path, found)]
+        for each in found.values():
+            _fill(run, examine(each.folder, each.name, (), counts))
+    except OSError as error:
+        raise BadInputError(f"{error.filename or run}: cannot be repaired: {error.strerror or error}") from None
+    done += [fault._replace(what=f"{fault.what}; put there") if fault in back else fault for fault in faults]
+    after = {name: examine(run / name, name, (), counts) for name in DATASETS}
+    ends = {name: Count(len(each.parts), max(each.rows, each.count.rows)) for name, each in after.items()}
+    if ends != counts:
+        write_counts(run, ends)
     return done
 
 
@@ -87,18 +84,22 @@ def compact(run: Path | str, out: Path | str) -> dict[str, int]:
         raise BadInputError(f"--out {out}: exists; give a new folder")
     if faults := verify(run):
         raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults); `log repair` first")
+    return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
+
+
+def write_datasets(out: Path, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
+    """New datasets in the new folder `out`, in parts of up to 2^20 rows and a bit; returns rows by dataset.
+
+    before: of the datasets that they are made from; what those had lost is lost here.
+    """
     out.mkdir(parents=True)
-    counts = {}
-    for name in DATASETS:
-        schema = _schema(run, name)
-        parts = (part for _, _, part in _parts(run / name, schema) if part is not None)
-        counts[name] = write_dataset(out / name, schema, parts, out / ".tmp")
+    counts = {name: _write(out / name, schema, parts, out / ".tmp") for name, (schema, parts) in tables.items()}
     (out / ".tmp").rmdir()
-    return counts
+    write_counts(out, {name: count._replace(rows=max(count.rows, before.get(name, count).rows)) for name, count in counts.items()})
+    return {name: count.rows for name, count in counts.items()}
 
 
-def write_dataset(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Path) -> int:
-    """A new dataset of these rows in parts of up to 2^20 and a bit; returns how many there were."""
+def _write(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Path) -> Count:
     writer = DatasetWriter(folder, schema, tmp)
     waiting: list[pa.Table] = []
     for part in parts:
@@ -109,59 +110,83 @@ def write_dataset(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tm
             waiting = []
     if waiting:
         writer.publish_table(pa.concat_tables(waiting))
-    return writer.acknowledged
+    return writer.count
 
 
-def _schema(run: Path, name: str) -> pa.Schema:
-    """The schema of a dataset: its first part's, or, where that one is damaged, of the first part that can be read."""
-    folder = run / name
-    if not folder.is_dir():
-        raise BadInputError(f"{folder}: no {name} here; expected a run folder")
-    for number in part_numbers(folder):
-        try:
-            schema = pq.read_schema(folder / f"{number:08d}.parquet")
-        except (OSError, pa.ArrowException):
-            continue
-        check_version(schema, folder)
-        return schema
-    if name == "log":
-        return log_schema()
-    return dataset_schema(folder)
+def _parts(folder: Path) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    """Of a dataset that was verified: its schema, and its parts one after the other.  Raises `BadInputError` where none is left."""
+    paths = [folder / part_name(number) for number in part_numbers(folder)]
+    if not paths:
+        raise BadInputError(f"{folder}: no part is left there, all its rows were lost")
+    return read_part(paths[0], ()).schema, (read_part(path).table for path in paths)
 
 
-def _parts(folder: Path, schema: pa.Schema) -> Iterator[tuple[Path, str, pa.Table | None]]:
-    """Every file of a dataset in order: path, what is wrong, the table (None where something is)."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith((".", "_")):
-            continue  # readers of a dataset pass over these
-        if path.suffix != ".parquet" or not path.stem.isdecimal():
-            yield path, "not a part; readers of the folder trip over it", None
-            continue
-        try:
-            part = pq.ParquetFile(path).read()
-        except (OSError, pa.ArrowException) as error:
-            yield path, f"cannot be read: {' '.join(str(error).split())}", None
-            continue
-        if not part.schema.equals(schema, check_metadata=True):
-            yield path, "its schema is not that of the dataset", None
-        else:
-            yield path, "", part
+def _counts(run: Path) -> tuple[dict[str, Count], list[Fault]]:
+    """What `parts.json` says, or what is wrong with it."""
+    try:
+        return read_counts(run) or {}, []
+    except BadInputError:
+        return {}, [Fault(COUNTS, "damaged")]
 
 
-def _rows(log: pa.Table, tasks: pa.Table) -> list[Fault]:
+def _examined(run: Path, name: str, counts: dict[str, Count]) -> Dataset:
+    found = examine(run / name, name, None, counts)
+    if not found.parts and not found.faults and not found.count.rows:
+        raise BadInputError(f"{run / name}: no {name} here; expected a run folder")
+    return found
+
+
+def _aside(run: Path, fault: Fault) -> Path:
+    """Where a file was moved to: what an earlier repair moved stays."""
+    wanted = run / ASIDE / fault.file
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    names = chain([wanted], (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(1)))
+    to = next(name for name in names if not os.path.lexists(name))
+    (run / fault.file).rename(to)
+    fsync_folder((run / fault.file).parent)
+    return to
+
+
+def _put_back(run: Path, part: Part, path: Path, found: Mapping[str, Dataset]) -> bool:
+    """A part that lay elsewhere, to its place if that is free; returns whether it is there now."""
+    of = found.get(part.mark.dataset)
+    to = run / part.mark.file
+    if of is None or not to.parent.is_dir() or os.path.lexists(to) or not (of.schema is None or part.schema.equals(of.schema, True)):
+        return False
+    path.rename(to)
+    fsync_folder(to.parent)
+    return True
+
+
+def _fill(run: Path, found: Dataset) -> None:
+    """An empty part for each that is missing; no folder where nobody can say what its parts were like."""
+    folder = run / found.name
+    if found.schema is None:
+        if folder.is_dir():
+            folder.rmdir()
+        return
+    folder.mkdir(exist_ok=True)
+    for number in sorted({*range(found.end)} - {part.mark.number for part in found.parts}):
+        write_empty_part(folder, number, found.schema, run / ".tmp")
+
+
+def _rows(log: Dataset, tasks: Dataset) -> list[Fault]:
     """What holds between rows."""
     faults = []
-    for dataset, table, key in (("log", log, "row_id"), ("tasks", tasks, "task")):
-        if again := table.num_rows - pc.count_distinct(table[key]).as_py():
-            faults.append(Fault(dataset, f"{again} rows have a {key} that is taken"))
-    missing = pc.invert(pc.is_in(log["task"], value_set=tasks["task"].combine_chunks()))
-    if count := pc.sum(missing).as_py():
-        faults.append(Fault("log", f"{count} rows name a task that is not in tasks/"))
-    ok = pc.equal(log["status"].cast(pa.string()), "ok")
+    for name, found, key in (("log", log, "row_id"), ("tasks", tasks, "task")):
+        if found.parts and (again := found.rows - pc.count_distinct(found.table[key]).as_py()):
+            faults.append(Fault(name, f"{again} rows have a {key} that is taken"))
+    if not log.parts or not tasks.parts:
+        return faults
+    rows = log.table
+    missing = rows.filter(pc.invert(pc.is_in(rows["task"], value_set=tasks.table["task"].combine_chunks())))
+    if missing.num_rows and pc.count_distinct(missing["task"]).as_py() > tasks.lost:
+        faults.append(Fault("log", f"{missing.num_rows} rows name a task that is not in tasks/"))
+    ok = pc.equal(rows["status"].cast(pa.string()), "ok")
     for name in RESULTS:
-        if not pc.all(pc.equal(pc.is_valid(log[name]), ok)).as_py() and log.num_rows:
+        if not pc.all(pc.equal(pc.is_valid(rows[name]), ok)).as_py() and rows.num_rows:
             faults.append(Fault("log", f"{name} must be null exactly when status is not ok"))
-    for payload in tasks["payload"].to_pylist():
+    for payload in tasks.table["payload"].to_pylist():
         try:
             json.loads(payload)
         except ValueError:

@@ -4,20 +4,72 @@ A dataset is a folder of parts `00000000.parquet` (no rows, only the schema), `0
 schema.  A part is written in `RUN/.tmp`, fsynced, renamed into the folder, and the folder is fsynced; it is never
 touched again.  So `pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged*
 when its part is published.
+
+Whoever reads one here goes by `whole`, which refuses a dataset that is not as it was written.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
-from tuner.candidate import SCHEMA_VERSION
-from tuner.folder.place import Folder, arrow_path
+from tuner.candidate import SCHEMA_VERSION, log_schema
+from tuner.folder.place import Folder
+from tuner.log.count import Count, read_counts
+from tuner.log.part import Mark, Part, PartError, encoded, part_name, part_number, read_part
+
+DATASETS = ("tasks", "log")
+
+
+class Fault(NamedTuple):
+    """What is wrong with a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
+
+    file: str
+    what: str
+    there: bool = False
+    part: Part | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What lies in a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
+
+    count: of `parts.json`.  faults: all others, by name, then what is missing.
+    """
+
+    folder: Folder
+    name: str
+    schema: pa.Schema | None
+    parts: tuple[Part, ...]
+    faults: tuple[Fault, ...]
+    count: Count
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def lost(self) -> int:
+        """Rows that were there and are not: `repair` puts an empty part where one was."""
+        return max(0, self.count.rows - self.rows)
+
+    @property
+    def end(self) -> int:
+        """One past the last part that there is, or was."""
+        return max([self.count.parts, *(part.mark.number + 1 for part in self.parts)])
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.concat_tables([part.table for part in self.parts])
 
 
 def fsync_folder(folder: Path) -> None:
@@ -31,20 +83,87 @@ def fsync_folder(folder: Path) -> None:
 
 def part_numbers(folder: Folder) -> list[int]:
     """Numbers of the published parts, ascending; none where there is no folder."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(int(path.stem) for path in found if path.suffix == ".parquet" and path.stem.isdecimal())
+    return sorted(number for path in _files(folder) if (number := part_number(path.name)) is not None)
 
 
-def dataset_schema(folder: Folder) -> pa.Schema:
-    """The schema of a dataset, from its first part; `BadInputError` where there is none, or one of another version."""
-    first = folder / f"{0:08d}.parquet"
-    path, filesystem = arrow_path(first)
+def _files(folder: Folder) -> list[Folder]:
+    """What readers of a folder look at: they pass over hidden names."""
     try:
-        schema = pq.read_schema(path, filesystem=filesystem)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BadInputError(f"{first}: not the first part of a dataset: {error}") from None
+        found: list[Folder] = [*folder.iterdir()] if folder.is_dir() else []
+    except OSError as error:
+        raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    return sorted((path for path in found if not path.name.startswith((".", "_"))), key=lambda path: path.name)
+
+
+def examine(folder: Folder, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
+    """Every file of a dataset, and what is missing.  counts: in place of those of `parts.json`.
+
+    Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
+    """
+    # before the folder is listed: what it counts was published by then, though a driver may go on
+    known = read_counts(folder.parent) if counts is None and folder.name == name else counts
+    count = (known or {}).get(name, Count())
+    parts, faults, others = list[Part](), list[Fault](), list[pa.Schema]()
+    waiting = _files(folder)
+    while waiting:
+        for path in waiting:
+            file = f"{name}/{path.name}"
+            try:
+                part = read_part(path, columns)
+            except PartError as error:
+                faults.append(Fault(file, str(error) if part_number(path.name) is not None else f"not a part; {error}", there=True))
+                others += [] if error.schema is None else [error.schema]
+                continue
+            if part.mark == Mark(name, part_number(path.name) or 0) and part.mark.file == file:
+                parts.append(part)
+            else:
+                faults.append(Fault(file, f"is part {part.mark.file}", there=True, part=part))
+        # one that was published while the folder was listed may be seen where the one before it was not
+        waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
+    parts.sort(key=lambda part: part.mark.number)
+    faults += [Fault(f"{name}/{part_name(number)}", "missing") for number in _gaps(count, parts, faults)]
+    schema = _schema(folder, name, parts, others)
+    right = tuple(part for part in parts if part.schema.equals(schema, check_metadata=True))
+    wrong = [part for part in parts if not part.schema.equals(schema, check_metadata=True)]
+    faults += [Fault(part.mark.file, "its schema is not that of the dataset", there=True) for part in wrong]
+    return Dataset(folder, name, schema, right, tuple(faults), count)
+
+
+def _gaps(count: Count, parts: Iterable[Part], faults: Iterable[Fault]) -> list[int]:
+    """Numbers of which there is no file at all, up to the last part that there is or was."""
+    there = {part.mark.number for part in parts}
+    taken = there | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
+    return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
+
+
+def _schema(folder: Folder, name: str, parts: Sequence[Part], others: Sequence[pa.Schema]) -> pa.Schema | None:
+    """What most parts have."""
+    found = Counter(part.schema.serialize().to_pybytes() for part in parts)
+    if not found:
+        for schema in others:  # parts of earlier versions had no mark
+            check_version(schema, folder)
+        return log_schema() if name == "log" else None
+    schema = pa.ipc.read_schema(pa.py_buffer(found.most_common(1)[0][0]))
     check_version(schema, folder)
     return schema
+
+
+def whole(folder: Folder, name: str, columns: Sequence[str] | None = None) -> Dataset:
+    """A dataset without a fault.  columns: of its parts' tables, all unless given.
+
+    Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
+    """
+    found = examine(folder, name, columns)
+    for fault in found.faults:
+        more = f" ({len(found.faults)} such files)" if len(found.faults) > 1 else ""
+        run = shlex.quote(str(folder.parent)) if isinstance(folder, Path) else "RUN"
+        where = "" if isinstance(folder, Path) else " where it was written"
+        raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
+    if not found.parts and found.count.rows:
+        raise BadInputError(f"{folder}: all {found.count.rows} rows of {name} were lost")
+    if not found.parts:
+        raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
+    return found
 
 
 def schema_version(schema: pa.Schema, folder: Folder) -> int:
@@ -65,41 +184,49 @@ def check_version(schema: pa.Schema, folder: Folder) -> None:
 
 
 class DatasetWriter:
-    """Tables in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system."""
+    """Tables in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system.
 
-    def __init__(self, folder: Path, schema: pa.Schema, tmp: Path) -> None:
+    columns: of the rows that are there already, for `earlier`.  lost: rows that were there and are not.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, tmp: Path, columns: Sequence[str] = ()) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
         tmp.mkdir(parents=True, exist_ok=True)
         for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-        if folder.exists():
-            found = dataset_schema(folder)
-            if not found.equals(schema, check_metadata=True):
-                differ = sorted(set(map(str, found)) ^ set(map(str, schema))) or ["metadata"]
+        self._most = 0
+        if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
+            there = whole(folder, folder.name, columns)
+            assert there.schema is not None
+            if not there.schema.equals(schema, check_metadata=True):
+                differ = sorted(set(map(str, there.schema)) ^ set(map(str, schema))) or ["metadata"]
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
-            self._next = part_numbers(folder)[-1] + 1
-            self.acknowledged = 0
+            self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
             return
         # the folder appears with its first part inside: an empty folder is not a dataset yet
         staged = tmp / f"{folder.name}-new"
         staged.mkdir()
-        self.write(staged / f"{0:08d}.parquet", schema.empty_table())
+        self.write(staged / part_name(0), encoded(schema.empty_table(), Mark(folder.name, 0)))
         fsync_folder(staged)
         staged.rename(folder)
         fsync_folder(folder.parent)
-        self._next = 1
-        self.acknowledged = 0
+        self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
+
+    @property
+    def lost(self) -> int:
+        """Rows that were there once and are not now: a search that begins again measures them again, before any other."""
+        return max(0, self._most - self._rows)
+
+    @property
+    def count(self) -> Count:
+        """For `parts.json`."""
+        return Count(self._next, max(self._most, self._rows))
 
     @staticmethod
-    def write(path: Path, table: pa.Table) -> None:
-        """A durable Parquet file."""
+    def write(path: Path, data: bytes) -> None:
+        """A durable file."""
         with path.open("wb") as sink:
-            # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
-            names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-            # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
-            codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
-            # nobody skips a part of some seconds by the least and the greatest of its columns
-            pq.write_table(table, sink, compression=codecs, use_dictionary=names, write_statistics=False)
+            sink.write(data)
             sink.flush()
             os.fsync(sink.fileno())
 
@@ -109,22 +236,23 @@ class DatasetWriter:
         for field in self.schema:
             if not field.nullable and table[field.name].null_count:
                 raise ValueError(f"{self.folder.name}: {field.name} must not be null")
-        name = f"{self._next:08d}.parquet"
+        name = part_name(self._next)
         staged = self.tmp / f"{self.folder.name}-{name}"
+        data = encoded(table, Mark(self.folder.name, self._next))
         try:
-            self.write(staged, table)
+            self.write(staged, data)
             staged.rename(self.folder / name)
             fsync_folder(self.folder)
         except OSError as error:  # the rows stay pending: a later flush may succeed
             raise BadInputError(f"{self.folder / name}: cannot be written: {error.strerror or error}") from None
         self._next += 1
-        self.acknowledged += table.num_rows
+        self._rows += table.num_rows
 
 
-def write_empty_part(path: Path, schema: pa.Schema, tmp: Path) -> None:
+def write_empty_part(folder: Path, number: int, schema: pa.Schema, tmp: Path) -> None:
     """A part without rows, where there is none."""
     tmp.mkdir(parents=True, exist_ok=True)
-    staged = tmp / f"{path.parent.name}-{path.name}"
-    DatasetWriter.write(staged, schema.empty_table())
-    staged.rename(path)
-    fsync_folder(path.parent)
+    staged = tmp / f"{folder.name}-{part_name(number)}"
+    DatasetWriter.write(staged, encoded(schema.empty_table(), Mark(folder.name, number)))
+    staged.rename(folder / part_name(number))
+    fsync_folder(folder)

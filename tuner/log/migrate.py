@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.log.care import DATASETS, verify, write_dataset
-from tuner.log.dataset import part_numbers, schema_version
+from tuner.log.care import verify, write_datasets
+from tuner.log.count import read_counts
+from tuner.log.dataset import DATASETS, part_numbers, schema_version, whole
+from tuner.log.part import part_name
 
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 
@@ -45,7 +47,7 @@ class Step(NamedTuple):
 
 Steps = Mapping[str, Mapping[int, Step]]
 
-STEPS: Steps = {"tasks": {}, "log": {}}
+STEPS: Steps = {"tasks": {1: Step()}, "log": {1: Step()}}
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
 
 
@@ -66,29 +68,30 @@ def migrate(run: Path | str, out: Path | str, steps: Steps = STEPS) -> dict[str,
     if out.exists():
         raise BadInputError(f"--out {out}: exists; give a new folder")
     plans = {name: _plan(run / name, name, steps) for name in DATASETS}
-    out.mkdir(parents=True)
+    tables = {name: (schema, _walked(run / name, path, schema)) for name, (_, path, schema) in plans.items()}
     try:
-        done = {}
-        for name, (version, path, schema) in plans.items():
-            rows = write_dataset(out / name, schema, _walked(run / name, path, schema), out / ".tmp")
-            done[name] = Migrated(version, rows)
-        (out / ".tmp").rmdir()
+        rows = write_datasets(out, tables, read_counts(run) or {})
         if faults := verify(out):
             raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
     except BaseException:
         shutil.rmtree(out)
         raise
-    return done
+    return {name: Migrated(version, rows[name]) for name, (version, *_) in plans.items()}
 
 
 def _plan(folder: Path, name: str, steps: Steps) -> tuple[int, list[Step], pa.Schema]:
     """(version, steps from it to today's, today's schema)."""
-    if not part_numbers(folder):
+    numbers = part_numbers(folder)
+    if not numbers:
         raise BadInputError(f"{folder}: no {name} here; expected a run folder")
+    if gaps := sorted({*range(len(numbers))} - {*numbers}):
+        raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
     there = _read(folder, 0).schema
     version = schema_version(there, folder)
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
+    if version == SCHEMA_VERSION:
+        whole(folder, name, ())
     missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
     if missing:
         raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")
@@ -115,15 +118,15 @@ def _walked(folder: Path, path: list[Step], schema: pa.Schema) -> Iterator[pa.Ta
             table = table.set_column(at, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int16()))
         if set(table.column_names) != set(schema.names):
             wrong = sorted(set(table.column_names) ^ set(schema.names))
-            raise BadInputError(f"{folder / f'{number:08d}.parquet'}: columns {', '.join(wrong[:4])} are not those of today's schema")
+            raise BadInputError(f"{folder / part_name(number)}: columns {', '.join(wrong[:4])} are not those of today's schema")
         try:
             yield pa.Table.from_arrays([table[field.name].cast(field.type) for field in schema], schema=schema)
         except pa.ArrowException as error:
-            raise BadInputError(f"{folder / f'{number:08d}.parquet'}: {' '.join(str(error).split())}") from None
+            raise BadInputError(f"{folder / part_name(number)}: {' '.join(str(error).split())}") from None
 
 
 def _read(folder: Path, number: int) -> pa.Table:
-    path = folder / f"{number:08d}.parquet"
+    path = folder / part_name(number)
     try:
         return pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:

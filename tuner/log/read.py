@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pandas as pd
 
-from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder, arrow_path, place
-from tuner.log.dataset import dataset_schema, part_numbers
+from tuner.folder.place import Folder, place
+from tuner.log.dataset import whole
 
 
-def read_log(folder: Folder | str) -> pd.DataFrame:
-    """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published."""
-    return _read(folder, "log")
+class Rows(NamedTuple):
+    """lost: rows that were there and are not any more, since a damaged part was repaired."""
+
+    frame: pd.DataFrame
+    lost: int
 
 
-def read_tasks(folder: Folder | str) -> pd.DataFrame:
-    """All rows of `RUN/tasks` (give the run folder or the dataset, or its URL)."""
-    return _read(folder, "tasks")
+def read_log(folder: Folder | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published.
+
+    columns: all unless given.  Raises `BadInputError` where a part is missing, or not as it was written.
+    """
+    return read_rows(folder, "log", columns).frame
 
 
-def _read(where: Folder | str, name: str) -> pd.DataFrame:
+def read_tasks(folder: Folder | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """All rows of `RUN/tasks`, as `read_log`."""
+    return read_rows(folder, "tasks", columns).frame
+
+
+def read_rows(where: Folder | str, name: str, columns: Sequence[str] | None = None) -> Rows:
+    """Of the dataset `name`, as `read_log`."""
     path = place(where) if isinstance(where, str) else where
-    folder = path / name if (path / name).is_dir() else path
-    if not part_numbers(folder):
-        raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
-    dataset_schema(folder)
-    at, filesystem = arrow_path(folder)
-    return pd.read_parquet(at, filesystem=filesystem)
+    within = path / name
+    found = whole(within if within.is_dir() or (path / "run.json").is_file() else path, name, columns)
+    return Rows(found.table.to_pandas(), found.lost)

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import ORIGIN, FeatureSet, log_schema, task_schema
+from tuner.log.count import write_counts
 from tuner.log.dataset import DatasetWriter
+from tuner.log.read import read_log
 from tuner.log.travelling import Columns, gathered
 
 PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
@@ -77,15 +78,15 @@ class RunLog:
         self.origin = origin
         self._lock = threading.Lock()  # of what waits
         self._publishing = threading.Lock()  # of the writers; taken first where both are
-        tmp = run_folder / ".tmp"
-        self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp)
-        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp)
-        self._known_tasks: set[str] = set(_read(self._tasks.folder, "task")["task"])
-        earlier = _read(self._rows.folder, "run", "seq")
+        self._run_folder, tmp = run_folder, run_folder / ".tmp"
+        self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
+        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq"))
+        self._note_counts()
+        self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
+        earlier = self._rows.earlier.to_pandas()
         if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
         earlier = earlier[earlier["run"].astype("str") == origin.run]
-        self._earlier = len(earlier)
         self._measured = np.unique(earlier["seq"].to_numpy(np.int64))  # a part has all rows of its tasks
         self._new_tasks: list[_Chosen] = []
         self._new_rows: list[_Chosen] = []
@@ -103,14 +104,18 @@ class RunLog:
         self.close()
 
     @property
-    def rows_published(self) -> int:
-        """Acknowledged rows, those of earlier sessions included."""
+    def lost(self) -> dict[str, int]:
+        """Rows by dataset that were there once and are not: a damaged part was repaired."""
         with self._publishing:
-            return self._earlier + self._rows.acknowledged
+            return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
+
+    def missing(self, before: int) -> int:
+        """How many tasks of this run with a lower number earlier sessions have no rows of."""
+        return before - int((self._measured < before).sum())
 
     def tasks(self, before: int) -> set[str]:
         """Of published rows of this run with a lower number."""
-        rows = _read(self._rows.folder, "run", "seq", "task")
+        rows = read_log(self._run_folder, ("run", "seq", "task"))
         return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
 
     def append(self, batch: Batch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
@@ -167,6 +172,11 @@ class RunLog:
                     del self._new_rows[: len(rows)]
                     self._pending -= sum(chosen.rows for chosen in rows)
                     self._oldest_s = asked_s
+            if tasks or rows:
+                self._note_counts()
+
+    def _note_counts(self) -> None:
+        write_counts(self._run_folder, {writer.folder.name: writer.count for writer in (self._tasks, self._rows)})
 
     def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
         """Rows with what the driver knows of them."""
@@ -196,15 +206,6 @@ class RunLog:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-def _read(folder: Path, *columns: str) -> pd.DataFrame:
-    """Of a dataset that a run goes on with; raises `BadInputError`."""
-    try:
-        return pd.read_parquet(folder, columns=list(columns))
-    except (OSError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        raise BadInputError(f"{folder}: cannot be read: {why}; `tilefarm log repair {folder.parent}` moves what is damaged aside") from None
 
 
 def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:

@@ -43,7 +43,8 @@ def run_page(run: RunView) -> str:
     ]
     title = f"{summary['model']} on {summary['machine']}"
     measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured"
-    about = f"{summary['run']} · {summary['dtype']} · seed {summary['seed']} · {measured}"
+    lost = f" · {run.lost:,} rows of its log were lost" if run.lost else ""
+    about = f"{summary['run']} · {summary['dtype']} · seed {summary['seed']} · {measured}{lost}"
     return document(title, about, sections)
 
 

@@ -19,7 +19,7 @@ from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import read_json
 from tuner.folder.runs import open_run
 from tuner.folder.served import copies, search_folders
-from tuner.log.read import read_log
+from tuner.log.read import read_rows
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
@@ -28,13 +28,14 @@ _LOG_COLUMNS = [
 
 @dataclass(frozen=True, eq=False)
 class RunView:
-    """A finished run.  levels: in the order of the summary, the least contended first."""
+    """A finished run.  levels: in the order of the summary, the least contended first.  lost: rows that its log had once."""
 
     path: Folder
     summary: dict[str, Any]
     config: str
     history: list[dict[str, Any]]
     log: pd.DataFrame
+    lost: int
     compiled: Compiled
 
     @property
@@ -92,6 +93,6 @@ def open_view(path: Folder) -> RunView:
         run.summary,
         (path / "config.yaml").read_text(encoding="utf-8"),
         [row for history in histories if history.is_file() for row in read_json(history)],
-        read_log(path)[_LOG_COLUMNS],
+        *read_rows(path, "log", _LOG_COLUMNS),
         compiled_of(view, str(path / "best.onnx"), None if isinstance(path, Place) else path),
     )

@@ -11,6 +11,8 @@ from compiler.tile.primitives import parse as parse_schedule
 from simulator.npu.container import decode
 from simulator.onnx_container import read_container
 from tests.models import small_model
+from tests.rows import Row, put
+from tuner.log.run_log import Origin, RunLog
 
 
 def test_plan_show(cli, tmp_path, plans):
@@ -83,15 +85,12 @@ def test_export_gives_the_bytes_of_the_run(cli, run_folder, tmp_path, plans):
 
 
 def test_export_finds_a_plan_in_the_tasks(cli, run_folder, tmp_path, plans):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     other = plans[0].model_copy(
         update={"segments": (*plans[0].segments[:-1], plans[0].segments[-1].model_copy(update={"blocks": 1, "window": 2}))}
     )
     payload = json.dumps({"unit": "u", "plan": other.model_dump(mode="json")})
-    (run_folder / "tasks").mkdir()
-    pq.write_table(pa.table({"kind": ["segment", "program"], "payload": ["{}", payload]}), run_folder / "tasks" / "0.parquet")
+    with RunLog(run_folder, Origin("r", "net", "tiny", "1")) as log:
+        put(log, Row(0, {}), Row(1, json.loads(payload), kind="program"))
     assert cli("export", run_folder, "--plan", other.digest, "--out", tmp_path / "out.onnx")[0] == 0
     assert decode(read_container(tmp_path / "out.onnx")).variants[0].plan_digest == other.digest
 

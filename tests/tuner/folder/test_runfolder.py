@@ -142,12 +142,13 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
         put(log, Row(0, {"n": 0}, kind="program"))
         checkpoint.save({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
         assert len(read_log(tmp_path)) == 1, "a checkpoint must not be ahead of the log"
+    with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
         assert Checkpoint(folder, log).load() == ({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
     file = folder / "state.json"
     good = file.read_text()
     with (
         RunLog(tmp_path / "other", Origin("r", "net", "tiny", "1")) as log,
-        pytest.raises(BadInputError, match="with 1 rows; the log has 0"),
+        pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
     ):
         Checkpoint(folder, log).load()
     with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
@@ -167,14 +168,14 @@ def test_findings_only_grow_and_those_of_a_killed_session_do_not_count(tmp_path:
     folder.mkdir()
     with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
         first = Checkpoint(folder, log)
-        first.save({"at": 1}, [b"one"])
-        first.save({"at": 2}, [b"two", b"three"])
+        first.save({"seq": 0, "at": 1}, [b"one"])
+        first.save({"seq": 0, "at": 2}, [b"two", b"three"])
         with (folder / FINDINGS).open("ab") as file:
             file.write(b"half of the next")
         second = Checkpoint(folder, log)
-        assert second.load() == ({"at": 2}, [b"one", b"two", b"three"])
-        second.save({"at": 3}, [b"four"])
-        assert Checkpoint(folder, log).load() == ({"at": 3}, [b"one", b"two", b"three", b"four"])
+        assert second.load() == ({"seq": 0, "at": 2}, [b"one", b"two", b"three"])
+        second.save({"seq": 0, "at": 3}, [b"four"])
+        assert Checkpoint(folder, log).load() == ({"seq": 0, "at": 3}, [b"one", b"two", b"three", b"four"])
         data = (folder / FINDINGS).read_bytes()
         for bad in (data[:-1], data.replace(b"two", b"TWO")):
             (folder / FINDINGS).write_bytes(bad)

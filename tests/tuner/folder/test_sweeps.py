@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.rows import write_index
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.folder.runs import open_run, standing
@@ -26,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     states = ("done", "done", "failed", "waiting", "waiting", "waiting")  # the run that is done has a row per level
     paths = ("net-s0", "net-s0", "net-s1", "net-s2", "net-s3", "net-s4")
     walls = (100.0, 100.0, None, None, None, None)
-    pd.DataFrame({"path": paths, "state": states, "wall_s": walls}).to_parquet(out / "index.parquet")
+    write_index(out, pd.DataFrame({"path": paths, "state": states, "wall_s": walls}))
     begun = out / "net-s2"
     quick(save_small("conv_chain", tmp_path), begun, 8)
     (begun / "summary.json").unlink()
@@ -62,7 +63,7 @@ def test_a_sweep_that_goes_on_says_how_long(folder: Path, capsys: pytest.Capture
         assert json.loads(capsys.readouterr().out)["begun"][0]["of"] == 32
         # where no run has ended, those under way tell
         index = pd.read_parquet(folder / "index.parquet").assign(state=["waiting"] * 6, wall_s=None)
-        index.to_parquet(folder / "index.parquet")
+        write_index(folder, index)
         mine = standing(open_run(folder / "net-s2")).left_s
         assert mine is not None
         assert sweep_standing(folder).left_s == pytest.approx(mine / 0.75 * 4.75)
@@ -79,8 +80,8 @@ def test_a_copy_does_not_tell_who_is_running(folder: Path) -> None:
 
 def test_a_table_that_cannot_be_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "index.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"index\.parquet: cannot be read"):
+    with pytest.raises(BadInputError, match=r"index\.parquet: cut off, or not Parquet; take it away"):
         sweep_standing(folder)
     (folder / "index.parquet").unlink()
     assert main(["status", str(folder)]) == 2
-    assert "index.parquet: cannot be read" in capsys.readouterr().err
+    assert "index.parquet: no file there" in capsys.readouterr().err

@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulator.npu.errors import BadInputError
-from tests.rows import Row, put
+from tests.rows import Row, put, write_part
 from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
 from tuner.digests import digest
 from tuner.log import dataset, run_log
 from tuner.log.care import compact, repair, verify
 from tuner.log.dataset import DatasetWriter, part_numbers
+from tuner.log.part import part_name, read_part
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog, row_ids
 
@@ -54,7 +55,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         program = Row(1, {"plan": []}, status="crash", kind="program", feature_set="prog1", features=[4, 9])
         assert add(log, row(0, cycles=7, predicted_cycles=6.5, model_version="m1"), program) == 2
-        assert log.rows_published == 0
+        assert len(read_log(tmp_path)) == 0
     frame = pd.read_parquet(tmp_path / "log")
     assert list(frame.columns) == [column.name for column in LOG_COLUMNS]
     assert frame["status"].tolist() == ["ok", "crash"]
@@ -80,7 +81,7 @@ def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path
         add(log, row(0))
         assert len(read_log(tmp_path)) == 0
         log.flush()
-        assert len(read_log(tmp_path)) == 1 == log.rows_published
+        assert len(read_log(tmp_path)) == 1
 
 
 def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.M
         deadline = time.monotonic() + 10
         while not len(read_log(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert log.rows_published == 1
+        assert len(read_log(tmp_path)) == 1
 
 
 def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +162,7 @@ def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         for seq in range(4):
             add(log, row(seq, 0))
-        assert log.rows_published == 3
+        assert len(read_log(tmp_path)) == 3
     assert read_tasks(tmp_path)["task"].is_unique
 
 
@@ -215,11 +216,12 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
     first.write_bytes(b"PAR1")
     (tmp_path / "log" / "00000003.parquet").unlink()
     (tmp_path / "log" / "00000004.parquet").write_bytes((tmp_path / "log" / "00000002.parquet").read_bytes())
-    assert "part 00000003 is missing" in {fault.what for fault in verify(tmp_path)}
-    assert {fault.file for fault in repair(tmp_path)} == {"log/00000000.parquet", "log/00000003.parquet"}
+    assert ("log/00000003.parquet", "missing") in {(fault.file, fault.what) for fault in verify(tmp_path)}
+    assert {fault.file for fault in repair(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
     assert verify(tmp_path) == []
+    assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
-        assert log.rows_published == 2
+        assert log.lost == {"log": 4}
 
 
 def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
@@ -232,12 +234,12 @@ def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path)
 def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     small_run(tmp_path)
     folder = tmp_path / "log"
-    table = pq.read_table(folder / "00000001.parquet")
+    table = read_part(folder / "00000001.parquet").table
     twice = table.slice(0, 1)
     stranger = table.slice(1, 1).set_column(9, table.schema.field("task"), [["f" * 32]])
     wrong = table.slice(1, 1).set_column(19, table.schema.field("cycles"), [[5]])
     for number, rows in enumerate((twice, stranger, wrong), 4):
-        pq.write_table(rows.cast(table.schema), folder / f"{number:08d}.parquet")
+        write_part(folder / part_name(number), rows.cast(log_schema()))
     assert [fault.what for fault in verify(tmp_path)] == [
         "3 rows have a row_id that is taken",
         "1 rows name a task that is not in tasks/",
@@ -260,19 +262,20 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tuner.log import run_log
+from tuner.log.read import read_log
 from tuner.log.run_log import Origin, RunLog
 from tests.rows import Row, put
 run_log.PUBLISH_ROWS = 7
 run = Path(sys.argv[1])
 log = RunLog(run, Origin("r1", "net", "tiny", "1"))
-start = log.rows_published
+start = len(read_log(run))
 print(f"start {start}", flush=True)
 for seq in range(start, 10**9):
     put(log, Row(seq, {"n": seq}, seq))
     time.sleep(0.002)
     if seq % 20 == 0:
         log.flush()
-        print(log.rows_published, flush=True)
+        print(len(read_log(run)), flush=True)
 """
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
+from tests.rows import write_index
 from tuner.cli import main
 from tuner.config import Range, TuneConfig, load_config
 from tuner.farm.backend import SerialBackend
@@ -116,7 +117,7 @@ def index(folder: Path, states: Sequence[str]) -> None:
             rows.append({**row, "error": None, "level": level, "same_as": same_as, "candidates": 8, "wall_s": 2.0, **facts})
     folder.mkdir()
     (folder / "run.json").write_text('{"run": "sweep-0", "models": [], "machines": []}')
-    pd.DataFrame(rows).to_parquet(folder / "index.parquet")
+    write_index(folder, pd.DataFrame(rows))
 
 
 def test_a_sweep_shows_gains_and_what_is_left(tmp_path: Path) -> None:
