@@ -20,7 +20,7 @@ from tuner.candidate import RESULTS
 from tuner.folder.runs import state_of
 from tuner.log.count import FILE as COUNTS
 from tuner.log.count import Count, read_counts, write_counts
-from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, fsync_folder, part_numbers, write_empty_part
+from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, fsync_folder, part_numbers, whole, write_empty_part
 from tuner.log.part import Part, part_name, read_part
 
 ASIDE = "aside"
@@ -114,11 +114,9 @@ def _write(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Path
 
 
 def _parts(folder: Path) -> tuple[pa.Schema, Iterator[pa.Table]]:
-    """Of a dataset that was verified: its schema, and its parts one after the other.  Raises `BadInputError` where none is left."""
-    paths = [folder / part_name(number) for number in part_numbers(folder)]
-    if not paths:
-        raise BadInputError(f"{folder}: no part is left there, all its rows were lost")
-    return read_part(paths[0], ()).schema, (read_part(path).table for path in paths)
+    """Of a dataset that was verified: its schema, and its parts one after the other."""
+    schema = whole(folder, folder.name, ()).schema
+    return schema, (read_part(folder / part_name(number)).table for number in part_numbers(folder))
 
 
 def _counts(run: Path) -> tuple[dict[str, Count], list[Fault]]:

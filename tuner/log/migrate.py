@@ -83,7 +83,7 @@ def _plan(folder: Path, name: str, steps: Steps) -> tuple[int, list[Step], pa.Sc
     """(version, steps from it to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
-        raise BadInputError(f"{folder}: no {name} here; expected a run folder")
+        whole(folder, name, ())  # says why there are none
     if gaps := sorted({*range(len(numbers))} - {*numbers}):
         raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
     there = _read(folder, 0).schema
