@@ -24,7 +24,8 @@ from tests.tuning import quick
 from tuner.build import containers_of, default_plans, measure, open_source, package
 from tuner.check import check_file, random_feeds
 from tuner.cli import main
-from tuner.folder.runs import compare, open_run, standing
+from tuner.folder.runs import open_run
+from tuner.folder.standing import compare, standing
 from tuner.log.read import read_log
 from tuner.pieces import dealt
 from tuner.source import Source

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels, print_unconfirmed
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY, read_json
-from tuner.folder.runs import Run, Standing, baseline_of, compare, find_runs, kind_of, open_run, standing, state_of
+from tuner.folder.runs import Run, baseline_of, find_runs, kind_of, open_run, state_of
 from tuner.folder.studies import study_summary
 from tuner.merit import speedup
 from tuner.terminal import print_line
+
+if TYPE_CHECKING:
+    from tuner.folder.standing import Standing
 
 
 def list_runs(folder: Folder, as_json: bool) -> None:
@@ -74,6 +78,8 @@ def status(path: Folder, as_json: bool) -> None:
 
 
 def _run_status(run: Run, as_json: bool) -> None:
+    from tuner.folder.standing import standing
+
     now, base = standing(run), baseline_of(run)
     age_s = None if now.last_row is None else max(0.0, (datetime.now(UTC) - now.last_row).total_seconds())
     left_s = now.left_s if run.state == "running" else None
@@ -163,6 +169,8 @@ def _time(seconds: float) -> str:
 
 def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> None:
     """`tilefarm compare`."""
+    from tuner.folder.standing import compare
+
     found = compare(open_run(first), open_run(second), force)
     ratios = {level: found.ratio(level) for level in found.cycles}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))

@@ -10,7 +10,8 @@ import pandas as pd
 from simulator.npu.errors import BadInputError
 from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY
-from tuner.folder.runs import ENDED, INDEX, Run, Standing, State, open_run, standing, state_of
+from tuner.folder.runs import ENDED, INDEX, Run, State, open_run, state_of
+from tuner.folder.standing import Standing, standing
 from tuner.log.part import Mark, PartError, read_part
 
 INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
+import pyarrow as pa
 
 from tuner.folder.place import Folder, place
 from tuner.log.dataset import whole
+
+if TYPE_CHECKING:  # Arrow imports it where a frame is asked for
+    import pandas as pd
 
 
 class Rows(NamedTuple):
     """lost: rows that were there and are not any more, since a damaged part was repaired."""
 
     frame: pd.DataFrame
+    lost: int
+
+
+class Table(NamedTuple):
+    """The same as Arrow's columns."""
+
+    table: pa.Table
     lost: int
 
 
@@ -33,7 +43,13 @@ def read_tasks(folder: Folder | str, columns: Sequence[str] | None = None) -> pd
 
 def read_rows(where: Folder | str, name: str, columns: Sequence[str] | None = None) -> Rows:
     """Of the dataset `name`, as `read_log`."""
+    found = read_table(where, name, columns)
+    return Rows(found.table.to_pandas(), found.lost)
+
+
+def read_table(where: Folder | str, name: str, columns: Sequence[str] | None = None) -> Table:
+    """Of the dataset `name`, as `read_log`."""
     path = place(where) if isinstance(where, str) else where
     within = path / name
     found = whole(within if within.is_dir() or (path / "run.json").is_file() else path, name, columns)
-    return Rows(found.table.to_pandas(), found.lost)
+    return Table(found.table, found.lost)

@@ -12,7 +12,8 @@ import pytest
 from simulator.npu.errors import BadInputError
 from tests.tuning import Driver, quick, save_small
 from tuner.cli import main
-from tuner.folder.runs import compare, find_runs, open_run, standing
+from tuner.folder.runs import find_runs, open_run
+from tuner.folder.standing import compare, standing
 from tuner.log.read import read_log
 
 

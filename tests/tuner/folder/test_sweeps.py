@@ -13,7 +13,8 @@ from simulator.npu.errors import BadInputError
 from tests.rows import write_index
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.folder.runs import open_run, standing
+from tuner.folder.runs import open_run
+from tuner.folder.standing import standing
 from tuner.folder.sweeps import sweep_standing
 
 
