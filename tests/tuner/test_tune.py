@@ -27,7 +27,7 @@ from tuner.cli import main
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.folder.runfolder import read_json
-from tuner.log.care import repair, verify
+from tuner.log.care import lost_rows, repair, verify
 from tuner.log.read import read_log, read_tasks
 from tuner.request import StudyRequest
 from tuner.source import Source
@@ -107,6 +107,24 @@ def test_a_damaged_log_is_said_and_once_repaired_the_run_goes_on(model: Path, wh
     (run / "checkpoint" / "state.json").unlink()
     quick(model, run, N, resume=True)
     assert verify(run) == []
+    assert_equal_runs(run, whole)
+
+
+def test_what_was_lost_behind_the_checkpoint_is_measured_again(
+    model: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint counts none of it, so the run goes on, and is the one that lost nothing."""
+    run, far = tmp_path / "run", "farm.checkpoint_every_s=1000"
+    quick(model, run, 24, far)
+    last = sorted((run / "log").iterdir())[-1]
+    last.unlink()
+    with pytest.raises(BadInputError, match=rf"{last}: missing; `tilefarm log repair {run}` keeps"):
+        quick(model, run, N, far, resume=True)
+    repair(run)
+    assert (lost := lost_rows(run)["log"]) > 0
+    quick(model, run, N, far, resume=True, quiet=False)
+    assert f"{lost} rows of log and tasks were lost; they are measured again" in capsys.readouterr().err
+    assert (verify(run), lost_rows(run)) == ([], {})
     assert_equal_runs(run, whole)
 
 

@@ -14,6 +14,7 @@ from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
 from tuner.folder.checkpoint import FINDINGS, VERSION, Checkpoint
 from tuner.folder.runfolder import RunFolder, RunIdentity, read_json, write_json
+from tuner.log.care import repair
 from tuner.log.read import read_log
 from tuner.log.run_log import Origin, RunLog
 
@@ -161,6 +162,20 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
             file.write_text(bad)
             with pytest.raises(BadInputError, match=text):
                 Checkpoint(folder, log).load()
+
+
+def test_rows_behind_a_checkpoint_do_not_stand_for_lost_ones_before_it(tmp_path: Path) -> None:
+    (folder := tmp_path / "checkpoint").mkdir()
+    with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log:
+        for seq in range(4):
+            put(log, Row(seq, {"n": seq}))
+            log.flush()
+            if seq == 1:
+                Checkpoint(folder, log).save({"seq": 2}, [])
+    (tmp_path / "log" / "00000001.parquet").unlink()
+    repair(tmp_path)
+    with RunLog(tmp_path, Origin("r", "net", "tiny", "1")) as log, pytest.raises(BadInputError, match="since 1 measured tasks were lost"):
+        Checkpoint(folder, log).load()
 
 
 def test_findings_only_grow_and_those_of_a_killed_session_do_not_count(tmp_path: Path) -> None:
