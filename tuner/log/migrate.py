@@ -128,6 +128,9 @@ def _walked(folder: Path, path: list[Step], schema: pa.Schema) -> Iterator[pa.Ta
 def _read(folder: Path, number: int) -> pa.Table:
     path = folder / part_name(number)
     try:
-        return pq.ParquetFile(path).read()
+        if path.is_file():  # a pipe would be waited for
+            return pq.ParquetFile(path).read()
+        what = "no file there"
     except (OSError, pa.ArrowException) as error:
-        raise BadInputError(f"{path}: cannot be read: {' '.join(str(error).split())}; `log repair` first") from None
+        what = f"cannot be read: {' '.join(str(error).split())}"
+    raise BadInputError(f"{path}: {what}; `log repair` first")
