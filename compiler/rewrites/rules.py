@@ -337,7 +337,11 @@ def is_nonnegative(tensor: str, view: View, depth: int = 8) -> bool:
         return op.activation != "none"
     if isinstance(op, Vector):
         return bool(op.steps) and op.steps[-1].op in ("relu", "exp", "square", "sqrt")
-    return isinstance(op, Softmax) or all(is_nonnegative(name, view, depth - 1) for name in op.inputs)
+    if isinstance(op, Resample):
+        weights = (weight for taps in (op.rows, op.columns) for item in taps.taps for _, weight in item)
+        if op.fill < 0 or any(weight < 0 for weight in weights):  # cubic ones are, on either side
+            return False
+    return isinstance(op, Softmax) or (not isinstance(op, LayerNorm) and all(is_nonnegative(name, view, depth - 1) for name in op.inputs))
 
 
 def drop_needless_relu(op: Operator, view: View) -> Match | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler.ir.graph import (
@@ -119,6 +119,7 @@ def random_graph(rng: Rng) -> Graph:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32 - 1))
+@example(4150765)  # a ReLU behind a resize by weights below zero
 def test_rewrites_keep_values(seed: int) -> None:
     rng = np.random.default_rng(seed)
     graph = random_graph(rng)

@@ -82,9 +82,13 @@ def _schema(name: Annotated[str, typer.Argument(metavar="NAME", help="config, ma
 def _doctor(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder: also how fast its log grows.")] = None,
     address: Address = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Also compile, run and check a convolution: seconds, a minute where kernels are compiled first."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Is everything here that a run needs?  Versions, disks, what Ray sees, a small compile that is checked.  Exit 1 where not."""
+    """Is everything here that a run needs?  Versions, disks, what Ray sees; with --whole a compile that is checked.  Exit 1 where not."""
     from tuner.commands.doctor import doctor
 
-    return doctor(run, address, as_json)
+    return doctor(run, address, whole, as_json)

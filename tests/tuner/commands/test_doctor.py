@@ -161,7 +161,7 @@ def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys
         raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "_whole_way", dies)
-    assert main(["doctor"]) == 130
+    assert main(["doctor", "--whole"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "temporary", "kernel", "ray"]
     assert all(" ok " in line for line in lines)
