@@ -62,7 +62,7 @@ def evaluated(
     if any(name not in shapes for name in names) or not budget.take(8 * sum(math.prod(shapes[name]) for name in names), LIBRARY_PART):
         return {}
     inputs = dict.fromkeys(name for name in node.input if name)
-    known = [numpy_helper.from_array(np.ascontiguousarray(constants[name]), name) for name in inputs]
+    known = [numpy_helper.from_array(np.asarray(constants[name], order="C"), name) for name in inputs]
     graph = onnx.helper.make_graph([node], "constant", [], [ValueInfoProto(name=name) for name in names], known)
     model = onnx.helper.make_model(graph, opset_imports=opsets)
     try:
