@@ -25,7 +25,7 @@ from tuner.digests import digest
 from tuner.log import dataset, run_log
 from tuner.log.care import compact, repair, verify
 from tuner.log.dataset import DatasetWriter, part_numbers
-from tuner.log.part import part_name, read_part
+from tuner.log.part import PartError, part_name, read_part
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog, row_ids
 
@@ -222,6 +222,19 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
     assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
     with RunLog(tmp_path, ORIGIN, FEATURES) as log:
         assert log.lost == {"log": 4}
+
+
+def test_every_byte_of_a_part_matters(tmp_path: Path) -> None:
+    """Parquet itself would take many of them, in the pages and in the footer."""
+    small_run(tmp_path)
+    path = tmp_path / "log" / "00000001.parquet"
+    good = path.read_bytes()
+    for at in range(0, len(good), 29):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+        with pytest.raises(PartError):
+            read_part(path, ())
+    path.write_bytes(good)
+    assert read_part(path).rows == 2
 
 
 def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
