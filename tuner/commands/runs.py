@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,7 @@ def status(path: Folder, as_json: bool) -> None:
 
 
 def _run_status(run: Run, as_json: bool) -> None:
+    _without_threads()
     from tuner.folder.standing import standing
 
     now, base = standing(run), baseline_of(run)
@@ -157,6 +159,11 @@ def _study_status(path: Folder, as_json: bool) -> None:
     print_pairs(pairs)
 
 
+def _without_threads() -> None:
+    """Before numpy is imported: its BLAS starts a thread for every core then, which takes longer than to read a log, for nothing."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def _of(now: Standing) -> str:
     return f"{now.programs:,}" if now.of is None else f"{now.programs:,} of {now.of:,}"
 
@@ -169,6 +176,7 @@ def _time(seconds: float) -> str:
 
 def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> None:
     """`tilefarm compare`."""
+    _without_threads()
     from tuner.folder.standing import compare
 
     found = compare(open_run(first), open_run(second), force)
