@@ -144,7 +144,7 @@ def as_measured(
                 "cycles": cycles,
                 "latency_us": round(cycles / clock_hz * 1e6, 3),
                 "baseline_layerwise_cycles": baseline,
-                "speedup": round(baseline / cycles, 4),
+                "speedup": baseline / cycles,
                 "variant_cycles": variants,
             }
         )

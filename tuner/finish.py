@@ -196,7 +196,7 @@ def _level(
         engine_utilisation={engine.name.lower(): round(float(busy[engine]), 4) for engine in Engine},
         balance=round(timing.balance, 4),
         baseline_layerwise_cycles=baseline,
-        speedup=round(baseline / timing.cycles, 4),
+        speedup=baseline / timing.cycles,
         variant_cycles={other: m.timings[level].cycles for other, m in measured.items()},
         max_rel_error=values.error,
         rounding_rel_error=values.rounding,

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from compiler.frontend.budget import Budget
 from compiler.frontend.clean import clean
+from compiler.frontend.fold import NO_ROOM
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import model_digest
 from compiler.frontend.partition import Partition, partition, whole
@@ -19,7 +20,7 @@ from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES
-from simulator.npu.errors import UnsupportedError
+from simulator.npu.errors import BadInputError, UnsupportedError
 
 
 def lower(model: ModelProto, digest: str | None = None) -> Graph:
@@ -43,15 +44,18 @@ def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[
     """As `lower`, but what is not supported stays with the host: a graph for every piece.
 
     offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  Raises UnsupportedError where nothing can
-    run on the NPU.
+    run on the NPU, and BadInputError where memory does not do.
     """
-    with contextlib.suppress(UnsupportedError):  # behind it, its frames no longer hold the constants that were made
-        return (lower(model),), whole(model)
-    part = partition(model, HANDLERS, offload)
-    # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
-    text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
-    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    return tuple(lower(piece.npu, digest) for piece in part.pieces), part
+    try:
+        with contextlib.suppress(UnsupportedError):  # behind it, its frames no longer hold the constants that were made
+            return (lower(model),), whole(model)
+        part = partition(model, HANDLERS, offload)
+        # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
+        text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return tuple(lower(piece.npu, digest) for piece in part.pieces), part
+    except MemoryError:  # within the budget, and yet more than there is
+        raise BadInputError(f"model: {NO_ROOM}") from None
 
 
 def translated(model: ModelProto, digest: str) -> Graph:
