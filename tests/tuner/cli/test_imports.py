@@ -31,8 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("best RUN", NUMBERS | WORKERS | {"yaml", "rich.table"}),
         ("plan show RUN/plans/none.json", NUMBERS | WORKERS | {"yaml", "rich.table", "simulator.npu.machine"}),
         ("plan diff RUN/plans/none.json RUN/plans/baseline.json", NUMBERS | WORKERS | {"yaml", "rich.table", "simulator.npu.machine"}),
-        ("status RUN", WORKERS | {"numba"}),
-        ("compare RUN RUN", WORKERS | {"numba"}),
+        ("status RUN", WORKERS | {"numba", "pandas", "pyarrow.compute"}),
+        ("compare RUN RUN", WORKERS | {"numba", "pandas", "pyarrow.compute"}),
+        ("doctor", NUMBERS | WORKERS),
     ],
 )
 def test_nothing_is_imported_in_vain(run, words, needless):
