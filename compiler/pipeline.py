@@ -2,10 +2,10 @@
 
 load      frontend.load        ONNX file -> checked, cleaned ModelProto
 lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
-unit      tile.unit            Graph x Machine x data type -> storages, kernels, constants, DDR addresses
-plan      derive               which segments in which order, how many strips and blocks, what stays on chip, every tiling
-blocks    schedule.blocks      which rows every block of a segment computes, loads and keeps
-memory    schedule.memory      where: L1 and UB, with lifetimes, or why it does not fit
+unit      kinds.build          Graph x Machine x data type -> storages, kernels, constants, DDR addresses
+plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
+blocks    segment.blocks       which rows every block of a segment computes, loads and keeps
+memory    segment.memory       where: L1 and UB, with lifetimes, or why it does not fit
 segment   emit.segment         sequential records of one core's share of a segment (cached by its plan)
 stream    schedule.sync        flags and issue order -> one stream per core
 program   simulator.npu        streams + memory map, verified
@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.emit.segment import Records, lower_segment, new_scratch
-from compiler.schedule.blocks import Share
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint
-from compiler.schedule.memory import named
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
-from compiler.tile.arranged import in_order
+from compiler.segment.blocks import Share
+from compiler.segment.memory import named
+from compiler.segment.permuted import in_order
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.program import Code, Program
