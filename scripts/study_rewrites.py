@@ -4,9 +4,6 @@ For every network and every rule that fires on it: the graph lowered without tha
 graph with all rules.  A positive figure is what the rule saves.  Rules stand in for each other, so savings do not add up.  The last line
 of a network says what is spent on copies: operators that the layout had to insert, and cycles of VCOPY anywhere.
 
-Sibling convolutions (`compiler/rewrites/siblings.py`) are none of the rules: the line `(siblings)` says what merging the families saves
-that are faster at every level when merged alone.
-
     python scripts/study_rewrites.py --out rewrites.csv --networks light:squeezenet,made:mobilenet_v2
 """
 
@@ -31,7 +28,6 @@ from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.rewrites.rules import LAST_RULES
-from compiler.rewrites.siblings import families, merge_siblings
 from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.cycles import price
@@ -82,24 +78,6 @@ def measured(graph: Graph, machine: Machine, dtype: DataType, fired: dict[str, i
     return Outcome(fired, len(unit.kernels), cycles, moved, len(unit.layout.copies), copy_cycles)
 
 
-def siblings(graph: Graph, base: Outcome, machine: Machine, dtype: DataType, deadline: float) -> dict[str, Any]:
-    """Sibling convolutions as one: each family is tried alone, and those that are faster at every level are taken together."""
-    lowered, _ = rewritten(graph)
-    found = families(lowered)
-    paying, late = [], 0
-    for family in found:
-        if time.perf_counter() > deadline:
-            late += 1
-            continue
-        alone = measured(merge_siblings(lowered, [family]), machine, dtype, {})
-        if isinstance(alone, Outcome) and all(alone.cycles[level] < cycles for level, cycles in base.cycles.items()):
-            paying.append(family)
-    note = f"{len(paying)} of {len(found)} families pay" + (f", {late} not tried" if late else "")
-    row: dict[str, Any] = {"rule": "(siblings)", "fired": len(paying), "note": note}
-    both = measured(merge_siblings(lowered, paying), machine, dtype, {}) if paying else "none"
-    return row if isinstance(both, str) else row | saved(both, base)
-
-
 def saved(now: Outcome, before: Outcome) -> dict[str, Any]:
     """What `now` saves against `before`; negative where it costs."""
     row: dict[str, Any] = {"kernels_saved": before.kernels - now.kernels, "ddr_bytes_saved": before.ddr_bytes - now.ddr_bytes}
@@ -128,7 +106,6 @@ def study(network: str, machine: Machine, dtype: DataType, rules: tuple[str, ...
             row["note"] = f"without it: {other}"
             continue
         row |= saved(base, other)
-    rows.append({"network": network, **siblings(graph, base, machine, dtype, deadline)})
     last = {"network": network, "rule": "all rules", "kernels": base.kernels, "ddr_bytes": base.ddr_bytes, **whole}
     return [*rows, {**last, "copies": base.copies, "copy_cycles": base.copy_cycles}]
 

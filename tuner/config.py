@@ -104,7 +104,6 @@ class Use(_Section):
     halo_cache: bool
     prefetch: bool
     placement: bool
-    siblings: bool
 
 
 class Budget(_Section):

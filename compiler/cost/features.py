@@ -36,7 +36,6 @@ from compiler.segment.blocks import Blocks, cut
 from compiler.segment.channels import channel_parts, largest
 from compiler.segment.memory import slot_counts
 from compiler.segment.run import streamed_rights
-from compiler.segment.siblings import as_made
 from compiler.segment.strips import row_blocks_stored, strips
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
@@ -70,10 +69,6 @@ _OF_VECTOR = [
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    made = as_made(unit, plan, start)
-    if isinstance(made, Infeasible):
-        raise ValueError(str(made))
-    unit, plan, start = made
     stop = start + len(plan.operators)
     parts = channel_parts(unit, start, stop, plan.channels)
     if isinstance(parts, Infeasible):
@@ -118,7 +113,7 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
 
     A list: single numbers of an array cost several times as much.
     """
-    tilings = plan.made_tilings
+    tilings = plan.tilings
     streamed = streamed_rights(unit, start, tilings)
     blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt

@@ -23,7 +23,6 @@ from compiler.segment.channels import channel_parts
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import Places, named, place, slot_counts
 from compiler.segment.run import run_of, streamed_rights
-from compiler.segment.siblings import as_made
 from compiler.segment.strips import strips
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
@@ -53,10 +52,6 @@ def lower_segment(
     share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or,
     where the plan splits channels, all iterations of the i-th of m runs of output channels.
     """
-    made = as_made(unit, plan, start)
-    if isinstance(made, Infeasible):
-        return Infeasible(named(plan), f"{made.where}: {made.what}")
-    unit, plan, start = made
     if plan.split == "channels":
         parts = channel_parts(unit, start, start + len(plan.operators), share[1])
         if isinstance(parts, Infeasible):
@@ -65,7 +60,7 @@ def lower_segment(
     units = strips(unit, start, start + len(plan.operators), plan.columns)
     if isinstance(units, Infeasible):
         return Infeasible(named(plan), f"{units.where}: {units.what}")
-    streamed = streamed_rights(unit, start, plan.made_tilings)
+    streamed = streamed_rights(unit, start, plan.tilings)
     layouts = [cut(strip, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed) for strip in units]
     places = place(list(zip(units, layouts, strict=True)), plan, flip)
     if isinstance(places, Infeasible):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Concat, Conv, Graph, Operator, Shuffle
 from compiler.ir.layout import Layout, assign
 from compiler.kinds.curves import with_curves
-from compiler.kinds.lowering import add_family, kernel_spec
+from compiler.kinds.lowering import kernel_spec
 from compiler.kinds.padding_lanes import Values, output_gaps
-from compiler.rewrites.siblings import families
 from compiler.unit import weights
 from compiler.unit.constants import Constants, aligned
 from compiler.unit.machine import check_machine
@@ -47,12 +45,6 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     constants = Constants()
     operators = [op for op in layout.graph.operators if not isinstance(op, Concat | Shuffle)]
-    number = {op.y: k for k, op in enumerate(operators)}
-    siblings = [family for family in families(layout.graph) if _can_be_one(layout, family)]
-    for family in siblings:
-        add_family(family, layout, constants, dtype)
-    behind = {layout.placements[b.y].storage: layout.placements[a.y].storage for family in siblings for a, b in pairwise(family)}
-    names = _neighbours(names, behind)
     at = {name: i for i, name in enumerate(names)}
 
     def piece(tensor: str) -> Piece:
@@ -64,7 +56,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     known = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
     }
-    storages, buffers, end = _place_storages(layout, names, behind, known, constants.end, dtype)
+    storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
     producers = {
         spec.index: tuple(p.index for p in pending[: spec.index] if any(p.y.overlaps(read) for read in spec.reads)) for spec in pending
     }
@@ -89,7 +81,6 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         producers,
         {index: tuple(rest) for index, rest in consumers.items()},
         escapes,
-        tuple(tuple(number[op.y] for op in family) for family in siblings),
     )
     return Packed(unit, constants.bytes())
 
@@ -98,35 +89,10 @@ def _without_values(op: Operator) -> Operator:
     return replace(op, weights=Shaped(op.weights.shape)) if isinstance(op, Conv) else op  # type: ignore[arg-type]
 
 
-def _can_be_one(layout: Layout, family: tuple[Conv, ...]) -> bool:
-    """Whether results that lie one after the other are those of one convolution: each a storage of its own, of one image.
-
-    They are whole runs of 16 channels, as all results of convolutions.
-    """
-    places = [layout.placements[op.y] for op in family]
-    whole = all(p.plane == 0 and p.planes == layout.storages[p.storage].planes for p in places)
-    own = len({p.storage for p in places}) == len(places)
-    return whole and own and all(layout.storages[p.storage].n == 1 for p in places)
-
-
-def _neighbours(names: list[str], behind: dict[str, str]) -> list[str]:
-    """Storages in the order of their names, but each that is a key of `behind` follows its value."""
-    after = {first: second for second, first in behind.items()}
-    out: list[str] = []
-    for name in names:
-        if name in behind:
-            continue
-        out.append(name)
-        while out[-1] in after:
-            out.append(after[out[-1]])
-    return out
-
-
 def _place_storages(
-    layout: Layout, names: list[str], behind: dict[str, str], known: dict[str, int], address: int, dtype: DataType
+    layout: Layout, names: list[str], known: dict[str, int], address: int, dtype: DataType
 ) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
-    """behind: storages that begin where another ends.  known: addresses of those that are constants."""
-    joined = set(behind.values())
+    """known: addresses of those that are constants."""
     ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
     storages, buffers = [], []
     for name in names:
@@ -147,9 +113,7 @@ def _place_storages(
             buffers.append(
                 DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order)  # type: ignore[arg-type]
             )
-        address += size
-        if name not in joined:
-            address = aligned(address)
+        address = aligned(address + size)
     return tuple(storages), buffers, address
 
 

@@ -88,13 +88,6 @@ def _full(placement: Placement, plane: int, c0: int) -> bool:
     return sum(1 for lane in placement.lanes if lane // c0 == plane) == c0
 
 
-def add_family(family: tuple[Conv, ...], layout: Layout, constants: Constants, dtype: DataType) -> None:
-    """Weights of sibling convolutions one after the other, then their biases: those of one convolution that makes all of them."""
-    places = [(op, layout.placements[op.x], layout.placements[op.y]) for op in family]
-    constants.add_joined([(f"{op.name}/weights", weights.pack_conv(op, x, y, 1, dtype, _lanes(x, layout, dtype))) for op, x, y in places])
-    constants.add_joined([(f"{op.name}/bias", weights.pack_bias(op.bias, y, dtype)) for op, _, y in places])
-
-
 def _lanes(x: Placement, layout: Layout, dtype: DataType) -> int:
     return 4 if layout.storages[x.storage].pixel_lanes == 4 else dtype.lanes
 

@@ -103,16 +103,9 @@ class VectorTiling(_Gene):
         return self
 
 
-class SiblingTiling(_Gene):
-    """A convolution that the first one of its family in the segment makes as well, by that one's tiling (`segment.siblings`)."""
-
-    kind: Literal["sibling"] = "sibling"
-
-
 Halo = Literal["recompute", "cache"]
 Split = Literal["rows", "channels"]
 Tiling = ConvTiling | VectorTiling
-PlanTiling = Annotated[ConvTiling | VectorTiling | SiblingTiling, Field(discriminator="kind")]
 
 
 class SegmentPlan(_Gene):
@@ -136,7 +129,7 @@ class SegmentPlan(_Gene):
     columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
     window: Window = 1
-    tilings: tuple[PlanTiling, ...]
+    tilings: tuple[Annotated[Tiling, Field(discriminator="kind")], ...]
     halo: tuple[Halo, ...] = ()
     sliding: bool = False
     spread: bool = True
@@ -157,11 +150,6 @@ class SegmentPlan(_Gene):
         if len(set(self.cores)) < len(self.cores):
             raise ValueError(f"cores: {list(self.cores)} names a core twice")
         return self
-
-    @property
-    def made_tilings(self) -> tuple[Tiling, ...]:
-        """Of operators that are made: all, once `segment.siblings.as_made` has seen the plan."""
-        return tuple(tiling for tiling in self.tilings if not isinstance(tiling, SiblingTiling))
 
     @property
     def caching(self) -> int:

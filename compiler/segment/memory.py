@@ -66,7 +66,7 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
     found, peaks = {}, {}
     for memory, wishes, align in (
         (Memory.L1, _largest([_l1_wishes(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
-        (Memory.UB, _largest([ub_wishes(strip, layout, plan.made_tilings) for strip, layout in strips]), _UB_ALIGN),
+        (Memory.UB, _largest([ub_wishes(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
         at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
@@ -165,7 +165,7 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
 
 def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
     wishes = list(staged_wishes(unit, blocks, plan.prefetch, plan.window))
-    for k, tiling in enumerate(plan.made_tilings):
+    for k, tiling in enumerate(plan.tilings):
         wishes += weight_wishes(unit, blocks, k, tiling)
     return wishes
 

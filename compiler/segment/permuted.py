@@ -1,4 +1,4 @@
-"""The same operators in another order, or several of them made as one: another unit over the same memory.
+"""The same operators in another order: another unit over the same memory.
 
 Storages, weights and their addresses stay where they are, so segments of differently arranged units meet in DDR as those of one unit do,
 and variants of a container need not agree.  What changes is which kernels are neighbours, and which number each of them has; records keep
@@ -11,14 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from compiler.ir.graph import Conv
-from compiler.kinds.conv import ConvSpec
 from compiler.plan.plan import Infeasible
-from compiler.unit.operators import KernelSpec
-from compiler.unit.storages import Piece
-from compiler.unit.unit import Shaped, Unit
-
-Groups = tuple[tuple[int, ...], ...]
+from compiler.unit.unit import Unit
 
 
 def in_order(unit: Unit, names: Sequence[str]) -> Unit | Infeasible:
@@ -40,57 +34,21 @@ def in_order(unit: Unit, names: Sequence[str]) -> Unit | Infeasible:
     if len(made) < len(known):
         missing = next(spec.name for k, spec in enumerate(unit.kernels) if k not in made)
         return Infeasible(f"operator {len(names)}", f"is missing; expected {missing!r} somewhere")
-    return arranged(unit, tuple((k,) for k in order))
+    return arranged(unit, tuple(order))
 
 
 @lru_cache(maxsize=256)
-def arranged(unit: Unit, groups: Groups) -> Unit:
-    """A unit whose k-th kernel is the k-th group: an operator, or a family of `unit.families` as one convolution.
-
-    The order has to be a topological one.
-    """
-    place = {old: new for new, group in enumerate(groups) for old in group}
-    storages, moved = list(unit.storages), dict[int, tuple[int, int]]()
-    for group in groups:
-        if len(group) > 1:
-            results = [unit.kernels[k].y for k in group]
-            planes = 0
-            for y in results:
-                moved[y.storage] = (len(storages), planes)
-                planes += y.planes
-            whole = unit.storages[results[0].storage]
-            storages.append(replace(whole, name="+".join(unit.storages[y.storage].name for y in results), planes=planes))
-
-    def piece(old: Piece) -> Piece:
-        storage, planes = moved.get(old.storage, (old.storage, 0))
-        return Piece(storage, old.plane + planes, old.planes)
+def arranged(unit: Unit, order: tuple[int, ...]) -> Unit:
+    """A unit whose k-th kernel is kernel order[k] of this one.  The order has to be a topological one."""
+    place = {old: new for new, old in enumerate(order)}
 
     def numbers(kernels: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted({place[k] for k in kernels}))
-
-    def kernel(new: int, group: tuple[int, ...]) -> KernelSpec:
-        spec = unit.kernels[min(group)] if len(group) == 1 else _as_one(unit, group)
-        y = piece(unit.kernels[group[0]].y)._replace(planes=sum(unit.kernels[k].y.planes for k in group))
-        return replace(spec, index=new, named=unit.kernels[min(group)].tag, reads=tuple(map(piece, spec.reads)), y=y)
+        return tuple(sorted(place[k] for k in kernels))
 
     return replace(
         unit,
-        storages=tuple(storages),
-        kernels=tuple(kernel(new, group) for new, group in enumerate(groups)),
-        producers={new: numbers(source for k in group for source in unit.producers[k]) for new, group in enumerate(groups)},
-        consumers={new: numbers(reader for k in group for reader in unit.consumers[k]) for new, group in enumerate(groups)},
+        kernels=tuple(replace(unit.kernels[old], index=new, named=unit.kernels[old].tag) for new, old in enumerate(order)),
+        producers={new: numbers(unit.producers[old]) for new, old in enumerate(order)},
+        consumers={new: numbers(unit.consumers[old]) for new, old in enumerate(order)},
         escapes=frozenset(numbers(unit.escapes)),
-        families=tuple(tuple(place[k] for k in family) for family in unit.families if (family[0],) in groups),
     )
-
-
-def _as_one(unit: Unit, family: tuple[int, ...]) -> ConvSpec:
-    """A family's convolution: weights and biases lie one member after the other, and so do its results."""
-    members = [spec for k in family if isinstance(spec := unit.kernels[k], ConvSpec)]
-    first = members[0]
-    assert isinstance(first.kernel, Conv)
-    channels = sum(spec.kernel.weights.shape[0] for spec in members if isinstance(spec.kernel, Conv))
-    name = "+".join(spec.name for spec in members)
-    weights = Shaped((channels, *first.kernel.weights.shape[1:]))
-    kernel = replace(first.kernel, name=name, weights=weights)  # type: ignore[arg-type]
-    return replace(first, name=name, kernel=kernel, n1=sum(spec.n1 for spec in members))

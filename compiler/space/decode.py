@@ -30,11 +30,10 @@ from compiler.segment.memory import (
     weight_wishes_of,
 )
 from compiler.segment.run import can_stream
-from compiler.segment.siblings import Joined, chosen, joined, with_siblings
 from compiler.segment.strips import widest
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
-from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
+from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, working_cores
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
@@ -47,11 +46,6 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`space.fit_ub`).
     """
-    families = chosen(unit, gene.start, gene.stop, gene.siblings)
-    if families:
-        made = joined(unit, gene.start, gene.stop, families)
-        plan = realise(made.unit, of_joined(gene, made))
-        return None if plan is None else with_siblings(unit, plan, made, gene.stop - gene.start)
     seen = seen_by_core(unit, gene)
     if seen is None:
         return None
@@ -80,15 +74,6 @@ def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
         if can_stream(unit, gene.start, k):
             found |= 1 << k
             yield found
-
-
-def of_joined(gene: Gene, made: Joined) -> Gene:
-    """The gene of the same segment where its siblings are one."""
-    choices = tuple(gene.choices[k] for k in made.kept) if gene.choices else ()
-    cached = gene.cached if gene.cached == -1 else sum((gene.cached >> k & 1) << i for i, k in enumerate(made.kept))
-    stop = gene.start + len(made.kept)
-    inner = gene._replace(stop=stop, choices=choices if any(choices) else (), siblings=0)
-    return inner._replace(cached=whole_or(inner, cached))
 
 
 def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:

@@ -38,7 +38,6 @@ class Gene(NamedTuple):
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
-    siblings: bit i is set where the i-th family of siblings that lies whole in the segment is one convolution (`segment.siblings`).
     """
 
     start: int
@@ -55,7 +54,6 @@ class Gene(NamedTuple):
     spread: bool = True
     ahead_kib: int = 0
     split: Split = "rows"
-    siblings: int = 0
     columns: int = 1
 
 

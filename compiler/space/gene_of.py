@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_place
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.vector_tiling import vector_tiling
-from compiler.plan.plan import ConvTiling, Infeasible, Plan, PlanTiling, SegmentPlan, SiblingTiling
-from compiler.segment.siblings import as_bits, as_made, families_in
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, Tiling
 from compiler.space.decode import realise, seen_by_core
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, keeps_weights, whole_or, with_weights
 from compiler.unit.unit import Unit
@@ -34,11 +33,6 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     stop = start + len(plan.operators)
     if plan.operators != tuple(spec.name for spec in unit.kernels[start:stop]) or max(plan.cores) >= unit.machine.cores:
         return None
-    made = as_made(unit, plan, start)
-    if isinstance(made, Infeasible):
-        return None
-    if made[0] is not unit:
-        return _of_siblings(unit, plan, start, made)
     bare = Gene(
         start,
         stop,
@@ -61,22 +55,6 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     return None
 
 
-def _of_siblings(unit: Unit, plan: SegmentPlan, start: int, made: tuple[Unit, SegmentPlan, int]) -> Gene | None:
-    inner = gene_of(*made)
-    if inner is None:
-        return None
-    kept = [k for k, tiling in enumerate(plan.tilings) if not isinstance(tiling, SiblingTiling)]
-    stop = start + len(plan.operators)
-    families = tuple(family for family in families_in(unit, start, stop) if max(family) - start not in kept)
-    place = dict(zip(kept, inner.choices, strict=True)) if inner.choices else {}
-    return inner._replace(
-        stop=stop,
-        choices=tuple(place.get(k, 0) for k in range(len(plan.operators))) if place else (),
-        cached=inner.cached if inner.cached == -1 else sum((inner.cached >> i & 1) << k for i, k in enumerate(kept)),
-        siblings=as_bits(unit, start, stop, families),
-    )
-
-
 def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Budgets of chunks, with a place for every tiling of the plan: those for which it has one, then the first, which `fit_ub` changes."""
     seen = seen_by_core(unit, gene)
@@ -95,7 +73,7 @@ def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tu
         yield chunk, ()
 
 
-def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: PlanTiling, budget: int) -> int | None:
+def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int | None:
     spec = unit.kernels[k]
     if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
         return None

@@ -12,7 +12,6 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
-from compiler.segment.siblings import as_bits, chosen, families_in
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
     AHEAD_KIB,
@@ -60,10 +59,9 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     cached = gene.cached
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
-    siblings = as_bits(unit, start, stop, chosen(unit, gene.start, gene.stop, gene.siblings))
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(unit, start, stop, gene.columns)
-    resized = gene._replace(start=start, stop=stop, choices=choices, siblings=siblings, blocks=blocks, columns=columns)
+    resized = gene._replace(start=start, stop=stop, choices=choices, blocks=blocks, columns=columns)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = resized._replace(split="rows")
     return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -89,10 +87,7 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
     if b.stop - a.start > MAX_SEGMENT:
         return None
     base = a if rng.random() < 0.5 else b
-    merged = resized(unit, base, a.start, b.stop)
-    families = tuple(family for gene in (a, b) for family in chosen(unit, gene.start, gene.stop, gene.siblings))
-    merged = merged._replace(siblings=as_bits(unit, a.start, b.stop, families))
-    return _swap(genome, i, merged, width=2)
+    return _swap(genome, i, resized(unit, base, a.start, b.stop), width=2)
 
 
 def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -251,17 +246,6 @@ def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     return _swap(genome, i, changed) if changed.split in splits(unit, changed, len(changed.cores)) else None
 
 
-def toggle_siblings(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Sibling convolutions of a segment as one, or apart."""
-    having = [i for i, gene in enumerate(genome) if families_in(unit, gene.start, gene.stop)]
-    if not having:
-        return None
-    i = having[int(rng.integers(len(having)))]
-    gene = genome[i]
-    bit = int(rng.integers(len(families_in(unit, gene.start, gene.stop))))
-    return _swap(genome, i, gene._replace(siblings=gene.siblings ^ 1 << bit))
-
-
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
@@ -275,7 +259,6 @@ MOVES: dict[str, Move] = {
     "change_tiling": change_tiling,
     "change_cores": change_cores,
     "change_split": change_split,
-    "toggle_siblings": toggle_siblings,
 }
 
 

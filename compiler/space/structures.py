@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from compiler.kinds.conv import ConvSpec
 from compiler.segment.blocks import needed
-from compiler.segment.siblings import families_in
 from compiler.space.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.unit.unit import Unit
 
@@ -41,8 +40,6 @@ class Structures:
             gene = gene._replace(cached=0)
         weighted = any(isinstance(spec, ConvSpec) and spec.weight_blocks for spec in self.unit.kernels[gene.start : gene.stop])
         gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
-        if gene.siblings:
-            gene = gene._replace(siblings=gene.siblings & (1 << len(families_in(self.unit, gene.start, gene.stop))) - 1)
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:
@@ -60,7 +57,6 @@ class Structures:
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in unit.producers[k] if s >= start])
             rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
-        rows += [tuple(k - start for k in family) for family in families_in(unit, start, stop)]
         return _short(repr(rows))
 
 

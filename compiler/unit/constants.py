@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,20 +23,8 @@ class Constants:
         self.parts: list[tuple[str, NDArray[np.uint8]]] = []
         self.offsets: list[int] = []
         self.end = 0
-        self._joined: dict[str, int] = {}
-
-    def add_joined(self, sections: Sequence[tuple[str, NDArray[np.uint8]]]) -> None:
-        """Sections without a gap between them; `add` of one of them says where it is."""
-        for name, data in sections:
-            self._joined[name] = at = self.end
-            self.parts.append((name, data))
-            self.offsets.append(at)
-            self.end = at + -(-len(data) // BLOCK_BYTES)
-        self.end = aligned(self.end)
 
     def add(self, name: str, data: NDArray[np.uint8]) -> int:
-        if name in self._joined:
-            return self._joined[name]
         at = self.end
         self.parts.append((name, data))
         self.offsets.append(at)

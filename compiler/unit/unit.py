@@ -48,7 +48,6 @@ class Unit:
     producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
     consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
     escapes: frozenset[int]  # kernels whose output the host reads
-    families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `segment.siblings`
     strips: int = 1
 
     @property

@@ -18,7 +18,7 @@ import onnx
 import pytest
 import typer
 
-from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling, VectorTiling
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
@@ -160,7 +160,7 @@ def test_every_key_of_the_summary_is_described() -> None:
 
 def test_every_key_of_a_plan_is_described() -> None:
     keys: set[str] = set()
-    for part in (Plan, SegmentPlan, ConvTiling, VectorTiling, SiblingTiling):
+    for part in (Plan, SegmentPlan, ConvTiling, VectorTiling):
         keys |= set(part.model_fields)
     assert rows(ROOT / "docs/plan-file.md", "# The plan file") == keys
     for block in blocks(ROOT / "docs/plan-file.md", "json"):

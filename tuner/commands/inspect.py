@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.plan.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
+from compiler.plan.plan import ConvTiling, SegmentPlan, read_plan
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.terminal import print_line
 
@@ -114,8 +114,6 @@ def _segment(segment: SegmentPlan, strips: bool) -> tuple[str | int, ...]:
         if isinstance(tiling, ConvTiling):
             chunk = "" if tiling.weights == "resident" else f" {tiling.chunk_n1}x{tiling.chunk_k1}"
             tilings.append(f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer {tiling.weights}{chunk}")
-        elif isinstance(tiling, SiblingTiling):
-            tilings.append("with its sibling")
         else:
             tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
     window = f"{segment.window}{' sliding' if segment.sliding else ''}"

@@ -11,7 +11,6 @@ from compiler.segment.blocks import cut
 from compiler.segment.channels import channel_parts, largest
 from compiler.segment.primitives import to_text
 from compiler.segment.run import streamed_rights
-from compiler.segment.siblings import as_made
 from compiler.segment.stages import nest_of
 from compiler.segment.strips import widest
 from compiler.unit.unit import Unit
@@ -70,10 +69,6 @@ def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
 
 def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
     """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
-    made = as_made(unit, segment, start)
-    if isinstance(made, Infeasible):
-        raise InfeasibleError(str(made))
-    unit, segment, start = made
     stop = start + len(segment.operators)
     parts = channel_parts(unit, start, stop, segment.channels)
     unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
@@ -81,10 +76,10 @@ def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, 
     if isinstance(strip, Infeasible):
         raise InfeasibleError(str(strip))
     unit = strip
-    streamed = streamed_rights(unit, start, segment.made_tilings)
+    streamed = streamed_rights(unit, start, segment.tilings)
     blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt, streamed)
     out = []
-    for k, tiling in enumerate(segment.made_tilings):
+    for k, tiling in enumerate(segment.tilings):
         spec = unit.kernels[start + k]
         rows = blocks.rows(k)
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case

@@ -69,7 +69,7 @@ def _first_segments(lab: Lab) -> None:
     genome = single_operators(lab.unit)
     # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
     mine = [] if isinstance(genome, Infeasible) else list(genome)
-    every = lab.wanted([*mine, *first_genes(lab.unit, lab.table, lab.config.use.halo_cache, lab.config.use.siblings)])
+    every = lab.wanted([*mine, *first_genes(lab.unit, lab.table, lab.config.use.halo_cache)])
     lab.measure_segments(every[lab.island :: lab.rules.islands])
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
-from compiler.segment.siblings import as_bits, families_in
 from compiler.space.columns import fewest_strips
 from compiler.space.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, on_random_cores, thin_operators
@@ -21,12 +20,11 @@ _OWN = (
 _DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
-def first_genes(unit: Unit, table: SegmentTable, caching: bool, siblings: bool = False) -> list[Gene]:
+def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
     caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: in block
-    counts that give each of them work, on all of them in as many as on one, and with channels split where they can be.  siblings: families
-    as one convolution, in the shortest segments that hold them and up to two operators more.
+    counts that give each of them work, on all of them in as many as on one, and with channels split where they can be.
     """
     genes = []
     for length in (1, 2, 3):
@@ -45,14 +43,6 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool, siblings: bool =
                 if can_split(unit, start, start + length, width):
                     for blocks in counts[:4:2] if length == 1 else counts[:1]:
                         genes += _with_halos(wide._replace(blocks=blocks, split="channels"), caching)
-    for family in unit.families if siblings else ():
-        for stop in range(max(family) + 1, min(max(family) + 3, len(unit.kernels)) + 1):
-            start = min(family)
-            if stop - start <= MAX_SEGMENT:
-                bit = as_bits(unit, start, stop, (family,))
-                counts, columns = block_counts(unit, start, stop), fewest_strips(unit, start, stop)
-                for blocks in sorted({1, *counts[3:8:4]}):
-                    genes += _with_halos(Gene(start, stop, blocks, siblings=bit, columns=columns), caching)
     return unknown(table, genes)
 
 
@@ -89,7 +79,7 @@ def propose(
         draw = rng.random()
         fresh: list[Gene] = []
         if draw < 0.15:
-            fresh = [_random(unit, rng, "toggle_halo" in moves, "toggle_siblings" in moves)]
+            fresh = [_random(unit, rng, "toggle_halo" in moves)]
         elif draw < 0.35 and singles is not None:
             fresh = _moved(unit, singles, own, rng)
         else:
@@ -106,7 +96,7 @@ def propose(
     return list(out.values())
 
 
-def _random(unit: Unit, rng: np.random.Generator, caching: bool, siblings: bool) -> Gene:
+def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
     start = int(rng.integers(len(unit.kernels)))
     stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
     counts = block_counts(unit, start, stop)
@@ -116,8 +106,6 @@ def _random(unit: Unit, rng: np.random.Generator, caching: bool, siblings: bool)
         gene = with_weights(unit, gene, bool(rng.integers(2)))
     if caching and gene.blocks > 1 and rng.random() < 0.5:
         gene = gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
-    if siblings and (count := len(families_in(unit, start, stop))):
-        gene = gene._replace(siblings=int(rng.integers(1 << count)))
     return on_random_cores(unit, gene, rng)
 
 

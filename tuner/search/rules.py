@@ -34,7 +34,6 @@ class Rules:
             ("change_ahead", use.prefetch),
             ("change_cores", several),
             ("change_split", several),
-            ("toggle_siblings", use.siblings and bool(unit.families)),
         )
         off = {name for name, on in switches if not on}
         if config.search.moves is not None:
@@ -48,8 +47,6 @@ class Rules:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
-        if not self.config.use.siblings and gene.siblings:
-            gene = gene._replace(siblings=0)
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else gene._replace(cores=(0,), split="rows")

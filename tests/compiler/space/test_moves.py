@@ -14,7 +14,6 @@ from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.kinds.build import make_unit
 from compiler.plan.plan import MAX_PREFETCH
-from compiler.segment.siblings import families_in
 from compiler.segment.strips import strips
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import realise
@@ -54,7 +53,6 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         assert gene.cores
         assert list(gene.cores) == sorted(set(gene.cores))
         assert gene.split in splits(u, gene, len(gene.cores)), "and rows on one core"
-        assert 0 <= gene.siblings < 1 << len(families_in(u, gene.start, gene.stop))
         fewest = fewest_strips(u, gene.start, gene.stop)
         assert gene.columns >= fewest
         assert gene.columns == 1 or (fewest > 1 and isinstance(strips(u, gene.start, gene.stop, gene.columns), tuple)), (
@@ -115,7 +113,7 @@ def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:
     """How often a move applies to random genomes; asserts `keep(before, after)` each time."""
     count = 0
     for seed in range(60):
-        models = ["inception_block"] if move == "toggle_siblings" else sorted(SMALL_MODELS)
+        models = sorted(SMALL_MODELS)
         u, rng = unit(models[seed % len(models)]), np.random.default_rng(seed)
         before = mutated(u, rng, 10)
         after = MOVES[move](u, before, rng)
@@ -188,7 +186,6 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_tiling": only("choices"),
     "change_cores": other_cores,
     "change_split": the_other_way,
-    "toggle_siblings": only("siblings"),
 }
 
 

@@ -36,7 +36,7 @@ def shuffled(unit: Unit, rng: np.random.Generator) -> Unit:
     while len(order) < len(unit.kernels):
         ready = [k for k in range(len(unit.kernels)) if k not in order and set(unit.producers[k]) <= set(order)]
         order.append(int(rng.choice(ready)))
-    return arranged(unit, tuple((k,) for k in order))
+    return arranged(unit, tuple(order))
 
 
 def test_any_topological_order_keeps_values(case: Case) -> None:
