@@ -17,7 +17,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-import compiler.emit.segment
+import compiler.segment.segment
 import tests.inline_reference
 from compiler.frontend import lower
 from compiler.kinds.build import pack_unit
@@ -117,7 +117,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], see
                 continue
             overlap = Overlap(seed, len(plan.segments))
             with monkeypatch.context() as patch:
-                patch.setattr(compiler.emit.segment, "place", overlap)
+                patch.setattr(compiler.segment.segment, "place", overlap)
                 bad = Compiler(unit).compile(plan)
             assert isinstance(bad, Program)
             if not overlap.planted:

@@ -18,6 +18,7 @@ from compiler.segment.blocks import cut
 from compiler.segment.buffers import Wish, fit
 from compiler.segment.lanes import MATRIX, VECTOR, lanes
 from compiler.segment.memory import slot_counts, staged_wishes
+from compiler.segment.segment import StripBlocks
 from compiler.segment.sharing import apart
 from compiler.space.decode import realise
 from compiler.space.formula import formula_window
@@ -190,8 +191,8 @@ def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
 
 def test_the_formula_is_a_number_in_the_plan(pooled: Unit) -> None:
     plan = planned(pooled, blocks=8, window=FORMULA, sliding=True)
-    blocks = cut(pooled, 0, 2, 8)
-    assert plan.window == formula_window(pooled, blocks, plan.prefetch, plan.tilings) == 2, "two lanes, about the same work in each"
+    whole = StripBlocks(pooled, cut(pooled, 0, 2, 8))
+    assert plan.window == formula_window(whole, plan.prefetch, plan.tilings) == 2, "two lanes, about the same work in each"
     assert SegmentPlan.model_validate(plan.model_dump()) == plan
     plan = planned(
         unit(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("y", "a", (64, 64), 3)), blocks=8, window=FORMULA, sliding=True
