@@ -12,8 +12,8 @@ from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.blocks import needed
-from compiler.segment.buffers import Wish, fits
-from compiler.segment.memory import staged_wishes
+from compiler.segment.buffers import Buffer, BufferRequest, fits
+from compiler.segment.memory import tensor_requests
 from compiler.segment.segment import Outline, widest_strip
 from compiler.segment.strips import leaves, strips
 from compiler.unit.unit import Unit
@@ -56,10 +56,10 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     strip, _ = found
     kernels = strip.kernels[start:stop]
     weights = [
-        Wish(f"w{k}", min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
+        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
         for k, spec in enumerate(kernels)
         if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec)
     ]
     have = unit.machine.buffer_blocks(Memory.L1)
     ways = finest, finest._replace(halo=(1 << stop - start) - 1)
-    return any(fits((*staged_wishes(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)
+    return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)

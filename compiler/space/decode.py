@@ -20,13 +20,13 @@ from compiler.segment.memory import (
     apart_rule,
     live_blocks,
     repeated,
-    staged_wishes,
     stays,
+    tensor_requests,
     through_ub,
     ub_buffers,
-    ub_wishes_of,
+    ub_requests_of,
+    weight_requests_of,
     weight_slots,
-    weight_wishes_of,
 )
 from compiler.segment.run import can_stream
 from compiler.segment.segment import StripBlocks, largest_part, widest_strip
@@ -145,7 +145,7 @@ class _Fitting:
     def _slots(self, window: Window) -> None:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
-        self.staged = staged_wishes(unit, layout, gene.prefetch, window)
+        self.staged = tensor_requests(unit, layout, gene.prefetch, window)
         self.live, held = live_blocks(self.staged, len(self.operators))
         self.room = self.have - held
         self.apart = apart_rule(unit, layout, gene.sliding, window)
@@ -195,8 +195,8 @@ class _Fitting:
         if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
-        wishes = [ub_wishes_of(k, asked.buffers, last) for k, asked in self.taken.items()]
-        return fits(tuple(chain.from_iterable(wishes)), have, self.apart)
+        requests = [ub_requests_of(k, asked.buffers, last) for k, asked in self.taken.items()]
+        return fits(tuple(chain.from_iterable(requests)), have, self.apart)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -230,7 +230,7 @@ class _Fitting:
             return False
         last = len(self.operators) - 1
         asks = zip(taken.items(), kept, strict=True)
-        weights = [weight_wishes_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
+        weights = [weight_requests_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
         return packed((*self.staged, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:

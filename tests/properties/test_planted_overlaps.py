@@ -57,10 +57,10 @@ class Overlap:
         places, ((unit, blocks),) = PLACE(strips, plan, flip), strips
         assert isinstance(places, Places)
         if self.seen == self.at:
-            wishes = {"l1": memory._l1_wishes(unit, plan, blocks), "ub": memory.ub_wishes(unit, blocks, plan.tilings)}
+            requests = {"l1": memory._l1_requests(unit, plan, blocks), "ub": memory.ub_requests(unit, blocks, plan.tilings)}
             pairs = [
-                (name, under.name, upper.name)
-                for name, all_of in wishes.items()
+                (name, under.buffer, upper.buffer)
+                for name, all_of in requests.items()
                 for under in all_of
                 for upper in all_of
                 if under is not upper and under.birth <= upper.death and upper.birth <= under.death and under.size >= upper.size

@@ -15,9 +15,9 @@ from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.window import SLOT, Timetable, edges, interleaved, load_readers, sequence, slide
 from compiler.segment.blocks import cut
-from compiler.segment.buffers import Wish, fit
+from compiler.segment.buffers import Buffer, BufferRequest, fit
 from compiler.segment.lanes import MATRIX, VECTOR, lanes
-from compiler.segment.memory import slot_counts, staged_wishes
+from compiler.segment.memory import slot_counts, tensor_requests
 from compiler.segment.segment import StripBlocks
 from compiler.segment.sharing import apart
 from compiler.space.decode import realise
@@ -206,15 +206,15 @@ def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: in
     u = small(name)
     start = min(start, len(u.kernels) - 1)
     blocks = cut(u, start, min(len(u.kernels), start + length), count)
-    wishes = staged_wishes(u, blocks, 1, 1)
-    found, _ = fit(wishes, 1 << 30, 0, lambda ordered: apart(u, blocks, ordered, True))
-    apart_ = apart(u, blocks, wishes, True)
-    for i, a in enumerate(wishes):
-        for j, b in enumerate(wishes):
+    requests = tensor_requests(u, blocks, 1, 1)
+    found, _ = fit(requests, 1 << 30, 0, lambda ordered: apart(u, blocks, ordered, True))
+    apart_ = apart(u, blocks, requests, True)
+    for i, a in enumerate(requests):
+        for j, b in enumerate(requests):
             if i != j and apart_[i, j]:
-                assert found[a.name] + a.size <= found[b.name] or found[b.name] + b.size <= found[a.name]
-    for i, a in enumerate(wishes):
-        for j, b in enumerate(wishes[:i]):
+                assert found[a.buffer] + a.size <= found[b.buffer] or found[b.buffer] + b.size <= found[a.buffer]
+    for i, a in enumerate(requests):
+        for j, b in enumerate(requests[:i]):
             if not apart_[i, j]:
                 assert a.death < b.birth or b.death < a.birth, "what the order of the graph keeps apart, the sequence does too"
 
@@ -232,9 +232,9 @@ def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) ->
     """More operators than an integer has bits, too: plans by hand may be that long."""
     names = ["x", *(f"p{k}" for k in range(count))]
     u = unit(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))
-    wishes = [Wish(f"t{k}", 8, k, k, 1 << k) for k in range(count)]
+    requests = [BufferRequest(Buffer("tensor", k), 8, k, k, 1 << k) for k in range(count)]
     blocks = cut(u, 0, count, 2)
-    assert (apart(u, blocks, wishes, True) == np.eye(count, dtype=bool)).all()
+    assert (apart(u, blocks, requests, True) == np.eye(count, dtype=bool)).all()
     plan = realise(u, Gene(0, count, 2, sliding=True))
     assert plan is not None
     assert isinstance(Compiler(u).alone(plan, 0), list)
