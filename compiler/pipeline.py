@@ -4,9 +4,8 @@ load      frontend.load        ONNX file -> checked, cleaned ModelProto
 lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
 unit      kinds.build          Graph x Machine x data type -> storages, kernels, constants, DDR addresses
 plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
-blocks    segment.blocks       which rows every block of a segment computes, loads and keeps
-memory    segment.memory       where: L1 and UB, with lifetimes, or why it does not fit
-segment   emit.segment         sequential records of one core's share of a segment (cached by its plan)
+segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
+records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
 stream    schedule.sync        flags and issue order -> one stream per core
 program   simulator.npu        streams + memory map, verified
 """
@@ -26,7 +25,6 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
-from compiler.segment.blocks import Share
 from compiler.segment.memory import named
 from compiler.segment.permuted import in_order
 from compiler.unit.unit import Unit
@@ -72,21 +70,21 @@ class Compiler:
         self.unit, self.records = unit, records
         self.synchroniser = Synchroniser(unit)
         self._scratch = new_scratch()
-        self._cache: OrderedDict[tuple[Unit, int, bool, str, Share], Lowered | Infeasible] = OrderedDict()
+        self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int], Lowered | Infeasible] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
 
-    def segment(self, plan: SegmentPlan, start: int, flip: bool = False, share: Share = (0, 1)) -> Lowered | Infeasible:
-        """Sequential records of part i of m of the segment whose first kernel is `start`, wherever it runs."""
-        return self._lowered(self.unit, plan, plan.key, start, flip, share)
+    def segment(self, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0) -> Lowered | Infeasible:
+        """Sequential records of a core's share of the segment whose first kernel is `start`.  core: its place among the plan's."""
+        return self._lowered(self.unit, plan, plan.key, start, flip, core)
 
-    def _lowered(self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, share: Share) -> Lowered | Infeasible:
-        key = (unit, start, flip, plan_key, share)
+    def _lowered(self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, core: int) -> Lowered | Infeasible:
+        key = (unit, start, flip, plan_key, core, len(plan.cores))
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        lowered = self._cache[key] = self._kept(lower_segment(unit, plan, start, flip, self._scratch, share))
+        lowered = self._cache[key] = self._kept(lower_segment(unit, plan, start, flip, self._scratch, core))
         self._cached_bytes += _nbytes(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
             self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
@@ -150,7 +148,7 @@ class Compiler:
         if max(cores) >= len(so_far):
             return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
         for i, core in enumerate(cores):
-            lowered = self._lowered(unit, plan, key, start, bool(so_far[core] % 2), (i, len(cores)))
+            lowered = self._lowered(unit, plan, key, start, bool(so_far[core] % 2), i)
             if isinstance(lowered, Infeasible):
                 return lowered
             if len(lowered.footprint.engine):

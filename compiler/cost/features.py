@@ -32,11 +32,9 @@ from compiler.kinds.sliding import sliding
 from compiler.kinds.softmax import SoftmaxSpec
 from compiler.kinds.whole_rows import work
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
-from compiler.segment.blocks import Blocks, cut
-from compiler.segment.channels import channel_parts, largest
 from compiler.segment.memory import slot_counts
-from compiler.segment.run import streamed_rights
-from compiler.segment.strips import row_blocks_stored, strips
+from compiler.segment.segment import Segment, StripBlocks
+from compiler.segment.strips import row_blocks_stored
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
@@ -69,17 +67,16 @@ _OF_VECTOR = [
 
 def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    stop = start + len(plan.operators)
-    parts = channel_parts(unit, start, stop, plan.channels)
-    if isinstance(parts, Infeasible):
-        raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
-    if len(parts) == 1:
-        out = _of_strips(unit, plan, start)
+    segment = Segment.of(unit, plan, start)
+    if isinstance(segment, Infeasible):
+        raise ValueError(str(segment))
+    plan = segment.plan
+    if len(segment.parts) == 1:
+        out = _of_strips(segment, 0)
     else:
-        sums = np.array([_of_strips(part, plan, start) for part in parts])
+        sums = np.array([_of_strips(segment, part) for part in range(len(segment.parts))])
         several = sums.sum(0)
-        first = parts.index(largest(parts, start, stop))
-        several[_OF_ONE] = sums[first, _OF_ONE]
+        several[_OF_ONE] = sums[segment.largest, _OF_ONE]
         several[_A_CORES] = sums[:, _A_CORES].max(0)
         out = several.tolist()
     ddr, cores = unit.machine.ddr, len(plan.cores)
@@ -94,30 +91,27 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     return found
 
 
-def _of_strips(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
-    """What adds up over a segment's strips, and what the one in their middle has."""
-    cut = strips(unit, start, start + len(plan.operators), plan.columns)
-    if isinstance(cut, Infeasible):
-        raise ValueError(f"{cut}: {plan.columns} strips")
-    if len(cut) == 1:
-        return _sums(unit, plan, start)
-    sums = np.array([_sums(strip, plan, start) for strip in cut])
+def _of_strips(segment: Segment, part: int) -> list[float]:
+    """What adds up over the strips of a part, and what the one in their middle has."""
+    strips = segment.strips(part)
+    if len(strips) == 1:
+        return _sums(segment, strips[0])
+    sums = np.array([_sums(segment, strip) for strip in strips])
     several = sums.sum(0)
-    several[_OF_ONE] = sums[len(cut) // 2, _OF_ONE]
+    several[_OF_ONE] = sums[len(strips) // 2, _OF_ONE]
     out: list[float] = several.tolist()
     return out
 
 
-def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
     """What adds up over the cores that share a segment's channels, and over its strips, and what each of them has.
 
     A list: single numbers of an array cost several times as much.
     """
+    plan, unit = segment.plan, strip.unit
     tilings = plan.tilings
-    streamed = streamed_rights(unit, start, tilings)
-    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
     images, cores = unit.storages[0].n, plan.dealt
-    laid = _laid(unit, blocks)
+    laid = _laid(strip)
     total = np.zeros(len(FEATURES))
     for standing, tiling in zip(laid.standings, tilings, strict=True):
         total += _of_operator(standing, tiling, images, cores)
@@ -125,7 +119,7 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
     out[_AT["store_bytes"]] = float(laid.stored * BLOCK_BYTES * images)
     for load in laid.loaded:
         out[_AT["load_bytes"]] += load * BLOCK_BYTES * images
-    out[_AT["l1_blocks_log2"]] = float(_kept(unit, blocks, plan.prefetch, plan.window))
+    out[_AT["l1_blocks_log2"]] = float(_kept(strip, plan.prefetch, plan.window))
     iterations = plan.blocks * images
     out[_AT["iterations"]] = float(iterations)
     share = -(-iterations // cores) / iterations
@@ -142,8 +136,9 @@ def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
 
 
 @lru_cache(maxsize=4096)
-def _kept(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> int:
+def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
     """Blocks of L1 that hold tensors."""
+    unit, blocks = strip
     kept = 0
     for storage, count in slot_counts(unit, blocks, prefetch, window).items():
         staged = blocks.staged[storage]
@@ -179,17 +174,14 @@ class _Laid(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _laid(unit: Unit, blocks: Blocks) -> _Laid:
-    staged = blocks.staged
-    produced = {storage for storage, kept in staged.items() if kept.produced}
+def _laid(strip: StripBlocks) -> _Laid:
+    unit, blocks = strip
     standings, stored = [], 0
     for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
-        here = [(read.storage in staged, read.storage in produced) for read in spec.reads]
-        if blocks.streamed >> k & 1:
-            here[1] = here[1][0], False
-        standings.append(_Standing(kind_of(unit, spec), tuple(blocks.heights[k].items()), blocks.inside[k], tuple(here), unit.strips))
+        heights = tuple(blocks.heights[k].items())
+        standings.append(_Standing(kind_of(unit, spec), heights, blocks.inside[k], strip.residence(k), unit.strips))
         stored += blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
-    loaded = [staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes for load in blocks.loads]
+    loaded = [blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes for load in blocks.loads]
     return _Laid(tuple(standings), stored, tuple(loaded))
 
 
@@ -209,9 +201,9 @@ def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -
     return found
 
 
-def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
+def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
     """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
-    found = _of_operator(_laid(unit, blocks).standings[k], tiling, 1, 1)
+    found = _of_operator(_laid(strip).standings[k], tiling, 1, 1)
     return float(max(found[_BUSY_OF_ONE]))
 
 

@@ -26,7 +26,7 @@ from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import SegmentPlan
 from compiler.segment.blocks import Blocks, cut
 from compiler.segment.buffers import fits
-from compiler.segment.memory import staged_wishes, weight_wishes
+from compiler.segment.memory import tensor_requests, weight_requests
 from compiler.segment.run import Load
 from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
@@ -84,7 +84,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
             slots = [
                 prefetch
                 for prefetch in (_PREFETCH if blocks * images > 1 else _PREFETCH[:1])
-                if fits((*staged_wishes(unit, layout, prefetch, 1), *weight_wishes(unit, layout, 0, tiling)), l1)
+                if fits((*tensor_requests(unit, layout, prefetch, 1), *weight_requests(unit, layout, 0, tiling)), l1)
             ]
             engines, guess = np.zeros((len(points), 3), np.int64), np.zeros(len(points), np.int64)
             for size, count in sizes.items():

@@ -37,6 +37,7 @@ from compiler.kinds.softmax import SoftmaxSpec
 from compiler.kinds.ub_footprint import tile_planes
 from compiler.plan.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.segment.blocks import Blocks
+from compiler.segment.buffers import Buffer
 from compiler.segment.memory import TO_L1, Places, way_out
 from compiler.segment.stages import WEIGHT_PIECE_BLOCKS
 from compiler.segment.strips import row_blocks_made, row_blocks_read, row_blocks_stored
@@ -127,7 +128,7 @@ def _tables(spec: KernelSpec) -> list[NDArray[np.int64]]:
 
 def _constants(spec: KernelSpec, k: int, tiling: ConvTiling | VectorTiling, places: Places) -> list[tuple[int, ...]]:
     """(memory, block of DDR, block there, blocks, blocks of a piece) of what an operator needs from its first block on."""
-    at, planes = places.ub.get(f"b{k}", 0), spec.y.planes
+    at, planes = places.ub.get(Buffer("constants", k), 0), spec.y.planes
     if isinstance(spec, ConvSpec):
         assert isinstance(tiling, ConvTiling)
         if isinstance(spec, MatMulSpec):
@@ -135,7 +136,7 @@ def _constants(spec: KernelSpec, k: int, tiling: ConvTiling | VectorTiling, plac
         bias = [(UB, spec.bias_at, at, spec.bias_blocks, _WHOLE)] if tiling.constants == "resident" else []
         if tiling.weights != "resident":
             return [*bias]
-        return [*bias, (L1, spec.weights_at, places.l1[f"w{k}.0"], spec.weight_blocks, WEIGHT_PIECE_BLOCKS)]
+        return [*bias, (L1, spec.weights_at, places.l1[Buffer("weights", k)], spec.weight_blocks, WEIGHT_PIECE_BLOCKS)]
     if tiling.constants == "streamed":
         return []
     if isinstance(spec, SoftmaxSpec) and spec.gaps:
@@ -151,7 +152,7 @@ def _constants(spec: KernelSpec, k: int, tiling: ConvTiling | VectorTiling, plac
 def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling, places: Places) -> ConvJob:
     machine, window, parts = unit.machine, spec.window, spec.parts
     resident = tiling.weights == "resident"
-    w0 = places.l1.get(f"w{k}.0", 0)
+    w0 = places.l1.get(Buffer("weights", k), 0)
     to = way_out(unit, blocks, k)
     path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
     assert path is not None
@@ -180,7 +181,7 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
         n1=spec.n1,
         resident=int(resident),
         weights_0=w0,
-        weights_1=places.l1.get(f"w{k}.1", w0),
+        weights_1=places.l1.get(Buffer("weights", k, 1), w0),
         weights_at=spec.weights_at,
         chunk_n1=spec.n1 if resident else min(tiling.chunk_n1, spec.n1),
         chunk_k1=spec.k1 if resident else min(tiling.chunk_k1, spec.k1),
@@ -188,16 +189,16 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
         tile_n1=tiling.tile_n1,
         tile_k1=tiling.tile_k1,
         n_outer=int(tiling.order == "n"),
-        bias=places.ub.get(f"b{k}", places.ub.get(f"b{k}.0", -1)),
-        bias_1=places.ub.get(f"b{k}.1", -1),
+        bias=places.ub.get(Buffer("constants", k), -1),
+        bias_1=places.ub.get(Buffer("constants", k, 1), -1),
         bias_at=spec.bias_at if spec.bias_blocks and tiling.constants == "streamed" else -1,
         act=int(Activation[spec.activation]),
         limit=float_bits(spec.limit) if spec.activation == "clip" else 0,
         to=to,
-        out_0=places.ub.get(f"o{k}.0", 0),
-        out_1=places.ub.get(f"o{k}.1", 0),
-        res_0=places.ub.get(f"r{k}.0", 0),
-        res_1=places.ub.get(f"r{k}.1", 0),
+        out_0=places.ub.get(Buffer("out", k), 0),
+        out_1=places.ub.get(Buffer("out", k, 1), 0),
+        res_0=places.ub.get(Buffer("residual", k), 0),
+        res_1=places.ub.get(Buffer("residual", k, 1), 0),
         half_a=machine.buffer_blocks(Memory.L0A) // 2,
         half_b=machine.buffer_blocks(Memory.L0B) // 2,
         half_c=machine.buffer_blocks(Memory.L0C) // 2,
@@ -209,11 +210,11 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
     )
 
 
-def _on_vector(unit: Unit, spec: KernelSpec, k: int, tiling: VectorTiling, ub: dict[str, int]) -> Job:
+def _on_vector(unit: Unit, spec: KernelSpec, k: int, tiling: VectorTiling, ub: dict[Buffer, int]) -> Job:
     head = {"dtype": int(unit.dtype), "tag": spec.tag, "planes": spec.y.planes}
     columns = min(tiling.tile_columns or spec.out_w, spec.out_w)
-    tile = {"tile_rows": tiling.tile_rows, "tile_columns": columns, "slot_0": ub[f"o{k}.0"], "slot_1": ub[f"o{k}.1"]}
-    planes, consts, streamed = tile_planes(spec, tiling), ub.get(f"b{k}", 0), tiling.constants == "streamed"
+    tile = {"tile_rows": tiling.tile_rows, "tile_columns": columns, "slot_0": ub[Buffer("out", k)], "slot_1": ub[Buffer("out", k, 1)]}
+    planes, consts, streamed = tile_planes(spec, tiling), ub.get(Buffer("constants", k), 0), tiling.constants == "streamed"
     if isinstance(spec, PoolSpec):
         return _pool(unit, spec, head | tile, planes, consts)
     if isinstance(spec, SoftmaxSpec):

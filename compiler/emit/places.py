@@ -21,6 +21,7 @@ from numba import njit
 
 from compiler.emit.records import DDR, FAR, L1, Ints, Place, general
 from compiler.segment.blocks import Blocks, span
+from compiler.segment.buffers import Buffer
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 
@@ -34,8 +35,8 @@ class Homes(NamedTuple):
     rows: Ints
 
 
-def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, int]) -> Homes:
-    """slots: how many every storage that stays has; l1: blocks by name (see `segment.memory`)."""
+def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[Buffer, int]) -> Homes:
+    """slots: how many every storage that stays has; l1: its buffers (see `segment.memory`)."""
     staged = [blocks.staged[storage] for storage in blocks.staged]
     images = unit.images
     stays = np.zeros((len(staged), 7), np.int64)
@@ -46,8 +47,8 @@ def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, in
         first, last = span(stay.rows) if stay.cached else (0, 0)
         ring = stay.high(count, images) if stay.cached else 0
         stays[home] = stay.plane, storage.row_blocks, count, ring, first, last - first, storage.first
-        single = l1[f"t{stay.storage}.0"]
-        at[home, :count] = [l1.get(f"t{stay.storage}.{slot}", single) for slot in range(count)]
+        single = l1[Buffer("tensor", stay.storage)]
+        at[home, :count] = [l1.get(Buffer("tensor", stay.storage, slot), single) for slot in range(count)]
         rows[home] = stay.rows
     return Homes(_in_ddr(unit), stays, at, rows)
 

@@ -18,12 +18,11 @@ from compiler.emit.places import homes_of, operand
 from compiler.emit.records import Ints
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
-from compiler.segment.blocks import Blocks, Share, cut, dealt
-from compiler.segment.channels import channel_parts
+from compiler.segment.blocks import Blocks
 from compiler.segment.lanes import lanes
-from compiler.segment.memory import Places, named, place, slot_counts
-from compiler.segment.run import run_of, streamed_rights
-from compiler.segment.strips import strips
+from compiler.segment.memory import Places, named
+from compiler.segment.run import run_of
+from compiler.segment.segment import Segment, StripBlocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.isa import ENGINE, WORDS
@@ -44,34 +43,27 @@ class Records:
 
 
 def lower_segment(
-    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, share: Share = (0, 1)
+    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, core: int = 0
 ) -> Records | Infeasible:
     """Lower one core's share of the segment whose first kernel is `start`.
 
     flip: see `segment.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
-    share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or,
-    where the plan splits channels, all iterations of the i-th of m runs of output channels.
+    core: whose share, by its place among the plan's.
     """
-    if plan.split == "channels":
-        parts = channel_parts(unit, start, start + len(plan.operators), share[1])
-        if isinstance(parts, Infeasible):
-            return Infeasible(named(plan), f"{parts.where}: {parts.what}")
-        unit, share = parts[share[0]], (0, 1)
-    units = strips(unit, start, start + len(plan.operators), plan.columns)
-    if isinstance(units, Infeasible):
-        return Infeasible(named(plan), f"{units.where}: {units.what}")
-    streamed = streamed_rights(unit, start, plan.tilings)
-    layouts = [cut(strip, start, start + len(plan.operators), plan.blocks, plan.caching, share[1], streamed) for strip in units]
-    places = place(list(zip(units, layouts, strict=True)), plan, flip)
+    segment = Segment.of(unit, plan, start)
+    if isinstance(segment, Infeasible):
+        return segment
+    share = segment.share(core)
+    places = segment.memory(share, flip)
     if isinstance(places, Infeasible):
         return places
+    plan, mine = segment.plan, share.iterations
+    every = unit.images * plan.blocks
     out = scratch if scratch is not None else new_scratch()
-    every = unit.storages[unit.kernels[start].y.storage].n * plan.blocks
-    mine = dealt(every, share)
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
-    for strip, blocks, first in zip(units, layouts, range(0, len(units) * every, every), strict=True):
-        iterations = range(first + mine.start, first + mine.stop)
-        code = _written(strip, plan, blocks, places, iterations, out[sum(map(len, codes)) :], begun)
+    for number, strip in enumerate(share.strips):
+        iterations = range(number * every + mine.start, number * every + mine.stop)
+        code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun)
         if code is None:
             return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
@@ -82,10 +74,10 @@ def lower_segment(
 
 
 def _written(
-    unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_]
+    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_]
 ) -> Code | None:  # fmt: skip
     """A strip's records, or None where `out` has no room for them.  begun: see `emit_nodes`."""
-    slots = slot_counts(unit, blocks, plan.prefetch, plan.window)
+    plan, (unit, blocks), slots = segment.plan, strip, segment.slots(strip)
     work = _work(unit, plan, blocks, places, slots)
     nodes = sequence(blocks.stop - blocks.start, iterations)
     rows = np.zeros((len(nodes), 2), np.int64)

@@ -5,27 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 
-class Wish(NamedTuple):
+class Buffer(NamedTuple):
+    """A buffer by what it is for.  of: the storage of a tensor, else the place of an operator in its segment.  slot: which of several.
+
+    constants: bias, scales, masks, counts.  out: the tile that an operator works on or hands out.  residual: the tile that it adds.
+    """
+
+    kind: Literal["constants", "out", "residual", "tensor", "weights"]
+    of: int
+    slot: int = 0
+
+
+class BufferRequest(NamedTuple):
     """A buffer of `size` blocks that is live from step `birth` to step `death`, both included.
 
     touched: the steps that write or read it, as bits; 0: all of them.
     """
 
-    name: str
+    buffer: Buffer
     size: int
     birth: int
     death: int
     touched: int = 0
 
 
-Apart = Callable[[Sequence[Wish]], NDArray[np.bool_]]  # wishes -> bool [n, n], pairs that must not share
+Apart = Callable[[Sequence[BufferRequest]], NDArray[np.bool_]]  # requests -> bool [n, n], pairs that must not share
 
 
 _NO_PAIRS = np.zeros((0, 0), np.bool_)
@@ -63,28 +74,29 @@ def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, stre
     return peak
 
 
-def allocate(wishes: Sequence[Wish]) -> tuple[dict[str, int], int]:
-    """Offsets by name, and the blocks needed in all.  Ties by name, so the same wishes get the same places."""
-    return fit(wishes, 0, 0)
+def allocate(requests: Sequence[BufferRequest]) -> tuple[dict[Buffer, int], int]:
+    """Offsets, and the blocks needed in all.  Of equal sizes the earlier, then by buffer, so the same requests get the same places."""
+    return fit(requests, 0, 0)
 
 
-def fit(wishes: Sequence[Wish], capacity: int, reach: int, apart: Apart | None = None) -> tuple[dict[str, int], int]:
+def fit(requests: Sequence[BufferRequest], capacity: int, reach: int, apart: Apart | None = None) -> tuple[dict[Buffer, int], int]:
     """`allocate`, with lifetimes stretched by `reach` steps where that still fits, so that neighbours in time can overlap.
 
-    apart: says which of the ordered wishes must not share, where that does not follow from their lifetimes.
+    apart: says which of the ordered requests must not share, where that does not follow from their lifetimes.
     """
-    ordered = sorted(wishes, key=_order)
+    ordered = sorted(requests, key=_order)
     at, peak = _placed(ordered, capacity, reach, apart)
-    return {wish.name: offset for wish, offset in zip(ordered, at.tolist(), strict=True)}, peak
+    return {request.buffer: offset for request, offset in zip(ordered, at.tolist(), strict=True)}, peak
 
 
-def _order(wish: Wish) -> tuple[int, int, str]:
-    return -wish[1], wish[2], wish[0]
+def _order(request: BufferRequest) -> tuple[int, int, str, str, str]:
+    (kind, of, slot), size, birth, _, _ = request
+    return -size, birth, kind, str(of), str(slot)  # numbers as they are spelt: plans that are there keep their addresses
 
 
-def _placed(ordered: Sequence[Wish], capacity: int, reach: int, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
+def _placed(ordered: Sequence[BufferRequest], capacity: int, reach: int, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
     """Offsets, int64 [n], and the blocks needed in all."""
-    spans = np.array([wish[1:4] for wish in ordered], np.int64).reshape(-1, 3)
+    spans = np.array([request[1:4] for request in ordered], np.int64).reshape(-1, 3)
     at = np.empty(len(ordered), np.int64)
     pairs = _NO_PAIRS if apart is None else apart(ordered)
     peak = 0
@@ -95,25 +107,25 @@ def _placed(ordered: Sequence[Wish], capacity: int, reach: int, apart: Apart | N
     return at, peak
 
 
-def live(wishes: Sequence[Wish], steps: int) -> list[int]:
+def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:
     """Blocks that are live at each of the first `steps` steps, which are all that there are."""
     change = [0] * (steps + 1)
-    for _, size, birth, death, _ in wishes:
+    for _, size, birth, death, _ in requests:
         change[birth] += size
         change[death + 1] -= size
     return list(accumulate(change[:-1]))
 
 
-def fits(wishes: tuple[Wish, ...], capacity: int, apart: Apart | None = None) -> bool:
+def fits(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None = None) -> bool:
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
-    if sum([wish.size for wish in wishes]) <= capacity:
+    if sum([request.size for request in requests]) <= capacity:
         return True
-    if max(live(wishes, max(wish.death for wish in wishes) + 1)) > capacity:
+    if max(live(requests, max(request.death for request in requests) + 1)) > capacity:
         return False
-    return packed(wishes, capacity, apart)
+    return packed(requests, capacity, apart)
 
 
 @lru_cache(maxsize=1 << 13)
-def packed(wishes: tuple[Wish, ...], capacity: int, apart: Apart | None = None) -> bool:
+def packed(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None = None) -> bool:
     """`fits` where sums do not tell; remembered, as every second gene asks for buffers that another one asked for."""
-    return _placed(sorted(wishes, key=_order), capacity, 0, apart)[1] <= capacity
+    return _placed(sorted(requests, key=_order), capacity, 0, apart)[1] <= capacity

@@ -1,13 +1,12 @@
 """What a segment keeps where: buffers in L1 and UB with their lifetimes, placed, or why they do not fit.
 
-| name   | memory | what                                                                        |
-|--------|--------|-----------------------------------------------------------------------------|
-| tS.i   | L1     | slot i of what the segment keeps of storage S; tS.0 alone where it is a ring |
-| wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks; chunks of a right operand, too |
-| bK     | UB     | constants of kernel K: bias, scales, masks, counts; streamed: of a tile's planes |
-| bK.i   | UB     | slot i of a streamed bias                                                   |
-| oK.i   | UB     | slot i of the tile that kernel K works on or hands out                      |
-| rK.i   | UB     | slot i of kernel K's residual tile                                          |
+| buffer                      | memory | what                                                                                 |
+|-----------------------------|--------|--------------------------------------------------------------------------------------|
+| tensor, of a storage        | L1     | a slot of what the segment keeps of it; slot 0 alone where it is a ring               |
+| weights, of an operator     | L1     | all of them, or a slot of their chunks; chunks of a right operand, too                |
+| constants, of an operator   | UB     | bias, scales, masks, counts; streamed: of a tile's planes, or a slot of a bias's chunks |
+| out, of an operator         | UB     | a slot of the tile that it works on or hands out                                      |
+| residual, of an operator    | UB     | a slot of its residual tile                                                           |
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
@@ -23,7 +22,7 @@ from compiler.kinds.pool import PoolSpec
 from compiler.kinds.ub_footprint import constant_blocks, tile_planes, vector_slot
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.segment.blocks import Blocks, Staged
-from compiler.segment.buffers import Apart, Wish, fit, live
+from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, live
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
 from compiler.segment.shortage import shortage
@@ -39,10 +38,10 @@ _L1_ALIGN, _UB_ALIGN = 16, 8  # blocks
 
 @dataclass(frozen=True)
 class Places:
-    """First blocks of buffers by name, and the most that each memory holds, in bytes."""
+    """First blocks of buffers, and the most that each memory holds, in bytes."""
 
-    l1: dict[str, int]
-    ub: dict[str, int]
+    l1: dict[Buffer, int]
+    ub: dict[Buffer, int]
     peak_bytes: dict[str, int]
 
 
@@ -64,23 +63,23 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
     found, peaks = {}, {}
-    for memory, wishes, align in (
-        (Memory.L1, _largest([_l1_wishes(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
-        (Memory.UB, _largest([ub_wishes(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
+    for memory, requests, align in (
+        (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
+        (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
     ):
         have = unit.machine.buffer_blocks(memory)
-        at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
+        at, need = fit(requests, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
-            return Infeasible(where, shortage(unit, blocks, memory, wishes, need, have))
+            return Infeasible(where, shortage(unit, blocks, memory, requests, need, have))
         if flip:
-            at = {wish.name: (have - at[wish.name] - wish.size) // align * align for wish in wishes}
+            at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
         found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
     return Places(found[Memory.L1], found[Memory.UB], {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
 
 
-def _largest(wishes: Sequence[list[Wish]]) -> list[Wish]:
+def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
     """Of strips that ask for the same buffers, each as large as where it is largest."""
-    return wishes[0] if len(wishes) == 1 else [max(alike, key=lambda wish: wish.size) for alike in zip(*wishes, strict=True)]
+    return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
 def _round(blocks: int, to: int) -> int:
@@ -143,7 +142,7 @@ def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apa
 
 @lru_cache(maxsize=4096)  # one object for one rule, so that what is known of it is found again
 def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
-    return lambda wishes: apart(unit, blocks, wishes, one_block)
+    return lambda requests: apart(unit, blocks, requests, one_block)
 
 
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
@@ -163,11 +162,11 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
     return found
 
 
-def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
-    wishes = list(staged_wishes(unit, blocks, plan.prefetch, plan.window))
+def _l1_requests(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[BufferRequest]:
+    requests = list(tensor_requests(unit, blocks, plan.prefetch, plan.window))
     for k, tiling in enumerate(plan.tilings):
-        wishes += weight_wishes(unit, blocks, k, tiling)
-    return wishes
+        requests += weight_requests(unit, blocks, k, tiling)
+    return requests
 
 
 def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
@@ -177,27 +176,27 @@ def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Wish, ...]:
+def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
     again = repeated(unit, blocks)
     last = blocks.stop - blocks.start - 1
-    wishes = []
+    requests = []
     for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
         staged = blocks.staged[storage]
         size = slot_blocks(unit, staged, slots)
         if staged.cached:
-            wishes.append(Wish(f"t{storage}.0", size, 0, last))
+            requests.append(BufferRequest(Buffer("tensor", storage), size, 0, last))
         elif again and (slots > 1 or not staged.produced):
-            wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
+            requests += [BufferRequest(Buffer("tensor", storage, slot), size, 0, last) for slot in range(slots)]
         else:
-            wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, staged.makers | staged.readers))
-    return tuple(wishes)
+            requests.append(BufferRequest(Buffer("tensor", storage), size, staged.birth, staged.death, staged.makers | staged.readers))
+    return tuple(requests)
 
 
 @lru_cache(maxsize=4096)
-def live_blocks(wishes: tuple[Wish, ...], steps: int) -> tuple[list[int], int]:
-    """`live`, and blocks of all wishes."""
-    return live(wishes, steps), sum([wish.size for wish in wishes])
+def live_blocks(requests: tuple[BufferRequest, ...], steps: int) -> tuple[list[int], int]:
+    """`live`, and blocks of all requests."""
+    return live(requests, steps), sum([request.size for request in requests])
 
 
 def weight_slots(spec: KernelSpec, tiling: Tiling) -> tuple[int, int]:
@@ -214,18 +213,18 @@ def stays(slots: int, again: bool) -> bool:
     return again and slots == 1
 
 
-def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[Wish, ...]:
+def weight_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of kernel k's weights."""
     slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
     last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
-    return weight_wishes_of(k, slots, size, last)
+    return weight_requests_of(k, slots, size, last)
 
 
 @lru_cache(maxsize=1 << 14)
-def weight_wishes_of(k: int, slots: int, size: int, last: int) -> tuple[Wish, ...]:
+def weight_requests_of(k: int, slots: int, size: int, last: int) -> tuple[BufferRequest, ...]:
     """`slots` buffers of `size` blocks for kernel k's weights.  last: step until which they are kept from the first on; -1: k's alone."""
     life = (0, last) if last >= 0 else _scratch(k)
-    return tuple(Wish(f"w{k}.{slot}", size, *life) for slot in range(slots))
+    return tuple(BufferRequest(Buffer("weights", k, slot), size, *life) for slot in range(slots))
 
 
 def _scratch(k: int) -> tuple[int, int, int]:
@@ -241,9 +240,9 @@ def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
 
 
 class UbBuffers(NamedTuple):
-    """Buffers in UB of an operator: `slots` of `size` blocks.  kind: b, o or r.  kept: for the whole segment if that is repeated."""
+    """Buffers in UB of an operator: `slots` of `size` blocks.  kept: for the whole segment if that is repeated."""
 
-    kind: str
+    kind: Literal["constants", "out", "residual"]
     slots: int
     size: int
     kept: bool = False
@@ -256,19 +255,21 @@ def ub_buffers(spec: KernelSpec, tiling: Tiling, through_ub: bool, dtype: DataTy
         assert isinstance(tiling, ConvTiling)
         found = []
         if spec.bias_blocks and whole:
-            found.append(UbBuffers("b", 1, _round(spec.bias_blocks, 8), True))
+            found.append(UbBuffers("constants", 1, _round(spec.bias_blocks, 8), True))
         elif spec.bias_blocks:
             columns = spec.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, spec.n1)
-            found.append(UbBuffers("b", 2, _round(2 * columns, 8)))
+            found.append(UbBuffers("constants", 2, _round(2 * columns, 8)))
         tile = _round(min(tiling.tile_n1, spec.n1) * (16 // dtype.lanes) * tiling.tile_m, 8)
-        return (*found, *(UbBuffers(kind, 2, tile) for kind, there in (("o", through_ub), ("r", spec.residual is not None)) if there))
+        found += [UbBuffers("out", 2, tile)] if through_ub else []
+        found += [UbBuffers("residual", 2, tile)] if spec.residual is not None else []
+        return tuple(found)
     assert isinstance(tiling, VectorTiling)
     planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
-    slot = UbBuffers("o", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
+    slot = UbBuffers("out", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
     if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-        return slot, UbBuffers("b", 1, _round(tiling.tile_rows * columns, 8))
+        return slot, UbBuffers("constants", 1, _round(tiling.tile_rows * columns, 8))
     size = constant_blocks(spec, spec.y.planes if whole else planes)
-    return (slot, UbBuffers("b", 1, _round(size, 8), whole)) if size else (slot,)
+    return (slot, UbBuffers("constants", 1, _round(size, 8), whole)) if size else (slot,)
 
 
 def through_ub(unit: Unit, inside: bool) -> bool:
@@ -276,20 +277,21 @@ def through_ub(unit: Unit, inside: bool) -> bool:
     return not (inside and writes_l1(unit.machine))
 
 
-def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
+def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
-    wishes: list[Wish] = []
+    requests: list[BufferRequest] = []
     for k, tiling in enumerate(tilings):
-        wishes += ub_wishes_of(k, ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype), last)
-    return wishes
+        buffers = ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype)
+        requests += ub_requests_of(k, buffers, last)
+    return requests
 
 
 @lru_cache(maxsize=1 << 14)
-def ub_wishes_of(k: int, buffers: tuple[UbBuffers, ...], last: int) -> tuple[Wish, ...]:
+def ub_requests_of(k: int, buffers: tuple[UbBuffers, ...], last: int) -> tuple[BufferRequest, ...]:
     """Of kernel k.  last: step until which what is kept lives from the first on; -1: it lives while k works."""
-    wishes = []
+    requests = []
     for kind, slots, size, kept in buffers:
-        names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
-        wishes += [Wish(name, size, *((0, last) if kept and last >= 0 else _scratch(k))) for name in names]
-    return tuple(wishes)
+        life = (0, last) if kept and last >= 0 else _scratch(k)
+        requests += [BufferRequest(Buffer(kind, k, slot), size, *life) for slot in range(slots)]
+    return tuple(requests)

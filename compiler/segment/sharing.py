@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffers import Wish
+from compiler.segment.buffers import BufferRequest
 from compiler.segment.lanes import lanes
 from compiler.unit.unit import Unit
 
 Matrix = NDArray[np.bool_]
 
 
-def apart(unit: Unit, blocks: Blocks, wishes: Sequence[Wish], one_block: bool) -> Matrix:
+def apart(unit: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
     """bool [n, n]: pairs that must not overlap.  one_block: the window holds one block, so that edges order its nodes."""
-    if not wishes:
+    if not requests:
         return np.zeros((0, 0), np.bool_)
     order = _order(unit, blocks.start, blocks.stop)
     # Python's own integers where there are more operators than an int64 has bits
-    masks = np.array([wish.touched or -1 for wish in wishes], np.int64 if len(order.steps) < 64 else object)
+    masks = np.array([request.touched or -1 for request in requests], np.int64 if len(order.steps) < 64 else object)
     touched = (masks[:, None] >> order.steps & 1).astype(np.float32)
     # of everyone who touches the buffer; products of small numbers, exact in float32, which BLAS knows
     not_behind = touched @ (order.not_after if one_block else np.ones_like(order.not_after)) > 0

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffers import Wish
+from compiler.segment.buffers import Buffer, BufferRequest
 from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 _NAMED = 4  # tensors that a message names, the largest first
 
-_WHAT = {"w": "weights of {}", "b": "constants of {}", "o": "tile of {}", "r": "residual tile of {}"}  # see `segment.memory`
+_WHAT = {"weights": "weights of {}", "constants": "constants of {}", "out": "tile of {}", "residual": "residual tile of {}"}
 
 
-def shortage(unit: Unit, blocks: Blocks, memory: Memory, wishes: Sequence[Wish], need: int, have: int) -> str:
-    """`need` blocks of a memory are asked for by `wishes`, `have` are there."""
-    step, live = peak(wishes)
-    total = sum(wish.size for wish in live)
+def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
+    """`need` blocks of a memory are asked for by `requests`, `have` are there."""
+    step, live = peak(requests)
+    total = sum(request.size for request in live)
     text = (
         f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {have * BLOCK_BYTES:,} ({(need - have) * BLOCK_BYTES:,} missing)"
     )
     if total <= have:
         text += f"; {total * BLOCK_BYTES:,} B are live at once, and lie apart"
     parts: dict[str, list[int]] = {}
-    for wish in live:
-        parts.setdefault(_called(unit, blocks, wish.name), []).append(wish.size * BLOCK_BYTES)
+    for request in live:
+        parts.setdefault(_called(unit, blocks, request.buffer), []).append(request.size * BLOCK_BYTES)
     largest = sorted(parts.items(), key=lambda part: -sum(part[1]))
     shown = [f"{name} {f'{len(sizes)} x ' if len(sizes) > 1 else ''}{max(sizes):,} B" for name, sizes in largest[:_NAMED]]
     rest = sum(sum(sizes) for _, sizes in largest[_NAMED:])
@@ -33,17 +33,16 @@ def shortage(unit: Unit, blocks: Blocks, memory: Memory, wishes: Sequence[Wish],
     return f"{text}; live at {unit.kernels[blocks.start + step].name}: {', '.join(shown)}"
 
 
-def peak(wishes: Sequence[Wish]) -> tuple[int, list[Wish]]:
+def peak(requests: Sequence[BufferRequest]) -> tuple[int, list[BufferRequest]]:
     """The first step at which most is live, and what is live there."""
-    steps = sorted({wish.birth for wish in wishes})
-    live = {step: [wish for wish in wishes if wish.birth <= step <= wish.death] for step in steps}
-    step = max(steps, key=lambda at: (sum(wish.size for wish in live[at]), -at))
+    steps = sorted({request.birth for request in requests})
+    live = {step: [request for request in requests if request.birth <= step <= request.death] for step in steps}
+    step = max(steps, key=lambda at: (sum(request.size for request in live[at]), -at))
     return step, live[step]
 
 
-def _called(unit: Unit, blocks: Blocks, name: str) -> str:
+def _called(unit: Unit, blocks: Blocks, buffer: Buffer) -> str:
     """A buffer by its tensor."""
-    kind, number = name[0], int(name[1:].partition(".")[0])
-    if kind == "t":
-        return f"tensor {unit.storages[number].name}"
-    return _WHAT[kind].format(unit.kernels[blocks.start + number].name)
+    if buffer.kind == "tensor":
+        return f"tensor {unit.storages[buffer.of].name}"
+    return _WHAT[buffer.kind].format(unit.kernels[blocks.start + buffer.of].name)

@@ -11,10 +11,11 @@ from compiler.cost.ranking import LAST_BUDGETS
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import MAX_STRIPS, Infeasible
-from compiler.segment.blocks import cut, needed
-from compiler.segment.buffers import Wish, fits
-from compiler.segment.memory import staged_wishes
-from compiler.segment.strips import leaves, strips, widest
+from compiler.segment.blocks import needed
+from compiler.segment.buffers import Buffer, BufferRequest, fits
+from compiler.segment.memory import tensor_requests
+from compiler.segment.segment import Outline, widest_strip
+from compiler.segment.strips import leaves, strips
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
@@ -48,16 +49,17 @@ def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:
 
 def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights."""
-    strip = widest(unit, start, stop, columns)
-    if isinstance(strip, Infeasible):
+    finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(unit)[start:stop])))
+    found = widest_strip(unit, finest)
+    if isinstance(found, Infeasible):
         return False
+    strip, _ = found
     kernels = strip.kernels[start:stop]
     weights = [
-        Wish(f"w{k}", min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
+        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
         for k, spec in enumerate(kernels)
         if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec)
     ]
-    finest = max(1, min(rows.size for rows in needed(unit)[start:stop]))
     have = unit.machine.buffer_blocks(Memory.L1)
-    layouts = (cut(strip, start, stop, finest, halo) for halo in (0, (1 << stop - start) - 1))
-    return any(fits((*staged_wishes(strip, layout, 1, 1), *weights), have) for layout in layouts)
+    ways = finest, finest._replace(halo=(1 << stop - start) - 1)
+    return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)

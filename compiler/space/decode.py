@@ -13,27 +13,26 @@ from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
-from compiler.segment.blocks import Blocks, cut
+from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
-from compiler.segment.channels import channel_parts, largest
 from compiler.segment.memory import (
     UbBuffers,
     apart_rule,
     live_blocks,
     repeated,
-    staged_wishes,
     stays,
+    tensor_requests,
     through_ub,
     ub_buffers,
-    ub_wishes_of,
+    ub_requests_of,
+    weight_requests_of,
     weight_slots,
-    weight_wishes_of,
 )
 from compiler.segment.run import can_stream
-from compiler.segment.strips import widest
+from compiler.segment.segment import StripBlocks, largest_part, widest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
-from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, working_cores
+from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
@@ -46,20 +45,22 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`space.fit_ub`).
     """
-    seen = seen_by_core(unit, gene)
-    if seen is None:
+    if len(working_cores(unit, gene)) == 1:
+        gene = gene._replace(split="rows")
+    strip = seen_by_core(unit, gene)
+    if strip is None:
         return None
-    unit, gene, layout = seen
-    for streamed in _in_chunks(unit, gene):
+    divided = outline(unit, gene)
+    for streamed in _in_chunks(strip.unit, gene):
         if streamed:
-            layout = _layout(unit, gene, streamed)
-        fitting = _Fitting(unit, gene, layout)
+            strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
+        fitting = _Fitting(strip, gene)
         if not fitting.fill():
             continue
         if fitting.fits_ub():
             return fitting.plan(fitting.tilings)
-        fitting = _Fitting(unit, gene._replace(choices=()), layout)
-        if fitting.fill() and (smaller := fitted(unit, layout, fitting.tilings, fitting.apart)) is not None:
+        fitting = _Fitting(strip, gene._replace(choices=()))
+        if fitting.fill() and (smaller := fitted(*strip, fitting.tilings, fitting.apart)) is not None:
             return fitting.plan(smaller)
     return None
 
@@ -76,24 +77,12 @@ def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
             yield found
 
 
-def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
-    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels or columns cannot be
-    split so."""
-    cores = working_cores(unit, gene)
-    if len(cores) == 1:
-        gene = gene._replace(split="rows")
-    if gene.split == "channels":
-        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
-        if isinstance(parts, Infeasible):
-            return None
-        unit = largest(parts, gene.start, gene.stop)
-    strip = widest(unit, gene.start, gene.stop, gene.columns)
-    return None if isinstance(strip, Infeasible) else (strip, gene, _layout(strip, gene))
-
-
-def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
-    dealt = 1 if gene.split == "channels" else len(working_cores(unit, gene))
-    return cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), dealt, streamed)
+def seen_by_core(unit: Unit, gene: Gene) -> StripBlocks | None:
+    """What the gene's cores have of its segment, as large as any of them has it; None where channels or columns cannot be split so."""
+    divided = outline(unit, gene)
+    part = largest_part(unit, divided)
+    strip = part if isinstance(part, Infeasible) else widest_strip(part, divided)
+    return None if isinstance(strip, Infeasible) else strip
 
 
 class _Asked(NamedTuple):
@@ -127,8 +116,9 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
 class _Fitting:
     """The tilings of a segment while some are exchanged: what is taken fits L1."""
 
-    def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
-        self.unit, self.gene, self.layout = unit, gene, layout
+    def __init__(self, strip: StripBlocks, gene: Gene) -> None:
+        self.strip, self.gene = strip, gene
+        self.unit, self.layout = unit, layout = strip
         self.operators = range(gene.stop - gene.start)
         self.rows = [layout.rows(k) for k in self.operators]
         self.run = _run(unit, gene.start, gene.stop)
@@ -140,7 +130,7 @@ class _Fitting:
     def _slots(self, window: Window) -> None:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
-        self.staged = staged_wishes(unit, layout, gene.prefetch, window)
+        self.staged = tensor_requests(unit, layout, gene.prefetch, window)
         self.live, held = live_blocks(self.staged, len(self.operators))
         self.room = self.have - held
         self.apart = apart_rule(unit, layout, gene.sliding, window)
@@ -190,12 +180,12 @@ class _Fitting:
         if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
-        wishes = [ub_wishes_of(k, asked.buffers, last) for k, asked in self.taken.items()]
-        return fits(tuple(chain.from_iterable(wishes)), have, self.apart)
+        requests = [ub_requests_of(k, asked.buffers, last) for k, asked in self.taken.items()]
+        return fits(tuple(chain.from_iterable(requests)), have, self.apart)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
-        self._slots(formula_window(self.unit, self.layout, self.gene.prefetch, self.tilings))
+        self._slots(formula_window(self.strip, self.gene.prefetch, self.tilings))
         if not self.take({}, 0):
             self._slots(1)
 
@@ -225,7 +215,7 @@ class _Fitting:
             return False
         last = len(self.operators) - 1
         asks = zip(taken.items(), kept, strict=True)
-        weights = [weight_wishes_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
+        weights = [weight_requests_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
         return packed((*self.staged, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:

@@ -15,13 +15,14 @@ from compiler.kinds.ub_footprint import tile_planes, vector_slot
 from compiler.kinds.vector_tiling import columns_tiling, slot_tiling
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffers import Apart, Wish, fit
-from compiler.segment.memory import ub_wishes
+from compiler.segment.buffers import Apart, BufferRequest, fit
+from compiler.segment.memory import ub_requests
 from compiler.segment.shortage import peak
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
 _ALIGN = 8  # blocks
+_TILES = ("out", "residual")
 
 
 def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None) -> list[Tiling] | None:
@@ -32,37 +33,34 @@ def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart |
     """
     have = unit.machine.buffer_blocks(Memory.UB)
     out = list(tilings)
-    wishes = ub_wishes(unit, layout, out)
-    while sum(wish.size for wish in wishes if wish.name[0] == "b") > have // 2 and _streamed(unit, layout, wishes, out):
-        wishes = ub_wishes(unit, layout, out)
+    requests = ub_requests(unit, layout, out)
+    while sum(each.size for each in requests if each.buffer.kind == "constants") > have // 2 and _streamed(unit, layout, requests, out):
+        requests = ub_requests(unit, layout, out)
     stuck: set[int] = set()
     while True:
-        _, need = fit(wishes, have, 0, apart)
+        _, need = fit(requests, have, 0, apart)
         if need <= have:
             return out
-        k = _largest_tile(wishes, have, stuck)
+        k = _largest_tile(requests, have, stuck)
         if k is None:
-            if not _streamed(unit, layout, wishes, out):
+            if not _streamed(unit, layout, requests, out):
                 return None
             stuck.clear()
         else:
-            mine = [wish.size for wish in wishes if wish.name[0] in "or" and _operator(wish) == k]
+            mine = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
             room = (max(mine) - max(_ALIGN, -(-(need - have) // len(mine)))) // _ALIGN * _ALIGN
             smaller = _smaller(unit, layout, k, out[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
             if smaller is None:
                 stuck.add(k)
             else:
                 out[k] = smaller
-        wishes = ub_wishes(unit, layout, out)
+        requests = ub_requests(unit, layout, out)
 
 
-def _operator(wish: Wish) -> int:
-    return int(wish.name[1:].partition(".")[0])
-
-
-def _streamed(unit: Unit, layout: Blocks, wishes: Sequence[Wish], tilings: list[Tiling]) -> bool:
+def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], tilings: list[Tiling]) -> bool:
     """The largest constants of a tiling that keeps them from now on in pieces; False where there are none."""
-    kept = [(wish.size, -_operator(wish)) for wish in wishes if wish.name[0] == "b" and tilings[_operator(wish)].constants == "resident"]
+    constants = [(request.size, request.buffer.of) for request in requests if request.buffer.kind == "constants"]
+    kept = [(size, -k) for size, k in constants if tilings[k].constants == "resident"]
     if not kept:
         return False
     k = -max(kept)[1]
@@ -76,12 +74,12 @@ def _streamed(unit: Unit, layout: Blocks, wishes: Sequence[Wish], tilings: list[
     return True
 
 
-def _largest_tile(wishes: Sequence[Wish], have: int, stuck: set[int]) -> int | None:
+def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int]) -> int | None:
     """The operator whose tile is to shrink: of those that are live where most is, or of all where that would fit."""
-    _, live = peak(wishes)
-    if sum(wish.size for wish in live) <= have:
-        live = list(wishes)
-    tiles = [(wish.size, -_operator(wish)) for wish in live if wish.name[0] in "or" and _operator(wish) not in stuck]
+    _, live = peak(requests)
+    if sum(request.size for request in live) <= have:
+        live = list(requests)
+    tiles = [(request.size, -request.buffer.of) for request in live if request.buffer.kind in _TILES and request.buffer.of not in stuck]
     return -max(tiles)[1] if tiles else None
 
 

@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from compiler.cost.features import operator_cycles
 from compiler.plan.plan import Tiling
 from compiler.schedule.window import load_cycles
-from compiler.segment.blocks import Blocks
 from compiler.segment.lanes import lanes
-from compiler.segment.memory import staged_wishes, weight_wishes
-from compiler.unit.unit import Unit
+from compiler.segment.memory import tensor_requests, weight_requests
+from compiler.segment.segment import StripBlocks
 from simulator.npu.machine import Memory
 
 
-def formula_window(unit: Unit, blocks: Blocks, prefetch: int, tilings: Sequence[Tiling]) -> int:
+def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling]) -> int:
     """W of a segment with these tilings, weights streamed; at most its iterations."""
+    unit, blocks = strip
     iterations = blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
     work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
     for k, lane in enumerate(lanes(unit, blocks.start, blocks.stop).tolist()):
-        work[lane] += operator_cycles(unit, blocks, k, tilings[k])
+        work[lane] += operator_cycles(strip, k, tilings[k])
     latency, interval = work[0] + work[1], max(work)
     needed = -int(-latency // interval) if interval else 1
-    chunks = max(sum(wish.size for wish in weight_wishes(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
-    one, two = (sum(wish.size for wish in staged_wishes(unit, blocks, prefetch, window)) for window in (1, 2))
+    chunks = max(sum(request.size for request in weight_requests(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
+    one, two = (sum(request.size for request in tensor_requests(unit, blocks, prefetch, window)) for window in (1, 2))
     live = two - one
     room = 1 + (unit.machine.buffer_blocks(Memory.L1) - chunks - one) // live if live else needed
     return max(1, min(needed, room, iterations))

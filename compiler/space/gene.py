@@ -17,6 +17,7 @@ from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
 from compiler.plan.plan import Split
 from compiler.segment.blocks import needed
 from compiler.segment.channels import can_split
+from compiler.segment.segment import Outline
 from compiler.unit.unit import Unit
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
@@ -70,6 +71,13 @@ def choice_count(unit: Unit, kernel: int) -> int:
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
     """The cores of a gene that get an iteration, or some of its channels."""
     return gene.cores if gene.split == "channels" else gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def outline(unit: Unit, gene: Gene) -> Outline:
+    """How a gene's segment is divided."""
+    cores = len(working_cores(unit, gene))
+    channels = cores if gene.split == "channels" else 1
+    return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene))
 
 
 def iterations(unit: Unit, gene: Gene) -> int:

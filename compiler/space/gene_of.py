@@ -60,7 +60,7 @@ def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tu
     seen = seen_by_core(unit, gene)
     if seen is None:
         return
-    mine, _, layout = seen
+    mine, layout = seen
     every = [
         [_place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)]
         for budget in (*CHUNK_BUDGETS, *LAST_BUDGETS)

@@ -17,7 +17,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-import compiler.emit.segment
+import compiler.segment.segment
 import tests.inline_reference
 from compiler.frontend import lower
 from compiler.kinds.build import pack_unit
@@ -57,10 +57,10 @@ class Overlap:
         places, ((unit, blocks),) = PLACE(strips, plan, flip), strips
         assert isinstance(places, Places)
         if self.seen == self.at:
-            wishes = {"l1": memory._l1_wishes(unit, plan, blocks), "ub": memory.ub_wishes(unit, blocks, plan.tilings)}
+            requests = {"l1": memory._l1_requests(unit, plan, blocks), "ub": memory.ub_requests(unit, blocks, plan.tilings)}
             pairs = [
-                (name, under.name, upper.name)
-                for name, all_of in wishes.items()
+                (name, under.buffer, upper.buffer)
+                for name, all_of in requests.items()
                 for under in all_of
                 for upper in all_of
                 if under is not upper and under.birth <= upper.death and upper.birth <= under.death and under.size >= upper.size
@@ -117,7 +117,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], see
                 continue
             overlap = Overlap(seed, len(plan.segments))
             with monkeypatch.context() as patch:
-                patch.setattr(compiler.emit.segment, "place", overlap)
+                patch.setattr(compiler.segment.segment, "place", overlap)
                 bad = Compiler(unit).compile(plan)
             assert isinstance(bad, Program)
             if not overlap.planted:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from compiler.kinds.conv import ConvSpec
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, read_plan
-from compiler.segment.blocks import cut
-from compiler.segment.channels import channel_parts, largest
 from compiler.segment.primitives import to_text
-from compiler.segment.run import streamed_rights
+from compiler.segment.segment import Segment
 from compiler.segment.stages import nest_of
-from compiler.segment.strips import widest
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
@@ -67,24 +64,16 @@ def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:
     return out
 
 
-def _operators(unit: Unit, segment: SegmentPlan, start: int) -> list[tuple[str, str]]:
+def _operators(unit: Unit, plan: SegmentPlan, start: int) -> list[tuple[str, str]]:
     """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
-    stop = start + len(segment.operators)
-    parts = channel_parts(unit, start, stop, segment.channels)
-    unit = unit if isinstance(parts, Infeasible) else largest(parts, start, stop)
-    strip = widest(unit, start, stop, segment.columns)
-    if isinstance(strip, Infeasible):
-        raise InfeasibleError(str(strip))
-    unit = strip
-    streamed = streamed_rights(unit, start, segment.tilings)
-    blocks = cut(unit, start, stop, segment.blocks, segment.caching, segment.dealt, streamed)
-    out = []
-    for k, tiling in enumerate(segment.tilings):
-        spec = unit.kernels[start + k]
-        rows = blocks.rows(k)
+    segment = Segment.of(unit, plan, start)
+    if isinstance(segment, Infeasible):
+        raise InfeasibleError(str(segment))
+    strip, out = segment.widest(), []
+    for k, tiling in enumerate(segment.plan.tilings):
+        spec = strip.unit.kernels[segment.outline.start + k]
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
-        reads = spec.reads[:1] if streamed >> k & 1 else spec.reads
-        staged = [(i, blocks.staged[piece.storage]) for i, piece in enumerate(reads) if piece.storage in blocks.staged]
-        kept = frozenset(i for i, tensor in staged if tensor.produced or i >= fed)
-        out.append((spec.name, to_text(unit.machine, nest_of(unit, spec, rows, kept, blocks.inside[k]), tiling)))
+        kept = frozenset(i for i, (in_l1, made) in enumerate(strip.residence(k)) if made or (in_l1 and i >= fed))
+        nest = nest_of(strip.unit, spec, strip.blocks.rows(k), kept, strip.blocks.inside[k])
+        out.append((spec.name, to_text(unit.machine, nest, tiling)))
     return out

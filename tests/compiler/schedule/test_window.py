@@ -15,9 +15,10 @@ from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.window import SLOT, Timetable, edges, interleaved, load_readers, sequence, slide
 from compiler.segment.blocks import cut
-from compiler.segment.buffers import Wish, fit
+from compiler.segment.buffers import Buffer, BufferRequest, fit
 from compiler.segment.lanes import MATRIX, VECTOR, lanes
-from compiler.segment.memory import slot_counts, staged_wishes
+from compiler.segment.memory import slot_counts, tensor_requests
+from compiler.segment.segment import StripBlocks
 from compiler.segment.sharing import apart
 from compiler.space.decode import realise
 from compiler.space.formula import formula_window
@@ -190,8 +191,8 @@ def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
 
 def test_the_formula_is_a_number_in_the_plan(pooled: Unit) -> None:
     plan = planned(pooled, blocks=8, window=FORMULA, sliding=True)
-    blocks = cut(pooled, 0, 2, 8)
-    assert plan.window == formula_window(pooled, blocks, plan.prefetch, plan.tilings) == 2, "two lanes, about the same work in each"
+    whole = StripBlocks(pooled, cut(pooled, 0, 2, 8))
+    assert plan.window == formula_window(whole, plan.prefetch, plan.tilings) == 2, "two lanes, about the same work in each"
     assert SegmentPlan.model_validate(plan.model_dump()) == plan
     plan = planned(
         unit(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("y", "a", (64, 64), 3)), blocks=8, window=FORMULA, sliding=True
@@ -205,15 +206,15 @@ def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: in
     u = small(name)
     start = min(start, len(u.kernels) - 1)
     blocks = cut(u, start, min(len(u.kernels), start + length), count)
-    wishes = staged_wishes(u, blocks, 1, 1)
-    found, _ = fit(wishes, 1 << 30, 0, lambda ordered: apart(u, blocks, ordered, True))
-    apart_ = apart(u, blocks, wishes, True)
-    for i, a in enumerate(wishes):
-        for j, b in enumerate(wishes):
+    requests = tensor_requests(u, blocks, 1, 1)
+    found, _ = fit(requests, 1 << 30, 0, lambda ordered: apart(u, blocks, ordered, True))
+    apart_ = apart(u, blocks, requests, True)
+    for i, a in enumerate(requests):
+        for j, b in enumerate(requests):
             if i != j and apart_[i, j]:
-                assert found[a.name] + a.size <= found[b.name] or found[b.name] + b.size <= found[a.name]
-    for i, a in enumerate(wishes):
-        for j, b in enumerate(wishes[:i]):
+                assert found[a.buffer] + a.size <= found[b.buffer] or found[b.buffer] + b.size <= found[a.buffer]
+    for i, a in enumerate(requests):
+        for j, b in enumerate(requests[:i]):
             if not apart_[i, j]:
                 assert a.death < b.birth or b.death < a.birth, "what the order of the graph keeps apart, the sequence does too"
 
@@ -231,9 +232,9 @@ def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) ->
     """More operators than an integer has bits, too: plans by hand may be that long."""
     names = ["x", *(f"p{k}" for k in range(count))]
     u = unit(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))
-    wishes = [Wish(f"t{k}", 8, k, k, 1 << k) for k in range(count)]
+    requests = [BufferRequest(Buffer("tensor", k), 8, k, k, 1 << k) for k in range(count)]
     blocks = cut(u, 0, count, 2)
-    assert (apart(u, blocks, wishes, True) == np.eye(count, dtype=bool)).all()
+    assert (apart(u, blocks, requests, True) == np.eye(count, dtype=bool)).all()
     plan = realise(u, Gene(0, count, 2, sliding=True))
     assert plan is not None
     assert isinstance(Compiler(u).alone(plan, 0), list)

@@ -11,7 +11,7 @@ import pytest
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan, parse_plan
 from compiler.segment.blocks import cut
-from compiler.segment.buffers import Wish
+from compiler.segment.buffers import Buffer, BufferRequest
 from compiler.segment.shortage import shortage
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
@@ -129,18 +129,18 @@ def test_what_is_no_plan(net: Unit, plan: Raw, change: Callable[[Raw], None], me
 def test_room_in_pieces_and_many_tensors(net: Unit) -> None:
     """Less is live than there is, but it lies apart; five names, of which four are said."""
     blocks = cut(net, 0, 3, 1)
-    wishes = [
-        Wish("t0.0", 8, 0, 1),
-        Wish("t0.1", 8, 0, 1),
-        Wish("w1.0", 4, 0, 2),
-        Wish("o0.0", 3, 0, 0),
-        Wish("b0", 2, 0, 2),
-        Wish("b1", 1, 0, 2),
+    requests = [
+        BufferRequest(Buffer("tensor", 0), 8, 0, 1),
+        BufferRequest(Buffer("tensor", 0, 1), 8, 0, 1),
+        BufferRequest(Buffer("weights", 1), 4, 0, 2),
+        BufferRequest(Buffer("out", 0), 3, 0, 0),
+        BufferRequest(Buffer("constants", 0), 2, 0, 2),
+        BufferRequest(Buffer("constants", 1), 1, 0, 2),
     ]
     name = net.storages[0].name
-    assert shortage(net, blocks, Memory.UB, wishes, 33, 30) == (
+    assert shortage(net, blocks, Memory.UB, requests, 33, 30) == (
         "needs 1,056 B of UB, the machine has 960 (96 missing); 832 B are live at once, and lie apart; "
         f"live at a: tensor {name} 2 x 256 B, weights of b 128 B, tile of a 96 B, constants of a 64 B, 1 more 32 B"
     )
-    later = [wish._replace(birth=1, death=1) for wish in wishes[:1]] + wishes[3:4]
+    later = [request._replace(birth=1, death=1) for request in requests[:1]] + requests[3:4]
     assert shortage(net, blocks, Memory.UB, later, 9, 5).endswith(f"live at b: tensor {name} 256 B")

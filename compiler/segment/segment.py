@@ -1,0 +1,146 @@
+"""What a plan's segment is on the cores that run it: the one place where a plan and a unit become shares, strips, blocks and memory.
+
+| step    | from -> to                                   | by                                                                  |
+|---------|----------------------------------------------|---------------------------------------------------------------------|
+| parts   | unit -> a unit per run of output channels    | `segment.channels`; one part where cores share rows, or there is one |
+| strips  | part -> a unit per run of columns            | `segment.strips`; one strip where rows are whole                    |
+| blocks  | strip -> rows of every block, what stays     | `segment.blocks`, for right operands that are streamed              |
+| shares  | blocks of all images -> a run for each core  | of iterations; of a part all of them                                |
+| memory  | strips of a share -> addresses               | `segment.memory`, the same ones in all strips                        |
+
+A gene has no tilings yet, so it asks with an `Outline`, of which a plan has one too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.blocks import Blocks, cut, dealt
+from compiler.segment.channels import channel_parts, largest
+from compiler.segment.memory import Places, named, place, slot_counts
+from compiler.segment.run import streamed_rights
+from compiler.segment.strips import strips, widest
+from compiler.unit.unit import Unit
+
+
+class Outline(NamedTuple):
+    """What decides shares, strips and blocks of operators [start, stop), whatever their tilings.
+
+    channels: parts of the output channels.  columns: strips.  blocks: of rows.  dealt: cores to which the iterations are dealt.
+    halo: operators, as bits, that cache the halo of what they read.
+    """
+
+    start: int
+    stop: int
+    channels: int = 1
+    columns: int = 1
+    blocks: int = 1
+    dealt: int = 1
+    halo: int = 0
+
+    def blocks_of(self, strip: Unit, streamed: int = 0) -> Blocks:
+        """The blocks of a strip.  streamed: operators, as bits, whose right operand comes in chunks."""
+        return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed)
+
+
+class StripBlocks(NamedTuple):
+    """A strip of a segment, all of it where rows are whole: the unit of its tensors and operators, and its blocks."""
+
+    unit: Unit
+    blocks: Blocks
+
+    def residence(self, k: int) -> tuple[tuple[bool, bool], ...]:
+        """Of every operand of operator k: whether the segment has it in L1, and whether it makes it there."""
+        staged = self.blocks.staged
+        found = [
+            (read.storage in staged, read.storage in staged and staged[read.storage].produced)
+            for read in self.unit.kernels[self.blocks.start + k].reads
+        ]
+        if self.blocks.streamed >> k & 1:
+            found[1] = False, False  # chunks come from DDR, whatever else is in L1
+        return tuple(found)
+
+
+class CoreShare(NamedTuple):
+    """What one core runs: iterations (every block of every image) of each of its strips."""
+
+    strips: tuple[StripBlocks, ...]
+    iterations: range
+
+
+def largest_part(unit: Unit, outline: Outline) -> Unit | Infeasible:
+    """The unit of the part with the most channels: what fits for it fits for all."""
+    parts = channel_parts(unit, outline.start, outline.stop, outline.channels)
+    return parts if isinstance(parts, Infeasible) else largest(parts, outline.start, outline.stop)
+
+
+def widest_strip(part: Unit, outline: Outline, streamed: int = 0) -> StripBlocks | Infeasible:
+    """A part as wide as its widest strip: what fits for it fits for all."""
+    strip = widest(part, outline.start, outline.stop, outline.columns)
+    return strip if isinstance(strip, Infeasible) else StripBlocks(strip, outline.blocks_of(strip, streamed))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Segment:
+    """A segment as it is made.  parts: a unit for each, whose kernels `outline` counts; each of them has strips."""
+
+    plan: SegmentPlan
+    outline: Outline
+    parts: tuple[Unit, ...]
+
+    @classmethod
+    def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
+        """The segment whose first kernel is `start`; why not where its channels or columns cannot be split so."""
+        outline = Outline(start, start + len(plan.operators), plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
+        parts = channel_parts(unit, outline.start, outline.stop, outline.channels)
+        if isinstance(parts, Infeasible):
+            return _refused(plan, parts)
+        for part in parts:
+            found = strips(part, outline.start, outline.stop, outline.columns)
+            if isinstance(found, Infeasible):
+                return _refused(plan, found)
+        return cls(plan, outline, parts)
+
+    @property
+    def largest(self) -> int:
+        """The number of the part with the most channels, the first of equals."""
+        return self.parts.index(largest(self.parts, self.outline.start, self.outline.stop)) if len(self.parts) > 1 else 0
+
+    def streamed(self, part: int) -> int:
+        """Operators of a part, as bits, whose right operand comes in chunks."""
+        return streamed_rights(self.parts[part], self.outline.start, self.plan.tilings)
+
+    def strips(self, part: int) -> tuple[StripBlocks, ...]:
+        """All strips of a part."""
+        unit, outline, streamed = self.parts[part], self.outline, self.streamed(part)
+        found = strips(unit, outline.start, outline.stop, outline.columns)
+        assert not isinstance(found, Infeasible), "`of` refuses what has none"
+        return tuple([StripBlocks(strip, outline.blocks_of(strip, streamed)) for strip in found])
+
+    def widest(self) -> StripBlocks:
+        """The largest part as wide as its widest strip."""
+        found = widest_strip(self.parts[self.largest], self.outline, self.streamed(self.largest))
+        assert not isinstance(found, Infeasible), "`of` refuses what has none"
+        return found
+
+    def share(self, core: int) -> CoreShare:
+        """What the core at this place among the plan's has to do: its part of the channels, or a run of the iterations of all of them."""
+        part = core if len(self.parts) > 1 else 0
+        mine = self.strips(part)
+        unit = mine[0].unit
+        every = unit.storages[unit.kernels[self.outline.start].y.storage].n * self.outline.blocks
+        return CoreShare(mine, dealt(every, (core - part, self.outline.dealt)))
+
+    def slots(self, strip: StripBlocks) -> dict[int, int]:
+        """How many slots every tensor that stays in L1 has (`segment.memory.slot_counts`)."""
+        return slot_counts(strip.unit, strip.blocks, self.plan.prefetch, self.plan.window)
+
+    def memory(self, share: CoreShare, flip: bool = False) -> Places | Infeasible:
+        """Addresses in L1 and UB for a share, or why they do not suffice.  flip: see `segment.memory.place`."""
+        return place(share.strips, self.plan, flip)
+
+
+def _refused(plan: SegmentPlan, why: Infeasible) -> Infeasible:
+    return Infeasible(named(plan), f"{why.where}: {why.what}")
