@@ -25,7 +25,7 @@ from compiler.frontend.zoo import PREFIX, shipped
 from compiler.tile.spec import ConvSpec
 from scripts.studies import write_rows
 from simulator.timing import program_bound, simulate_levels
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.export import open_run
 
 ROOT = Path(__file__).resolve().parents[1]

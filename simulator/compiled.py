@@ -86,6 +86,12 @@ class Compiled:
         variants = self.variants(level)
         return {at: sum(variant.cycles[at] for variant in variants) for at in variants[0].cycles}
 
+    def check_cycles(self, level: str, cycles: int) -> None:
+        """Raise `BadInputError` where the level's variants take other cycles there than the file says."""
+        said = self.cycles(level)[level]
+        if cycles != said:
+            raise BadInputError(f"level {level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
+
     def same_as(self, level: str) -> str | None:
         """The first level whose programs are all the same, where it is an earlier one; else None."""
         mine = [stream.digest for stream in self.programs(level)]

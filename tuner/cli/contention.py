@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import breakdown, program_reuse
-from simulator.compiled import Compiled, read_compiled
-from simulator.contention import GENERATORS, Load, generate, read_trace
-from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
+from simulator.compiled import read_compiled
+from simulator.contended import ContendedRuns, Contention
+from simulator.contention import GENERATORS
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
-from simulator.response import Response, measure_response, prepared_variants, share_grid
-from simulator.runtime import Runtime, Served
+from simulator.response import Response
+from simulator.runtime import Served
 from simulator.served_trace import served_trace
-from simulator.thresholds import Thresholds, choose_thresholds, one_pair
-from tuner.commands.text import finite, print_json, print_table, ratio
-from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
+from simulator.thresholds import Thresholds
+from tuner.cli.options import LoadOverTime
+from tuner.cli.text import finite, print_json, print_table, ratio
 from tuner.terminal import print_line
 
 
-@dataclass(frozen=True)
-class Contention:
-    """Options of the command.
-
-    controller: threshold, estimator, static or oracle.  t_min, t_max: both or neither.  level: for `static`; the best one in hindsight
-    unless given.
-    """
-
-    trace: str
-    controller: str
-    inferences: int
-    level: str | None = None
-    t_min: float | None = None
-    t_max: float | None = None
-    slice_cycles: int | None = None
-    switch_cycles: int | None = None
-
-
-def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
+def simulate_contended(path: Path, load: LoadOverTime, level: str | None, as_json: bool) -> None:
     """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
-    runs = _Runs(path, options)
+    runs, about = _runs(path, load, level)
     machine, thresholds = runs.compiled.machine, runs.thresholds
 
     def row(served: Served) -> dict[str, Any]:
@@ -55,10 +35,7 @@ def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
         "file": str(path),
         "machine": machine.name,
         "clock_hz": machine.clock_hz,
-        "trace": options.trace,
-        "controller": options.controller,
-        "level": runs.level,
-        "switch_cycles": runs.runtime.switch_cycles,
+        **about,
         "result": row(runs.chosen()),
         "static": {name: row(served) for name, served in runs.static.items()},
         "best_static": runs.best,
@@ -72,110 +49,42 @@ def simulate_contended(path: Path, options: Contention, as_json: bool) -> None:
         _print(report, runs.trace, thresholds)
 
 
-def trace_contended(path: Path, options: Contention, out: Path) -> None:
-    """Serve the inferences with the controller, and write which variant ran when."""
-    check_trace_out(out)
-    runs = _Runs(path, options)
+def served_events(path: Path, load: LoadOverTime, level: str | None) -> tuple[Iterable[bytes], str]:
+    """Serve the inferences with the controller: the events of which variant ran when, and what they are of."""
+    runs, about = _runs(path, load, level)
     served = runs.chosen()
-    about = {
-        "file": path.name,
-        "model": runs.compiled.model_digest,
-        "trace": options.trace,
-        "controller": options.controller,
-        "level": runs.level,
-        "switch_cycles": runs.runtime.switch_cycles,
-    }
-    events = write_trace_file(out, served_trace(served, runs.trace, runs.compiled.machine, about))
-    who = options.controller if runs.level is None else f"static {runs.level}"
-    print_line(
-        f"{out}: {who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches, "
-        f"{events:,} events, {out.stat().st_size:,} bytes"
-    )
-    print_line(OPEN_IT)
+    events = served_trace(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **about})
+    who = about["controller"] if runs.level is None else f"static {runs.level}"
+    return events, f"{who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
 
 
-class _Runs:
-    """The compiled file, the load and the controller that the options name, and what was served; nothing is run before it is asked for."""
-
-    def __init__(self, path: Path, options: Contention) -> None:
-        _check(options)
-        self.options = options
-        self.compiled = read_compiled(path)
-        if options.level is not None:
-            self.compiled.variants(options.level)
-        variants = prepared_variants(self.compiled)
-        self.response = measure_response(variants, share_grid(self.compiled.machine))
-        self.trace = trace_of(options.trace, self.compiled, self.response, options.inferences)
-        self.runtime = Runtime(variants, self.compiled.machine, options.switch_cycles)
-        self.thresholds = _thresholds(options, self.compiled, self.response) if options.controller == "threshold" else None
-
-    def serve(self, rule: Rule[Any] | Oracle) -> Served:
-        return self.runtime.serve(rule, self.trace, inferences=self.options.inferences)
-
-    @cached_property
-    def static(self) -> dict[str, Served]:
-        return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names)}
-
-    @cached_property
-    def oracle(self) -> Served:
-        return self.serve(Oracle())
-
-    @cached_property
-    def best(self) -> str:
-        """The static variant that is done first."""
-        return min(self.static, key=lambda name: self.static[name].cycles)
-
-    @property
-    def level(self) -> str | None:
-        """Which variant the static controller runs."""
-        if self.options.controller != "static":
-            return None
-        return self.best if self.options.level is None else self.compiled.same_as(self.options.level) or self.options.level
-
-    def chosen(self) -> Served:
-        """By the controller of the options."""
-        if self.level is not None:
-            return self.static[self.level]
-        if self.options.controller == "oracle":
-            return self.oracle
-        return self.serve(self.thresholds.rule if self.thresholds else EstimatorRule(self.response, self.runtime.switch_cycles))
+def _runs(path: Path, load: LoadOverTime, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
+    """Nothing of them has run; and how a report names them."""
+    controller = load.controller.value if load.controller else "estimator"
+    if controller != "threshold" and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):
+        raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {controller}")
+    if (load.t_min is None) != (load.t_max is None):
+        raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
+    if level is not None and controller != "static":
+        raise BadInputError(f"--level with --trace is for --controller static, not {controller}")
+    trace, inferences = _trace(load.trace or ""), 1000 if load.inferences is None else load.inferences
+    contention = Contention(trace, controller, inferences, level, load.t_min, load.t_max, load.slice_cycles or 0, load.switch_cycles)
+    runs = ContendedRuns(read_compiled(path), contention)
+    return runs, {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
 
 
-def trace_of(text: str, compiled: Compiled, response: Response, inferences: int) -> ContentionTrace:
-    """A file, or `kind:seed`: between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
+def _trace(text: str) -> Path | tuple[str, int]:
+    """A file, or `kind:seed` of a generator."""
     kind, colon, seed = text.partition(":")
     if kind in GENERATORS and not (not colon and Path(text).is_file()):
         if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
             raise BadInputError(f"--trace {text}: expected {kind}:SEED with a seed of 0 or more")
-        return generate(kind, int(seed), load_of(compiled, response, inferences))
+        return kind, int(seed)
     if not Path(text).is_file():
         raise BadInputError(
             f"--trace {text}: no such file; accepted: a CSV or .parquet file, or {', '.join(f'{k}:SEED' for k in GENERATORS)}"
         )
-    return read_trace(Path(text))
-
-
-def load_of(compiled: Compiled, response: Response, inferences: int) -> Load:
-    """The load of a compiled file: its levels' shares; dwells count inferences of its longest variant at the heaviest level."""
-    shares = tuple(compiled.share_units(level) for level in compiled.levels)
-    return Load(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)
-
-
-def _check(options: Contention) -> None:
-    by_hand = (options.t_min, options.t_max)
-    if options.controller != "threshold" and (*by_hand, options.slice_cycles) != (None, None, None):
-        raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {options.controller}")
-    if (options.t_min is None) != (options.t_max is None):
-        raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
-    if options.level is not None and options.controller != "static":
-        raise BadInputError(f"--level with --trace is for --controller static, not {options.controller}")
-
-
-def _thresholds(options: Contention, compiled: Compiled, response: Response) -> Thresholds:
-    slice_cycles = options.slice_cycles or 0
-    if options.t_min is None or options.t_max is None:
-        return choose_thresholds(response, slice_cycles=slice_cycles)
-    return one_pair(response, [compiled.share_units(name) for name in response.variants], options.t_min, options.t_max, slice_cycles)
+    return Path(text)
 
 
 def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
@@ -192,7 +101,7 @@ def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
     }
 
 
-def _variant(runs: _Runs, v: int, name: str) -> dict[str, Any]:
+def _variant(runs: ContendedRuns, v: int, name: str) -> dict[str, Any]:
     """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
     compiled = runs.compiled
     reuse = program_reuse(breakdown(compiled.timeline(name), compiled.segments(name), compiled.operators))

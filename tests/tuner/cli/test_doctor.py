@@ -17,8 +17,7 @@ import pytest
 
 from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
-from tuner.cli import main
-from tuner.commands import doctor
+from tuner.cli import doctor, main
 from tuner.farm import ray_facts as facts
 from tuner.farm.ray_facts import RayNode, ray_facts
 
@@ -80,7 +79,7 @@ def test_a_ray_that_does_not_answer(told: Any) -> None:
 
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "ray_facts", lambda address: None)
+    monkeypatch.setattr(facts, "ray_facts", lambda address: None)
 
 
 @pytest.mark.usefixtures("no_ray")

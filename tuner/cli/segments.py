@@ -1,4 +1,4 @@
-"""`trace` and `simulate --segments`: where the time of a compiled file goes."""
+"""`tilefarm simulate --segments`: where the time of a compiled file goes."""
 
 from __future__ import annotations
 
@@ -8,41 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
-from simulator.compiled import Compiled, read_compiled
+from simulator.compiled import read_compiled
 from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
 from simulator.npu.container import Operator
-from simulator.timeline import Cause, Timeline
-from simulator.trace import chrome_trace
-from tuner.commands.compiled import check_cycles
-from tuner.commands.text import print_json, print_table, ratio
-from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
+from simulator.timeline import Cause
+from tuner.cli.text import print_json, print_table, ratio
 from tuner.terminal import print_line
 
 
-def trace(path: Path, level: str | None, out: Path) -> None:
-    """`tilefarm trace`."""
-    check_trace_out(out)
-    compiled = read_compiled(path)
-    level = level if level is not None else compiled.levels[0]
-    t = _run(compiled, level)
-    about = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
-    events = write_trace_file(out, chrome_trace(t, [operator.name for operator in compiled.operators], about))
-    size = out.stat().st_size
-    print_line(f"{out}: level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions, {events:,} events, {size:,} bytes")
-    print_line(OPEN_IT)
-
-
-def _run(compiled: Compiled, level: str) -> Timeline:
-    t = compiled.timeline(level)
-    check_cycles(compiled, level, t.cycles)
-    return t
-
-
-def segments(path: Path, level: str | None, as_json: bool) -> None:
-    """`tilefarm simulate --segments`."""
+def show_segments(path: Path, level: str | None, as_json: bool) -> None:
+    """Of every level, or of one."""
     compiled = read_compiled(path)
     levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
-    runs = {name: _run(compiled, name) for name in levels}
+    runs = {name: compiled.timeline(name) for name in levels}
+    for name, t in runs.items():
+        compiled.check_cycles(name, t.cycles)
     operators = compiled.operators
     rows = {name: breakdown(t, compiled.segments(name), operators) for name, t in runs.items()}
     chains = {name: spent(t, critical_chain(t)) for name, t in runs.items()}

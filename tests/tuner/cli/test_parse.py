@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.npu.errors import BadInputError
-from tuner.commands.options import parse_input, parse_plans, parse_shapes, parse_tags, parse_weights
+from tuner.cli.parse import parse_input, parse_plans, parse_shapes, parse_tags, parse_weights
 
 LEVELS = ("none", "slight", "severe")
 

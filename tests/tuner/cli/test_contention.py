@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.compiled import Compiled
+from simulator.contended import load_of
 from simulator.contention import generate
 from simulator.controller import EstimatorRule, Oracle, StaticRule
 from simulator.npu.container import decode
@@ -19,7 +20,6 @@ from simulator.response import measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime
 from tests.contended import two_variants
 from tuner.cli import main
-from tuner.commands.contended import load_of
 
 EDGE = load_machine("edge")
 

@@ -1,14 +1,17 @@
-"""`machines` and `plan show`: what is there, with units."""
+"""`tilefarm machines`: all presets, or every value of one, with units."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
-from tuner.commands.text import print_json, print_pairs, print_table
-from tuner.terminal import print_line
+import typer
+
+from tuner.cli.group import new_app
+from tuner.cli.options import Json
+from tuner.cli.text import print_json, print_pairs, print_table
+
+app = new_app()
 
 # the end of a key -> the unit of its value
 _UNITS = (
@@ -28,8 +31,11 @@ _UNITS = (
 )
 
 
-def machines(name: str | None, as_json: bool) -> None:
-    """`tilefarm machines`: all presets, or every value of one."""
+@app.command()
+def machines(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A preset or a YAML file; all presets unless given.")] = None,
+    as_json: Json = False,
+) -> None:
     from simulator.npu.machine import load_machine, preset_names
 
     if name is not None:
@@ -91,33 +97,3 @@ def _unit(key: str) -> str:
     if key.startswith("contention."):
         return "of the DDR bandwidth"
     return next((unit for end, unit in _UNITS if key.endswith(end)), "")
-
-
-def show_plan(path: Path, as_json: bool) -> None:
-    """`tilefarm plan show`."""
-    plan = read_plan(path)
-    if as_json:
-        print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
-        return
-    print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
-    print_line()
-    names = [[piece.name] for piece in plan.pieces for _ in range(piece.segments)] or [list[str]() for _ in plan.segments]
-    strips = any(segment.columns > 1 for segment in plan.segments)
-    columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", *(["strips"] if strips else []), "blocks", "prefetch")
-    rows = [(i, *piece, *_segment(s, strips)) for i, (piece, s) in enumerate(zip(names, plan.segments, strict=True))]
-    print_table((*columns, "<window", "<tilings"), rows)
-
-
-def _segment(segment: SegmentPlan, strips: bool) -> tuple[str | int, ...]:
-    tilings = []
-    for tiling in segment.tilings:
-        if isinstance(tiling, ConvTiling):
-            chunk = "" if tiling.weights == "resident" else f" {tiling.chunk_n1}x{tiling.chunk_k1}"
-            tilings.append(f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer {tiling.weights}{chunk}")
-        elif isinstance(tiling, SiblingTiling):
-            tilings.append("with its sibling")
-        else:
-            tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
-    window = f"{segment.window}{' sliding' if segment.sliding else ''}"
-    columns = (segment.columns,) if strips else ()
-    return "; ".join(segment.operators), *columns, segment.blocks, segment.prefetch, window, "; ".join(tilings)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tuner.merit import speedup
 from tuner.terminal import print_line, print_text, shown, shown_json
 
 
@@ -48,6 +49,26 @@ def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
     print_table(("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels)), rows)
 
 
+def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
+    columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
+    print_table(columns, [_level(name, row) for name, row in levels.items()])
+
+
+def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    baseline = row["baseline_layerwise_cycles"]
+    plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
+    latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
+    gain = speedup(baseline / row["cycles"] if baseline else None)
+    return name, f"{row['ddr_share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
+
+
+def print_unconfirmed(summary: Mapping[str, Any]) -> None:
+    """What is wrong with the values of a run, and why, if anything is."""
+    for line in summary["unconfirmed"]:
+        print_line(f"values not confirmed: {line}")
+
+
 def print_next(*commands: Sequence[object]) -> None:
     """What to do next: commands of tilefarm by their words, as a shell takes them."""
     print_line("next: " + "; ".join(shlex.join(["tilefarm", *map(str, words)]) for words in commands))
@@ -63,6 +84,11 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
     width = max(map(len, pairs), default=0)
     for name, value in pairs.items():
         print_line(f"{name.ljust(width)}  {_cell(value)}".rstrip())
+
+
+def path_below(folder: object, path: object) -> str:
+    """A path below a folder, or a URL below another, as it goes on from there."""
+    return str(path).removeprefix(str(folder).rstrip("/") + "/")
 
 
 def finite(value: float) -> float | None:

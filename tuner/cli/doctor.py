@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from simulator.kernel_cache import own_folder
+import typer
+
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.machine import load_machine, preset_names
-from tuner.commands.text import print_json
-from tuner.farm.ray_facts import ray_facts
-from tuner.folder.runs import open_run
+from tuner.cli.group import new_app
+from tuner.cli.options import Address, Json
+from tuner.cli.text import print_json
 from tuner.terminal import print_line
+
+app = new_app()
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 RATE_S = 3600.0
@@ -32,8 +34,16 @@ class Finding(NamedTuple):
     values: Mapping[str, Any] = MappingProxyType({})
 
 
-def doctor(run: Path | None, address: str | None, whole_way: bool, as_json: bool) -> int:
-    """Every check on its own; 1 where one fails."""
+@app.command()
+def doctor(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder: also how fast its log grows.")] = None,
+    address: Address = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Also compile, run and check a convolution: seconds, a minute where kernels are compiled first."),
+    ] = False,
+    as_json: Json = False,
+) -> int:
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("python", _python),
         ("libraries", _libraries),
@@ -42,7 +52,7 @@ def doctor(run: Path | None, address: str | None, whole_way: bool, as_json: bool
         ("kernel cache", _kernel_cache),
         ("ray", lambda: _ray(address)),
     ]
-    if whole_way:
+    if whole:
         checks.append(("compile, run, check", _whole_way))
     if run is not None:
         checks += [("disk of RUN", lambda: _disk(run)), ("log of RUN", lambda: _log(run))]
@@ -83,6 +93,8 @@ def _libraries() -> Finding:
 
 
 def _machines() -> Finding:
+    from simulator.npu.machine import load_machine, preset_names
+
     names = [load_machine(name).name for name in preset_names()]
     return Finding(", ".join(names), {"names": names})
 
@@ -94,6 +106,8 @@ def _disk(folder: Path) -> Finding:
 
 def _kernel_cache() -> Finding:
     """Kernels of these sources, and of others, which are removed after a month."""
+    from simulator.kernel_cache import own_folder
+
     folder = own_folder()
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
     state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
@@ -106,6 +120,8 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _ray(address: str | None) -> Finding:
+    from tuner.farm.ray_facts import ray_facts
+
     try:
         facts = ray_facts(address)
     except BadInputError as error:
@@ -126,6 +142,7 @@ def _amounts(resources: dict[str, float]) -> str:
 
 def _log(run: Path) -> Finding:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
+    from tuner.folder.runs import open_run
     from tuner.log.dataset import DATASETS, whole
 
     open_run(run)
@@ -149,6 +166,7 @@ def _whole_way() -> Finding:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save_model
 
+    from simulator.npu.machine import load_machine
     from tuner.build import build_variants, default_plan, open_source, package
     from tuner.check import check_file
     from tuner.source import Source
