@@ -31,7 +31,7 @@ from tuner.log.care import lost_rows, repair, verify
 from tuner.log.read import read_log, read_tasks
 from tuner.request import StudyRequest
 from tuner.source import Source
-from tuner.study_run import study
+from tuner.study.run import study
 from tuner.summary import Summary
 from tuner.terminal import say
 

@@ -42,7 +42,7 @@ def study(
     fewer in all stop none.
     """
     from tuner.request import StudyRequest
-    from tuner.study_run import study as drive
+    from tuner.study.run import study as drive
 
     found = [options.named(model, random_weights) for model in models]
     if len({seed for _, seed in found}) > 1:

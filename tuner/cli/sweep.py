@@ -49,7 +49,7 @@ def sweep(
 ) -> int:
     from tuner.folder.runs import ENDED, INDEX
     from tuner.request import SweepRequest
-    from tuner.sweep import sweep as drive
+    from tuner.study.sweep import sweep as drive
 
     request = SweepRequest(
         models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig
-from tuner.trials import Record, frozen
+from tuner.study.trials import Record, frozen
 
 JOURNAL = "journal.log"
 

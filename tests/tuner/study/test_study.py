@@ -19,9 +19,9 @@ from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
 from tuner.farm.actors import RayBackend, SerialBackend
-from tuner.study import StudySpec, run_study
-from tuner.study_storage import JOURNAL
-from tuner.trials import INSTANCES, Record, behind, pruned_value, stops
+from tuner.study.driver import StudySpec, run_study
+from tuner.study.storage import JOURNAL
+from tuner.study.trials import INSTANCES, Record, behind, pruned_value, stops
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -162,7 +162,7 @@ def test_a_study_of_which_nothing_ran_says_why_and_ends_with_1(
     def failing(*_: object, **__: object) -> Sequence[float]:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("tuner.study_run.run_cell", failing)
+    monkeypatch.setattr("tuner.study.run.run_cell", failing)
     out = tmp_path / "s"
     assert main(["study", "made:vit_b16-small", "--machine", "edge", "--out", str(out), "--trials", "2", "--backend", "serial"]) == 1
     assert "2 trials, none ran on every network; trial 0: made:vit_b16-small: RuntimeError: no luck" in capsys.readouterr().out

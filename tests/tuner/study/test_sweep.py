@@ -18,12 +18,12 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
-from tuner.cells import cells_config
 from tuner.cli import main
 from tuner.folder.runs import find_runs
 from tuner.log.read import read_log
 from tuner.request import SweepRequest
-from tuner.sweep import INDEX_COLUMNS, Cell, CellWorker, cells_of, sweep
+from tuner.study.cells import cells_config
+from tuner.study.sweep import INDEX_COLUMNS, Cell, CellWorker, cells_of, sweep
 
 N = 12
 
@@ -225,7 +225,7 @@ def test_who_interrupts_is_told_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CellWorker, "_run", interrupted)
-    monkeypatch.setattr("tuner.study.CellWorker.run", interrupted)
+    monkeypatch.setattr("tuner.study.driver.CellWorker.run", interrupted)
     for command in ("sweep", "study"):
         words = [command, str(models[0]), "--machine", "edge", "--out", str(tmp_path / command), "--backend", "serial"]
         assert main(words) == 130

@@ -26,7 +26,6 @@ from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import Budget, TuneConfig, load_config
 from tuner.crash import details, keep
 from tuner.digests import digest
@@ -39,6 +38,7 @@ from tuner.log.part import encoded
 from tuner.merit import speedup
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
+from tuner.study.cells import cells_backend, cells_config, model_digest, there
 from tuner.warm_start import sources
 
 

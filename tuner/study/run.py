@@ -15,14 +15,14 @@ from typing import Any
 
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.cells import cells_backend, cells_config, model_digest, there
 from tuner.config import TuneConfig
 from tuner.farm.backend import Backend
 from tuner.folder.served import copies
 from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
-from tuner.study import Cell, CellWorker, StudySpec, run_study
+from tuner.study.cells import cells_backend, cells_config, model_digest, there
+from tuner.study.driver import Cell, CellWorker, StudySpec, run_study
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from tuner.folder.runs import SUMMARY
 from tuner.folder.studies import VERSION
 from tuner.merit import speedup
 from tuner.shared import FOLDER as SHARED
-from tuner.study_storage import StudyStorage
-from tuner.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
+from tuner.study.storage import StudyStorage
+from tuner.study.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
 
 
 class RunCell(Protocol):
