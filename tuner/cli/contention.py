@@ -18,12 +18,12 @@ from simulator.response import Response
 from simulator.runtime import Served
 from simulator.served_trace import served_trace
 from simulator.thresholds import Thresholds
-from tuner.cli.options import LoadOverTime
+from tuner.cli.options import LoadOptions
 from tuner.cli.text import finite, print_json, print_table, ratio
 from tuner.terminal import print_line
 
 
-def simulate_contended(path: Path, load: LoadOverTime, level: str | None, as_json: bool) -> None:
+def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json: bool) -> None:
     """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
     runs, about = _runs(path, load, level)
     machine, thresholds = runs.compiled.machine, runs.thresholds
@@ -49,7 +49,7 @@ def simulate_contended(path: Path, load: LoadOverTime, level: str | None, as_jso
         _print(report, runs.trace, thresholds)
 
 
-def served_events(path: Path, load: LoadOverTime, level: str | None) -> tuple[Iterable[bytes], str]:
+def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Iterable[bytes], str]:
     """Serve the inferences with the controller: the events of which variant ran when, and what they are of."""
     runs, about = _runs(path, load, level)
     served = runs.chosen()
@@ -58,7 +58,7 @@ def served_events(path: Path, load: LoadOverTime, level: str | None) -> tuple[It
     return events, f"{who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
 
 
-def _runs(path: Path, load: LoadOverTime, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
+def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
     """Nothing of them has run; and how a report names them."""
     controller = load.controller.value if load.controller else "estimator"
     if controller != "threshold" and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):

@@ -27,7 +27,7 @@ _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pa
 RATE_S = 3600.0
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check found: a line for a person, values for a program."""
 
     detail: str
@@ -44,7 +44,7 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    checks: list[tuple[str, Callable[[], Finding]]] = [
+    checks: list[tuple[str, Callable[[], CheckResult]]] = [
         ("python", _python),
         ("libraries", _libraries),
         ("machines", _machines),
@@ -62,7 +62,7 @@ def doctor(
         try:
             state, found = "ok", check()
         except (TilefarmError, OSError, ImportError) as error:
-            state, found = "FAILED", Finding(" ".join(str(error).split()))
+            state, found = "FAILED", CheckResult(" ".join(str(error).split()))
         rows.append((name, state, found))
         if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
             print_line(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}")
@@ -74,13 +74,13 @@ def doctor(
     return int(failed)
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     cpus = len(os.sched_getaffinity(0))
     text = f"{platform.python_version()} on {platform.machine()}, {cpus} CPUs"
-    return Finding(text, {"version": platform.python_version(), "executable": sys.executable, "cpus": cpus})
+    return CheckResult(text, {"version": platform.python_version(), "executable": sys.executable, "cpus": cpus})
 
 
-def _libraries() -> Finding:
+def _libraries() -> CheckResult:
     found, missing = {}, []
     for name in _LIBRARIES:
         try:
@@ -89,22 +89,22 @@ def _libraries() -> Finding:
             missing.append(name)
     if missing:
         raise TilefarmError(f"not installed: {', '.join(missing)} (python {sys.executable})")
-    return Finding(", ".join(f"{name} {number}" for name, number in found.items()), found)
+    return CheckResult(", ".join(f"{name} {number}" for name, number in found.items()), found)
 
 
-def _machines() -> Finding:
+def _machines() -> CheckResult:
     from simulator.npu.machine import load_machine, preset_names
 
     names = [load_machine(name).name for name in preset_names()]
-    return Finding(", ".join(names), {"names": names})
+    return CheckResult(", ".join(names), {"names": names})
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> CheckResult:
     free = shutil.disk_usage(folder).free
-    return Finding(f"{folder}, {free / 1e9:,.1f} GB free", {"path": str(folder), "free_bytes": free})
+    return CheckResult(f"{folder}, {free / 1e9:,.1f} GB free", {"path": str(folder), "free_bytes": free})
 
 
-def _kernel_cache() -> Finding:
+def _kernel_cache() -> CheckResult:
     """Kernels of these sources, and of others, which are removed after a month."""
     from simulator.kernel_cache import own_folder
 
@@ -112,14 +112,14 @@ def _kernel_cache() -> Finding:
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
     state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
-    return Finding(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
+    return CheckResult(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
 
 
 def _bytes_below(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _ray(address: str | None) -> Finding:
+def _ray(address: str | None) -> CheckResult:
     from tuner.farm.ray_facts import ray_facts
 
     try:
@@ -128,19 +128,19 @@ def _ray(address: str | None) -> Finding:
         if address is not None or "RAY_ADDRESS" in os.environ:
             raise
         # nobody named it: one that hangs, or is being started or ended, is in nobody's way
-        return Finding(f"one runs here, but: {error}; `tune` starts one of its own for as long as it runs", {"address": None})
+        return CheckResult(f"one runs here, but: {error}; `tune` starts one of its own for as long as it runs", {"address": None})
     if facts is None:
-        return Finding("none is running here; `tune` starts one on this computer for as long as it runs", {"address": None})
+        return CheckResult("none is running here; `tune` starts one on this computer for as long as it runs", {"address": None})
     nodes = "; ".join(f"{node.name} {node.cpus} CPUs{_amounts(node.resources)}" for node in facts.nodes)
     text = f"ray {facts.version} at {facts.address}, {facts.free_cpus} of {facts.cpus} CPUs free: {nodes}"
-    return Finding(text, {**facts._asdict(), "nodes": [node._asdict() for node in facts.nodes]})
+    return CheckResult(text, {**facts._asdict(), "nodes": [node._asdict() for node in facts.nodes]})
 
 
 def _amounts(resources: dict[str, float]) -> str:
     return "".join(f", {amount:g} {name}" for name, amount in resources.items())
 
 
-def _log(run: Path) -> Finding:
+def _log(run: Path) -> CheckResult:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
     from tuner.folder.runs import open_run
     from tuner.log.dataset import DATASETS, whole
@@ -154,14 +154,14 @@ def _log(run: Path) -> Finding:
     values = {"bytes": size, "parts": len(parts), "bytes_per_day": None, "days_until_full": None}
     text = f"{size / 1e6:,.1f} MB in {len(parts)} parts"
     if span_s < 1.0:
-        return Finding(f"{text}; too young to have a rate", values)
+        return CheckResult(f"{text}; too young to have a rate", values)
     per_day = sum(part.st_size for part in recent) / span_s * 86_400
     days = shutil.disk_usage(run).free / per_day
     text += f", {per_day / 1e6:,.1f} MB a day at the rate of its last {span_s / 60:,.0f} minutes; the disk takes {days:,.0f} days of that"
-    return Finding(text, {**values, "bytes_per_day": round(per_day), "days_until_full": round(days, 1)})
+    return CheckResult(text, {**values, "bytes_per_day": round(per_day), "days_until_full": round(days, 1)})
 
 
-def _whole_way() -> Finding:
+def _whole_way() -> CheckResult:
     """A convolution, compiled for `tiny`, from a file again, executed, compared with onnxruntime."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save_model
@@ -186,4 +186,4 @@ def _whole_way() -> Finding:
     if faults:
         raise TilefarmError(faults[0])
     error = max(level.values.worst.error for level in checked)
-    return Finding(f"{len(checked)} levels, largest error {error:.1e}", {"levels": len(checked), "max_rel_error": error})
+    return CheckResult(f"{len(checked)} levels, largest error {error:.1e}", {"levels": len(checked), "max_rel_error": error})

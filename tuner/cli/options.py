@@ -96,7 +96,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
 
 @dataclass(frozen=True)
-class Farm:
+class FarmOptions:
     """What measures, and where.  The fields are those of a request for a search."""
 
     backend: Annotated[BackendName | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")] = None
@@ -124,7 +124,7 @@ class Farm:
 
 
 @dataclass(frozen=True)
-class LoadOverTime:
+class LoadOptions:
     """Inferences under a load that changes, and who picks their variants.  Without a trace there is none of it."""
 
     trace: Annotated[

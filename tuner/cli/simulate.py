@@ -11,7 +11,7 @@ import typer
 from simulator.npu.errors import BadInputError
 from tuner.cli.group import new_app
 from tuner.cli.options import Compiled as CompiledFile
-from tuner.cli.options import Json, LoadOverTime
+from tuner.cli.options import Json, LoadOptions
 from tuner.cli.text import finite, print_json, print_pieces, print_table
 from tuner.terminal import print_line
 
@@ -34,7 +34,7 @@ def simulate(
         ),
     ] = False,
     *,
-    load: LoadOverTime,
+    load: LoadOptions,
     as_json: Json = False,
 ) -> None:
     if load.given():

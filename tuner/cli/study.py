@@ -30,7 +30,7 @@ def study(
     candidates: options.RunCandidates = None,
     config: options.Config = None,
     overrides: options.Set = None,
-    farm: options.Farm,
+    farm: options.FarmOptions,
     no_share: options.NoShare = False,
     resume: options.Resume = False,
     dtype: options.DType = options.DTypeName.float16,

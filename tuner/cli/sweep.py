@@ -34,7 +34,7 @@ def sweep(
     candidates: options.RunCandidates = None,
     config: options.Config = None,
     overrides: options.Set = None,
-    farm: options.Farm,
+    farm: options.FarmOptions,
     no_share: options.NoShare = False,
     resume: options.Resume = False,
     style: options.Style = options.StyleName.function,

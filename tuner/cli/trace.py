@@ -10,7 +10,7 @@ import typer
 
 from simulator.npu.errors import BadInputError
 from tuner.cli.group import new_app
-from tuner.cli.options import Compiled, LoadOverTime
+from tuner.cli.options import Compiled, LoadOptions
 from tuner.terminal import print_line
 
 app = new_app()
@@ -24,7 +24,7 @@ def trace(
         str | None, typer.Option(metavar="L", help="Contention level; the first one unless given. With --controller static: what runs.")
     ] = None,
     *,
-    load: LoadOverTime,
+    load: LoadOptions,
 ) -> None:
     contended = load.given()
     from tuner.build import check_out

@@ -34,7 +34,7 @@ def tune(
     level_weights: Annotated[
         str | None, typer.Option(metavar="L=W,...", help="How often a level picks parents, e.g. none=1,severe=3. (default: level_weights)")
     ] = None,
-    farm: options.Farm,
+    farm: options.FarmOptions,
     resume: options.Resume = False,
     style: options.Style = options.StyleName.function,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the log; repeatable.")] = None,

@@ -37,7 +37,7 @@ class RunCell(Protocol):
     def __call__(self, model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]: ...
 
 
-class Cell(NamedTuple):
+class TrialRun(NamedTuple):
     """The unit of work: one trial on one network with one seed."""
 
     model: str
@@ -47,12 +47,12 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CellWorker:
-    """A farm's worker that runs cells."""
+class TrialWorker:
+    """A farm's worker that runs trials on networks."""
 
     run_cell: RunCell
 
-    def run(self, batch: list[Cell]) -> list[list[float]]:
+    def run(self, batch: list[TrialRun]) -> list[list[float]]:
         return [[float(value) for value in self.run_cell(*cell)] for cell in batch]
 
 
@@ -94,7 +94,7 @@ class StudyIdentity(Identity):
         return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, digest(study), spec.inputs)
 
 
-MakeBackend = Callable[[Callable[[], CellWorker]], Backend[Cell, list[float]]]
+MakeBackend = Callable[[Callable[[], TrialWorker]], Backend[TrialRun, list[float]]]
 
 
 def run_study(
@@ -116,7 +116,7 @@ def run_study(
         summary = _write_summary(folder, spec, run.run, records)
         say(_stopping(spec))
         if spec.trials > len(records):
-            with make_backend(partial(CellWorker, run_cell)) as backend:
+            with make_backend(partial(TrialWorker, run_cell)) as backend:
                 for b in range(len(records) // size, math.ceil(spec.trials / size)):
                     batch = _batch(folder, spec, b, records, backend)
                     write_json(_path(folder, b), {"version": VERSION, "trials": [asdict(record) for record in batch]})
@@ -166,7 +166,7 @@ def _load(folder: Path, size: int) -> list[Record]:
     return records
 
 
-def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], backend: Backend[Cell, list[float]]) -> list[Record]:
+def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], backend: Backend[TrialRun, list[float]]) -> list[Record]:
     """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
     size = spec.config.study.batch
     earlier, kept = records[: b * size], list(records[b * size :])
@@ -178,7 +178,7 @@ def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], bac
     return kept + new
 
 
-def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Cell, list[float]], earlier: Sequence[Record]) -> None:
+def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[TrialRun, list[float]], earlier: Sequence[Record]) -> None:
     """Fill in means and values, network by network; all cells of one network go out together."""
     configs: dict[int, TuneConfig] = {}
     for record in records:
@@ -190,7 +190,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Cell
     where = stops(len(spec.models), len(spec.seeds)) if spec.config.study.prune else ()
     for network, model in enumerate(spec.models):
         alive = [record for record in records if record.error is None and not record.pruned]
-        backend.submit(Cell(model, spec.machine, configs[record.number], seed) for record in alive for seed in spec.seeds)
+        backend.submit(TrialRun(model, spec.machine, configs[record.number], seed) for record in alive for seed in spec.seeds)
         for record in alive:
             for outcome in backend.collect(len(spec.seeds)):
                 if outcome.status != "ok" or outcome.value is None:

@@ -22,7 +22,7 @@ from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.study.cells import cells_backend, cells_config, model_digest, there
-from tuner.study.driver import Cell, CellWorker, StudySpec, run_study
+from tuner.study.driver import StudySpec, TrialRun, TrialWorker, run_study
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
     at_once = config.study.batch * request.seeds  # the cells of one network and batch
 
-    def backend(make: Callable[[], CellWorker]) -> Backend[Cell, list[float]]:
+    def backend(make: Callable[[], TrialWorker]) -> Backend[TrialRun, list[float]]:
         return cells_backend(request, config, make, "study", at_once)
 
     return run_study(request.out, spec, cell, backend, request.resume, say)

@@ -26,6 +26,7 @@ from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
+from tuner.candidate import Column
 from tuner.config import Budget, TuneConfig, load_config
 from tuner.crash import details, keep
 from tuner.digests import digest
@@ -40,13 +41,6 @@ from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.study.cells import cells_backend, cells_config, model_digest, there
 from tuner.warm_start import sources
-
-
-class Column(NamedTuple):
-    name: str
-    type: pa.DataType
-    meaning: str
-
 
 INDEX_COLUMNS = (
     Column("path", pa.string(), "the run folder, below that of the sweep"),
@@ -96,7 +90,7 @@ class SweepIdentity(Identity):
         return f"sweep-{digest(asdict(self))[:8]}"
 
 
-class Cell(NamedTuple):
+class SweepCell(NamedTuple):
     """One run.  name: of its folder."""
 
     name: str
@@ -108,17 +102,17 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CellWorker:
+class SweepWorker:
     """A farm's worker that runs cells: '' for one that is done, else why it failed."""
 
     request: SweepRequest
     out: Path
     config: TuneConfig
 
-    def run(self, batch: list[Cell]) -> list[str]:
+    def run(self, batch: list[SweepCell]) -> list[str]:
         return [self._run(cell) for cell in batch]
 
-    def _run(self, cell: Cell) -> str:
+    def _run(self, cell: SweepCell) -> str:
         from tuner.tune import tune
 
         folder, asked = self.out / cell.name, self.request
@@ -143,13 +137,13 @@ class CellWorker:
         return ""
 
 
-def _mirror_of(request: SweepRequest, cell: Cell) -> str | None:
+def _mirror_of(request: SweepRequest, cell: SweepCell) -> str | None:
     return None if request.mirror is None else url_below(request.mirror, cell.name)
 
 
-def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
+def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
     """Cells in the order models, machines, seeds.  Raises `BadInputError` where two would have one folder, or a file is missing."""
-    cells: dict[str, Cell] = {}
+    cells: dict[str, SweepCell] = {}
     for model, random_weights in request.models:
         path = there(model)
         for machine in request.machines:
@@ -159,7 +153,7 @@ def cells_of(request: SweepRequest) -> tuple[Cell, ...]:
                 name = f"{plain(title(model))}-{plain(loaded.name)}-s{seed}"
                 if name in cells:
                     raise BadInputError(f"{model} on {machine}: {name} is the folder of {cells[name].model} already; names must differ")
-                cells[name] = Cell(name, path, random_weights, where, loaded.name, seed)
+                cells[name] = SweepCell(name, path, random_weights, where, loaded.name, seed)
     return tuple(cells.values())
 
 
@@ -198,7 +192,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
                 if cell not in waiting:  # done before, and perhaps not copied to the end
                     Mirror(out / cell.name, url_below(request.mirror, cell.name), say).close()
         if waiting:
-            with cells_backend(request, config, partial(CellWorker, request, out, config), "sweep", len(waiting)) as backend:
+            with cells_backend(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as backend:
                 backend.submit(waiting)
                 for done, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
                     outcome = backend.collect(1)[0]
@@ -216,7 +210,7 @@ def _gains(folder: Path) -> str:
     return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
 
 
-def _no_less(out: Path, cells: tuple[Cell, ...], budget: Budget) -> None:
+def _no_less(out: Path, cells: tuple[SweepCell, ...], budget: Budget) -> None:
     """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
     if not (out / INDEX).is_file():
         return
@@ -238,14 +232,16 @@ def _budget(budget: Budget) -> str:
     return f"{budget.candidates} programs" if budget.candidates is not None else f"{budget.seconds:g} s"
 
 
-def _summary(out: Path, cell: Cell, budget: Budget) -> dict[str, Any] | None:
+def _summary(out: Path, cell: SweepCell, budget: Budget) -> dict[str, Any] | None:
     """Of a cell that is done with this budget."""
     summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
     asked = budget.candidates if budget.candidates is not None else budget.seconds
     return summary if summary is not None and summary["budget"]["requested"] == asked else None
 
 
-def write_index(out: Path, cells: tuple[Cell, ...], budget: Budget, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]) -> None:
+def write_index(
+    out: Path, cells: tuple[SweepCell, ...], budget: Budget, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]
+) -> None:
     """`index.parquet`, whole or not at all.  ended: rows of the cells that are done, by name; added to, so that each is read once."""
     rows = []
     for cell in cells:
@@ -257,7 +253,7 @@ def write_index(out: Path, cells: tuple[Cell, ...], budget: Budget, errors: dict
     atomic_write(out / INDEX, [encoded(table, INDEX_MARK)])
 
 
-def _rows(cell: Cell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:
+def _rows(cell: SweepCell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:
     at: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
     if summary is None:
         yield {**at, "state": "waiting" if error is None else "failed", "error": error}

@@ -25,7 +25,7 @@ from tuner.farm.ray_facts import RayNode, ray_facts
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """told(words...) -> exit code, checks by name."""
-    monkeypatch.setattr(doctor, "_whole_way", lambda: doctor.Finding("left out"))
+    monkeypatch.setattr(doctor, "_whole_way", lambda: doctor.CheckResult("left out"))
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
         code = main(["doctor", *words, "--json"])
