@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from compiler.derive.plan import Plan, read_plan
 from compiler.frontend.zoo import is_made
+from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.beyond import beyond_lines
@@ -115,7 +116,8 @@ def write_compiled(
 ) -> CompiledReport:
     """Write the file that runs a plan at every level.  names: of the plans' files, by level, for errors."""
     measured = measure(opened, plans, names)
-    container_bytes = package(opened, containers_of(opened, measured), out, style)
+    containers = containers_of(opened, measured)
+    container_bytes = package(opened, containers, out, style)
     share, dtype = mac_share(opened), opened.source.dtype
     values = {
         "out": str(out),
@@ -131,7 +133,7 @@ def write_compiled(
         "host": [node.model_dump() for node in host_nodes(opened)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.kernels) for unit in opened.units),
-        "pieces": _pieces(opened, measured),
+        "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
         "container_bytes": container_bytes,
         "file_bytes": out.stat().st_size,
         "levels": _levels(opened, measured),
@@ -158,17 +160,3 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
         }
         for level, m in measured.items()
     }
-
-
-def _pieces(opened: Opened, measured: Mapping[str, MeasuredModel]) -> list[dict[str, Any]]:
-    """Name, operators and cycles of every piece."""
-    return [
-        {
-            "piece": name,
-            "operators": len(unit.kernels),
-            "first_operator": unit.kernels[0].name,
-            "last_operator": unit.kernels[-1].name,
-            "cycles": {level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
-        }
-        for k, (name, unit) in enumerate(zip(opened.names, opened.units, strict=True))
-    ]

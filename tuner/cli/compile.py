@@ -34,8 +34,8 @@ def compile_(
         Path | None,
         typer.Option(metavar="RUN", help="Tile every operator by the cost model of that run (on any model), with no measurement."),
     ] = None,
-    dtype: options.DType = options.DTypeName.float16,
-    style: options.Style = options.StyleName.function,
+    dtype: options.DType = "float16",
+    style: options.Style = "function",
     shape: options.Shape = None,
     random_weights: options.RandomWeights = None,
     min_npu_share: options.MinNpuShare = None,
@@ -56,7 +56,7 @@ def compile_(
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
     read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
-    opened = open_source(Source(model, npu, DataType[dtype.value], parse_shapes(shape or ()), random_weights))
+    opened = open_source(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
     check_share(opened, min_npu_share)
     if tile_model is not None:
         models = load_models(tile_model, opened.units[0])
@@ -64,7 +64,7 @@ def compile_(
         plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in npu.contention}
     else:
         plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(npu.contention, default_plans(opened))
-    show(write_compiled(opened, plans, out, style.value, {level: str(path) for level, path in files.items()}), as_json)
+    show(write_compiled(opened, plans, out, style, {level: str(path) for level, path in files.items()}), as_json)
 
 
 def show(report: CompiledReport, as_json: bool) -> None:

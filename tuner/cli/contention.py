@@ -60,7 +60,7 @@ def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Ite
 
 def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
     """Nothing of them has run; and how a report names them."""
-    controller = load.controller.value if load.controller else "estimator"
+    controller = load.controller or "estimator"
     if controller != "threshold" and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):
         raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {controller}")
     if (load.t_min is None) != (load.t_max is None):

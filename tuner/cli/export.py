@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from tuner import request
 from tuner.cli.compile import show
 from tuner.cli.group import new_app
-from tuner.cli.options import CompiledOut, Json, RunFolder, StyleName
+from tuner.cli.options import CompiledOut, Json, RunFolder
 
 app = new_app()
 
@@ -22,7 +23,7 @@ def export(
         str | None, typer.Option(metavar="DIGEST", help="One plan of the run for all levels, by the first digits of its digest.")
     ] = None,
     plans: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans.")] = None,
-    style: Annotated[StyleName | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    style: Annotated[request.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
     from tuner.build import check_out
@@ -30,4 +31,4 @@ def export(
 
     check_out(out)
     opened, saved = open_run(run)
-    show(write_compiled(opened, run_plans(run, opened.machine, plan, plans), out, style.value if style else saved.style), as_json)
+    show(write_compiled(opened, run_plans(run, opened.machine, plan, plans), out, style or saved.style), as_json)

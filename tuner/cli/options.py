@@ -6,38 +6,14 @@ What some commands take together is a dataclass; a command that has a parameter 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from simulator.npu.errors import BadInputError
+from tuner import request
 from tuner.terminal import say
-
-
-class DTypeName(StrEnum):
-    float16 = "float16"
-    float32 = "float32"
-
-
-class StyleName(StrEnum):
-    function = "function"
-    epcontext = "epcontext"
-    epcontext_external = "epcontext-external"
-
-
-class ControllerName(StrEnum):
-    threshold = "threshold"
-    estimator = "estimator"
-    static = "static"
-    oracle = "oracle"
-
-
-class BackendName(StrEnum):
-    ray = "ray"
-    serial = "serial"
-
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 CompiledOut = Annotated[Path, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file.")]
@@ -55,9 +31,9 @@ MachineName = Annotated[
     str,
     typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
 ]
-DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
+DType = Annotated[request.DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[
-    StyleName,
+    request.Style,
     typer.Option(
         help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights; "
         "epcontext-external: the containers in a file beside it."
@@ -99,7 +75,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 class FarmOptions:
     """What measures, and where.  The fields are those of a request for a search."""
 
-    backend: Annotated[BackendName | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")] = None
+    backend: Annotated[
+        request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
+    ] = None
     address: Address = None
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")
@@ -118,10 +96,6 @@ class FarmOptions:
         typer.Option("--resource", metavar="NAME", help="Resource of Ray that each worker takes one of. (default: farm.resource)"),
     ] = None
 
-    def fields(self) -> dict[str, Any]:
-        """As keywords of a request."""
-        return {**vars(self), "backend": self.backend.value if self.backend else None}
-
 
 @dataclass(frozen=True)
 class LoadOptions:
@@ -131,7 +105,10 @@ class LoadOptions:
         str | None,
         typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
     ] = None
-    controller: Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")] = None
+    controller: Annotated[
+        Literal["threshold", "estimator", "static", "oracle"] | None,
+        typer.Option(help="Who picks the variant of each inference. (default: estimator)"),
+    ] = None
     t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
     t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None
     slice_cycles: Annotated[

@@ -131,6 +131,12 @@ def _name(operators: Sequence[Operator], number: int) -> str:
     return operators[number].name if number < len(operators) else f"operator {number}"
 
 
+_SAME = (
+    "cycles", "own_cycles", "alone_cycles", "bound", "utilisation", "steps", "loading_steps", "operators_per_load", "blocks_per_load",
+    "loads", "ddr_read_bytes", "ddr_write_bytes", "macs", "needed_macs", "halo", "padding",
+)  # fmt: skip
+
+
 def _json(operators: Sequence[Operator], row: SegmentTime) -> dict[str, Any]:
     return {
         "segment": row.segment,
@@ -140,20 +146,5 @@ def _json(operators: Sequence[Operator], row: SegmentTime) -> dict[str, Any]:
         "blocks": row.blocks,
         "start_cycle": row.start,
         "end_cycle": row.end,
-        "cycles": row.cycles,
-        "own_cycles": row.own_cycles,
-        "alone_cycles": row.alone_cycles,
-        "bound": row.bound,
-        "utilisation": row.utilisation,
-        "steps": row.steps,
-        "loading_steps": row.loading_steps,
-        "operators_per_load": row.operators_per_load,
-        "blocks_per_load": row.blocks_per_load,
-        "loads": row.loads,
-        "ddr_read_bytes": row.ddr_read_bytes,
-        "ddr_write_bytes": row.ddr_write_bytes,
-        "macs": row.macs,
-        "needed_macs": row.needed_macs,
-        "halo": row.halo,
-        "padding": row.padding,
+        **{key: getattr(row, key) for key in _SAME},
     }

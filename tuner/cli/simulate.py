@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +57,7 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
     compiled = read_compiled(path)
     levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
     rows = {name: _figures(compiled, name) for name in levels}
-    machine, pieces = compiled.machine, _pieces(compiled, levels)
+    machine, pieces = compiled.machine, compiled.piece_rows(levels)
     if as_json:
         head = {"file": str(path), "machine": machine.name, "dtype": compiled.dtype.name, "clock_hz": machine.clock_hz}
         print_json({**head, "pieces": pieces, "levels": rows})
@@ -120,14 +120,3 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "engine_utilisation": {e.name.lower(): float(busy[e]) / max(1, timing.cycles * machine.cores) for e in Engine},
         "variant_cycles": compiled.cycles(level),
     }
-
-
-def _pieces(compiled: Compiled, levels: Sequence[str]) -> list[dict[str, Any]]:
-    """Name, operators and cycles of every piece; the cycles are the file's, whose sums `_figures` has checked."""
-    found = []
-    for piece in compiled.pieces:
-        names = [operator.name for operator in piece.container.operators]
-        cycles = {level: piece.container.variant(level).cycles[level] for level in levels}
-        ends = {"first_operator": names[0] if names else "", "last_operator": names[-1] if names else ""}
-        found.append({"piece": piece.name, "operators": len(names), **ends, "cycles": cycles})
-    return found

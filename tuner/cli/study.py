@@ -33,7 +33,7 @@ def study(
     farm: options.FarmOptions,
     no_share: options.NoShare = False,
     resume: options.Resume = False,
-    dtype: options.DType = options.DTypeName.float16,
+    dtype: options.DType = "float16",
     random_weights: options.RandomWeights = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -49,8 +49,8 @@ def study(
         raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     request = StudyRequest(
         models=tuple(path for path, _ in found), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
-        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype.value,
-        random_weights=found[0][1], quiet=quiet, share=not no_share, **farm.fields(),
+        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
+        random_weights=found[0][1], quiet=quiet, share=not no_share, **vars(farm),
     )  # fmt: skip
     with searching.resumable(out):
         summary = drive(request, searching.quiet if quiet else say)

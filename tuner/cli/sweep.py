@@ -37,9 +37,9 @@ def sweep(
     farm: options.FarmOptions,
     no_share: options.NoShare = False,
     resume: options.Resume = False,
-    style: options.Style = options.StyleName.function,
+    style: options.Style = "function",
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
-    dtype: options.DType = options.DTypeName.float16,
+    dtype: options.DType = "float16",
     random_weights: options.RandomWeights = None,
     mirror: options.MirrorUrl = None,
     warm_start: options.WarmStart = None,
@@ -53,9 +53,9 @@ def sweep(
 
     request = SweepRequest(
         models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
-        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, style=style.value,
-        tag=parse_tags(tag or ()), dtype=dtype.value, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
-        share=not no_share, min_npu_share=min_npu_share, **farm.fields(),
+        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, style=style,
+        tag=parse_tags(tag or ()), dtype=dtype, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
+        share=not no_share, min_npu_share=min_npu_share, **vars(farm),
     )  # fmt: skip
     with searching.resumable(out):
         index = drive(request, searching.quiet if quiet else say)

@@ -36,9 +36,9 @@ def tune(
     ] = None,
     farm: options.FarmOptions,
     resume: options.Resume = False,
-    style: options.Style = options.StyleName.function,
+    style: options.Style = "function",
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the log; repeatable.")] = None,
-    dtype: options.DType = options.DTypeName.float16,
+    dtype: options.DType = "float16",
     shape: options.Shape = None,
     random_weights: options.RandomWeights = None,
     mirror: options.MirrorUrl = None,
@@ -56,9 +56,9 @@ def tune(
     model, random_weights = options.named(model, random_weights)
     request = TuneRequest(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
-        overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style.value,
-        tag=parse_tags(tag or ()), dtype=dtype.value, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
-        mirror=mirror, warm_start=tuple(warm_start or ()), min_npu_share=min_npu_share, **farm.fields(),
+        overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
+        tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
+        mirror=mirror, warm_start=tuple(warm_start or ()), min_npu_share=min_npu_share, **vars(farm),
     )  # fmt: skip
     with resumable(out):
         drive(request)
