@@ -109,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
         if usage is None:
             return _bug(error, words, debug)
+        if type(error).__name__ == "NoArgsIsHelpError":  # of newer clicks; its text is the help
+            for line in usage().splitlines():
+                say(line)
+            return BAD_INPUT
         return _say(f"{' '.join(usage().split())} (see {_path_of(error)} --help)", BAD_INPUT)
 
 

@@ -31,6 +31,12 @@ def test_every_command_has_help(cli, command):
     assert "Usage" in out
 
 
+@pytest.mark.parametrize("group", ["", "log", "plan"])
+def test_a_group_alone_shows_its_help(cli, group):
+    _, out, err = cli(*group.split())
+    assert (out + err).rstrip("\n") == cli(*group.split(), "--help")[1].rstrip("\n")
+
+
 def test_interrupted_is_130(cli, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
