@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from compiler.derive.plan import Plan, read_plan
 from compiler.frontend.zoo import is_made
+from compiler.plan.plan import Plan, read_plan
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine

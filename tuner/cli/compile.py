@@ -41,7 +41,7 @@ def compile_(
     min_npu_share: options.MinNpuShare = None,
     as_json: options.Json = False,
 ) -> None:
-    from compiler.derive.plan import joined, read_plan
+    from compiler.plan.plan import joined, read_plan
     from simulator.npu.machine import DataType, load_machine
     from tuner.build import check_out, default_plans, open_source
     from tuner.export import write_compiled

@@ -17,8 +17,8 @@ from tuner.cli.text import print_json, print_pairs, print_table
 from tuner.terminal import print_line, print_text
 
 if TYPE_CHECKING:
-    from compiler.derive.plan import Plan, SegmentPlan
-    from compiler.derive.plan_diff import Change, PlanDiff
+    from compiler.plan.diff import Change, PlanDiff
+    from compiler.plan.plan import Plan, SegmentPlan
     from tuner.source import Source
 
 app = new_app(no_args_is_help=True)
@@ -39,7 +39,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
-    from compiler.derive.plan import read_plan
+    from compiler.plan.plan import read_plan
 
     if not primitives:
         for name, value in (("--model", model), ("--machine", machine), ("--shape", shape), ("--random-weights", random_weights)):
@@ -61,8 +61,8 @@ def diff_plans(
     as_json: Json = False,
 ) -> int:
     """What differs between two plans, segment by segment; nothing where they are the same."""
-    from compiler.derive.plan import read_plan
-    from compiler.derive.plan_diff import diff
+    from compiler.plan.diff import diff
+    from compiler.plan.plan import read_plan
 
     left, right = read_plan(a), read_plan(b)
     found = diff(left, right)
@@ -88,7 +88,7 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
 
 
 def _segment(segment: SegmentPlan, strips: bool) -> tuple[str | int, ...]:
-    from compiler.derive.plan import ConvTiling, SiblingTiling
+    from compiler.plan.plan import ConvTiling, SiblingTiling
 
     tilings = []
     for tiling in segment.tilings:

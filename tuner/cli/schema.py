@@ -15,7 +15,7 @@ app = new_app()
 
 @app.command()
 def schema(name: Annotated[str, typer.Argument(metavar="NAME", help="config, machine, plan or summary.")]) -> None:
-    from compiler.derive.plan import Plan
+    from compiler.plan.plan import Plan
     from simulator.npu.machine import Machine
     from tuner.config import TuneConfig
     from tuner.summary import Summary
