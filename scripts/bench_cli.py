@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 UNIT = [sys.executable, "-c", "import typer, rich"]

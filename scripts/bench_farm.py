@@ -32,7 +32,7 @@ import typer
 import simulator
 from compiler.unit.unit import Unit
 from scripts.studies import network
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec

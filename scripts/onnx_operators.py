@@ -26,7 +26,7 @@ from simulator.npu import isa
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import Op
 from simulator.npu.machine import Engine
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.onnx_backend import NpuRep, prepare
 
 Status = Literal["passed", "partly", "copied", "skipped", "failed"]

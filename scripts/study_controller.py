@@ -24,13 +24,13 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import write_rows
 from simulator.compiled import read_compiled
+from simulator.contended import load_of
 from simulator.contention import GENERATORS, generate
 from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import choose_thresholds
-from tuner.commands.contended import load_of
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER_SEEDS = 1000  # the settings are chosen on traces from here on

@@ -28,7 +28,7 @@ from compiler.space.gene import MAX_SEGMENT, Gene, Genome, block_counts
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.evaluate import Ask, Evaluator
 from tuner.search.question import cycles_of
 from tuner.search.table import SegmentTable

@@ -25,7 +25,7 @@ from compiler.kinds.conv import ConvSpec
 from compiler.plan.plan import Infeasible, read_plan
 from scripts.studies import write_rows
 from simulator.timing import program_bound, simulate_levels
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.export import open_run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -39,7 +39,7 @@ from scripts.studies import searched
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.timing import simulate_levels
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
 from tuner.search.knowledge import Knowledge

@@ -35,7 +35,7 @@ from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.timing import simulate_levels
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 
 CONVOLUTIONAL = tuple(MADE + name for name in NETWORKS if not name.startswith(("bert", "vit")))
 

@@ -40,7 +40,7 @@ from scripts.studies import interval, named, network, searched, short, write_row
 from scripts.study_tiling import Operator, counted_shapes
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.evaluate import Ask, Evaluator, EvaluatorSpec
 from tuner.log.read import read_log, read_tasks
 from tuner.search.question import cycles_of

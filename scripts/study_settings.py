@@ -37,7 +37,7 @@ from compiler.unit.unit import Unit
 from scripts.studies import interval, named, network, searched, short, write_rows
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine, load_machine
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.config import leaves, load_config
 from tuner.evaluate import Evaluator, EvaluatorSpec
 

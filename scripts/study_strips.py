@@ -24,7 +24,7 @@ from compiler.space.gene import Gene, block_counts
 from compiler.unit.unit import Unit
 from scripts.studies import network
 from simulator.npu.errors import TilefarmError
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.evaluate import Ask, Evaluator
 
 Cycles = NDArray[np.float64]  # of every level; infinity where nothing fits

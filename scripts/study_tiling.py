@@ -45,7 +45,7 @@ from scripts.studies import write_rows
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.build import open_source
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.config import load_config
 from tuner.digests import canonical_json
 from tuner.evaluate import Evaluator

@@ -40,7 +40,7 @@ from compiler.unit.unit import Unit
 from scripts.studies import named, network, searched, short, write_rows
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
-from tuner.commands.text import print_table
+from tuner.cli.text import print_table
 from tuner.prepared import prepared
 
 LARGE_L1_BYTES = 1 << 26

@@ -80,7 +80,7 @@ def main(
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    from tuner.commands.text import print_table
+    from tuner.cli.text import print_table
 
     columns = (
         "<network",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simulator.npu.container import Container, Operator, Segment, Variant, decode, program
 from simulator.npu.errors import BadInputError
@@ -86,6 +86,12 @@ class Compiled:
         variants = self.variants(level)
         return {at: sum(variant.cycles[at] for variant in variants) for at in variants[0].cycles}
 
+    def check_cycles(self, level: str, cycles: int) -> None:
+        """Raise `BadInputError` where the level's variants take other cycles there than the file says."""
+        said = self.cycles(level)[level]
+        if cycles != said:
+            raise BadInputError(f"level {level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
+
     def same_as(self, level: str) -> str | None:
         """The first level whose programs are all the same, where it is an earlier one; else None."""
         mine = [stream.digest for stream in self.programs(level)]
@@ -101,6 +107,16 @@ class Compiled:
     def prepared(self, level: str) -> tuple[Prepared, ...]:
         """The same, ready to be timed."""
         return tuple(prepare(stream, self.machine) for stream in self.programs(level))
+
+    def piece_rows(self, levels: Sequence[str]) -> list[dict[str, Any]]:
+        """Name, operators and cycles of every piece, for reports; the cycles are what the file says of each level."""
+        rows = []
+        for piece in self.pieces:
+            names = [operator.name for operator in piece.container.operators]
+            ends = {"first_operator": names[0] if names else "", "last_operator": names[-1] if names else ""}
+            cycles = {level: piece.container.variant(level).cycles[level] for level in levels}
+            rows.append({"piece": piece.name, "operators": len(names), **ends, "cycles": cycles})
+        return rows
 
     @property
     def operators(self) -> tuple[Operator, ...]:

@@ -5,6 +5,7 @@ Everything is taken from the container, nothing from the compiler: what passes h
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,6 +90,16 @@ def load_feeds(path: Path) -> dict[str, NDArray[Any]]:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise BadInputError(f"{path}: not an .npz file of plain arrays ({' '.join(str(error).split())[:160]})") from None
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """An .npz file: equal arrays give equal bytes, and any name will do (`numpy.savez` keeps some for itself)."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, array in arrays.items():
+            with file.open(zipfile.ZipInfo(f"{name}.npy"), "w") as entry:
+                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()
 
 
 def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Checked:

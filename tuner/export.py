@@ -1,21 +1,28 @@
-"""The best plans of a run, compiled into an ONNX file again: the same bytes as the run's own `best.onnx`."""
+"""Plans into a compiled ONNX file, and what that is; those of a run give the same bytes as the run's own `best.onnx`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from compiler.frontend.zoo import is_made
 from compiler.plan.plan import Plan, read_plan
+from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.build import Opened, open_source
+from tuner.beyond import beyond_lines
+from tuner.build import MeasuredModel, Opened, containers_of, measure, open_source, package
 from tuner.folder.runfolder import IDENTITY, read_json
+from tuner.host import host_nodes, mac_share, work_lines
 from tuner.log.read import read_rows, read_tasks
+from tuner.macs import program_macs
+from tuner.request import Style
 from tuner.source import SavedSource, read_source
+from tuner.summary import TensorSummary
 
 DIGEST_DIGITS = 32
 
@@ -95,3 +102,61 @@ def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Pa
     if digest is not None:
         return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
     return plans_of(folder if folder is not None else run / "plans", machine)
+
+
+class CompiledReport(NamedTuple):
+    """values: as JSON.  lines: on what the NPU does and what not."""
+
+    values: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+def write_compiled(
+    opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, names: Mapping[str, str] | None = None
+) -> CompiledReport:
+    """Write the file that runs a plan at every level.  names: of the plans' files, by level, for errors."""
+    measured = measure(opened, plans, names)
+    containers = containers_of(opened, measured)
+    container_bytes = package(opened, containers, out, style)
+    share, dtype = mac_share(opened), opened.source.dtype
+    values = {
+        "out": str(out),
+        "model": opened.name,
+        "model_digest": opened.digest,
+        "machine": opened.machine.name,
+        "machine_digest": opened.machine.digest,
+        "dtype": dtype.name,
+        "style": style,
+        "notes": list(opened.notes),
+        "macs": share.total,
+        "npu_mac_share": share.share,
+        "host": [node.model_dump() for node in host_nodes(opened)],
+        "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
+        "operators": sum(len(unit.kernels) for unit in opened.units),
+        "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
+        "container_bytes": container_bytes,
+        "file_bytes": out.stat().st_size,
+        "levels": _levels(opened, measured),
+    }
+    return CompiledReport(values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+
+
+def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
+    machine = opened.machine
+    first_with = {m.digest: level for level, m in reversed(measured.items())}
+    return {
+        level: {
+            "ddr_share": machine.contention[level],
+            "plan": m.plan.digest,
+            "same_as": None if first_with[m.digest] == level else first_with[m.digest],
+            "segments": len(m.plan.segments),
+            "instructions": m.instructions,
+            "cycles": m.timings[level].cycles,
+            "latency_us": m.timings[level].cycles / machine.clock_hz * 1e6,
+            "program_bound_cycles": m.bound(machine, level),
+            "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
+            "executed_macs": sum(map(program_macs, m.programs)),
+            "variant_cycles": {at: timing.cycles for at, timing in m.timings.items()},
+        }
+        for level, m in measured.items()
+    }

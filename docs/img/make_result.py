@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.commands.search import print_levels  # noqa: E402
+from tuner.cli.text import print_levels  # noqa: E402
 
 WIDTH, LEFT, RIGHT, BAR, GAP, GROUP = 820, 190, 210, 22, 4, 74
 COLOURS = {"layer by layer": "#b8bec9", "tuned": "#2f6fdb"}

@@ -31,7 +31,9 @@ from tuner.log.care import lost_rows, repair, verify
 from tuner.log.read import read_log, read_tasks
 from tuner.request import StudyRequest
 from tuner.source import Source
+from tuner.study.run import study
 from tuner.summary import Summary
+from tuner.terminal import say
 
 LEVELS = ("none", "slight", "severe")
 N = 48
@@ -463,22 +465,17 @@ def study_request(model: Path, out: Path, trials: int, **values: object) -> Stud
     return StudyRequest((model,), "edge", trials, out=out, candidates=6, overrides=overrides, backend="serial", quiet=True, **values)  # type: ignore[arg-type]
 
 
-def test_a_study_of_real_runs_resumes_and_its_best_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tuner.commands.search import study
-
+def test_a_study_of_real_runs_resumes_and_its_best_is_a_configuration(tmp_path: Path) -> None:
     small = save_small("conv_chain", tmp_path)
-    study(study_request(small, tmp_path / "whole", 4), True)
-    summary = json.loads(capsys.readouterr().out)
+    summary = study(study_request(small, tmp_path / "whole", 4), say)
     assert summary["trials_done"] == 4
     assert all(math.isfinite(trial["value"]) and trial["value"] < 0 for trial in summary["trials"]), "faster than layer by layer"
-    study(study_request(small, tmp_path / "parts", 2), True)
+    study(study_request(small, tmp_path / "parts", 2), say)
     with pytest.raises(BadInputError, match="--resume continues"):
-        study(study_request(small, tmp_path / "parts", 4), True)
+        study(study_request(small, tmp_path / "parts", 4), say)
     with pytest.raises(BadInputError, match="dtype float32"):
-        study(study_request(small, tmp_path / "parts", 4, resume=True, dtype="float32"), True)
-    capsys.readouterr()
-    study(study_request(small, tmp_path / "parts", 4, resume=True), True)
-    assert json.loads(capsys.readouterr().out) == summary
+        study(study_request(small, tmp_path / "parts", 4, resume=True, dtype="float32"), say)
+    assert study(study_request(small, tmp_path / "parts", 4, resume=True), say) == summary
     best = load_config(str(tmp_path / "whole" / "best.yaml"))
     assert best.digest == summary["best"]["config_digest"]
     assert best.search.mutation_rate == summary["best"]["params"]["search.mutation_rate"]

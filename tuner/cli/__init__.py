@@ -3,7 +3,7 @@
 Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine, or less of the model
 on the NPU than `--min-npu-share` asks; 4 tuned, but values are not confirmed against onnxruntime; 70 a bug (one line, and a file with the
 details); 75 the Ray cluster went away (`--resume` goes on); 130 interrupted.
-Everything heavy is imported inside the command that needs it, so that `tilefarm --help` answers at once.
+A command is a module here, imported when it is asked for; what is heavy is imported in its function, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import TilefarmError
-from tuner.cli import compiled, inspect, runs, search
-from tuner.cli.group import LaterGroup, later, new_app
+from tuner.cli.group import later_group, new_app
 from tuner.terminal import print_line, say
 
 BAD_INPUT = 2
@@ -29,14 +28,40 @@ INTERRUPTED = 130
 
 DEBUG = "--debug"
 
+# a command, which is the module of its name -> the first line of its help
+COMMANDS = {
+    "tune": "Search for the best plan at every contention level; writes RUN/best.onnx, plans, log and summary.",
+    "study": "Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`.",
+    "sweep": "Every model on every machine with every seed: a run folder each, and DIR/index.parquet over all of them.",
+    "compile": "Compile with given plans, without search: the same bytes every time.",
+    "export": "Compile the best plans of a run into an ONNX file.",
+    "run": "Execute the container on the simulated NPU, never the body.",
+    "simulate": "Cycles, latency in us, bound, DDR bytes, balance and utilisation of every engine; with --trace, inferences under a "
+    "changing load.",
+    "trace": "Every instruction of a variant on a time line: engines, waits, memory, bandwidth; with --trace, inferences under a "
+    "changing load.",
+    "disasm": "The instructions of a variant as text.",
+    "ls": "The runs below a folder: model, machine, state, speed-up per level.",
+    "best": "The champions of a finished run.",
+    "status": "How far a run is, also while it goes on: programs, failures, best so far; of a sweep its runs, of a study its trials.",
+    "compare": "Two runs after the same number of measured programs, level by level.",
+    "report": "A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a "
+    "sweep.",
+    "log": "Look after a run's Parquet log.",
+    "machines": "The machines that there are, or every value of one, with units.",
+    "schema": "The JSON Schema of a file: plan.json, summary.json, a machine or a configuration (YAML, same keys).",
+    "doctor": "Is everything here that a run needs?  Versions, disks, what Ray sees; with --whole a compile that is checked.  Exit 1 where "
+    "not.",
+    "plan": "Look at plans.",
+}
+
 app = new_app(
     name="tilefarm",
     help="Tune ONNX models for an NPU: one compiled pipeline per level of DDR contention, in one ONNX file.",
     no_args_is_help=True,
-    cls=LaterGroup,
+    cls=later_group(COMMANDS),
     add_completion=True,
 )
-later(search.app, compiled.app, runs.app, inspect.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -84,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
         if usage is None:
             return _bug(error, words, debug)
+        if type(error).__name__ == "NoArgsIsHelpError":  # of newer clicks; its text is the help
+            for line in usage().splitlines():
+                say(line)
+            return BAD_INPUT
         return _say(f"{' '.join(usage().split())} (see {_path_of(error)} --help)", BAD_INPUT)
 
 

@@ -1,14 +1,18 @@
-"""A group of commands of which each is made when it is asked for.
+"""A group of commands of which each is a module, imported and made when it is asked for.
 
 To make one, typer reads the signature of its function and evaluates what is written there; for all of them that takes as long as typer's
-own import.  A list of the commands needs their names and the first lines of their texts.
+own import.  A list of the commands needs their names and a line of help each.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from importlib import import_module
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -19,51 +23,46 @@ def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
     return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 
-class LaterGroup(TyperGroup):
-    """The commands and groups that were given to `later`, beside those of typer's own making."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = _Later()
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _first_line(app)) for name, app in _apps.items()])
+def without_threads() -> None:
+    """Before numpy is imported: its BLAS starts a thread for every core then, which takes longer than to read a log, for nothing."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-_apps: dict[str, typer.Typer] = {}
+def later_group(lines: Mapping[str, str]) -> type[TyperGroup]:
+    """A group of the commands whose names and first lines of help these are.
 
+    A command is `app` of the module of its name beside this one; a docstring of its function is what its help says after that line.
+    """
 
-def later(*apps: typer.Typer) -> None:
-    """Take the commands and groups of these into `LaterGroup`."""
-    for app in apps:
-        for command in app.registered_commands:
-            assert command.name is not None
-            _apps[command.name] = alone = new_app()
-            alone.registered_commands.append(command)
-        for group in app.registered_groups:
-            assert isinstance(group.name, str)
-            assert group.typer_instance is not None
-            _apps[group.name] = group.typer_instance
+    class LaterGroup(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands = _Later(lines)
 
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            del ctx
+            with formatter.section("Commands"):
+                formatter.write_dl(list(lines.items()))
 
-def _first_line(app: typer.Typer) -> str:
-    if app.registered_commands and not isinstance(app.info.help, str):
-        return (inspect.getdoc(app.registered_commands[0].callback) or "").partition("\n\n")[0]
-    return str(app.info.help)
+    return LaterGroup
 
 
 class _Later(MutableMapping[str, Any]):
     """click's commands by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        self._lines = lines
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = typer.main.get_command(_apps[name])
-            self._made[name].name = name
+            line = self._lines[name]  # KeyError: no command of that name, whatever module has it
+            app = import_module(f"{__package__}.{name}").app
+            for command in app.registered_commands:
+                command.callback = _spread(command.callback)
+            made = typer.main.get_command(app)
+            made.name, made.help = name, "\n\n".join(filter(None, (line, made.help)))
+            self._made[name] = made
         return self._made[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -73,7 +72,32 @@ class _Later(MutableMapping[str, Any]):
         del self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_apps)
+        return iter(self._lines)
 
     def __len__(self) -> int:
-        return len(_apps)
+        return len(self._lines)
+
+
+def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the fields of a dataclass as options where it takes one: what several commands take together is declared there."""
+    signature = inspect.signature(function, eval_str=True)
+    groups: dict[str, Any] = {name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)}
+    if not groups:
+        return function
+    parameters: list[inspect.Parameter] = []
+    for name, one in signature.parameters.items():
+        if name in groups:
+            hints = get_type_hints(groups[name], include_extras=True)
+            named = [(field.name, field.default) for field in fields(groups[name])]
+            parameters += [inspect.Parameter(key, one.KEYWORD_ONLY, default=value, annotation=hints[key]) for key, value in named]
+        else:
+            parameters.append(one)
+
+    @wraps(function)
+    def spread(**values: Any) -> Any:
+        made = {name: group(**{field.name: values.pop(field.name) for field in fields(group)}) for name, group in groups.items()}
+        return function(**values, **made)
+
+    vars(spread)["__signature__"] = signature.replace(parameters=parameters)
+    spread.__annotations__ = {one.name: one.annotation for one in parameters}
+    return spread

@@ -1,40 +1,22 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share: each is declared once.
+
+What some commands take together is a dataclass; a command that has a parameter of it has its fields as options (`tuner.cli.group`).
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from simulator.npu.errors import BadInputError
+from tuner import request
 from tuner.terminal import say
 
-
-class DTypeName(StrEnum):
-    float16 = "float16"
-    float32 = "float32"
-
-
-class StyleName(StrEnum):
-    function = "function"
-    epcontext = "epcontext"
-    epcontext_external = "epcontext-external"
-
-
-class ControllerName(StrEnum):
-    threshold = "threshold"
-    estimator = "estimator"
-    static = "static"
-    oracle = "oracle"
-
-
-class BackendName(StrEnum):
-    ray = "ray"
-    serial = "serial"
-
-
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
+CompiledOut = Annotated[Path, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file.")]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
 
 
@@ -49,9 +31,9 @@ MachineName = Annotated[
     str,
     typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
 ]
-DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
+DType = Annotated[request.DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[
-    StyleName,
+    request.Style,
     typer.Option(
         help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights; "
         "epcontext-external: the containers in a file beside it."
@@ -71,33 +53,11 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RunPlace = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the URL of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
-Load = Annotated[
-    str | None,
-    typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
-]
-Controller = Annotated[ControllerName | None, typer.Option(help="Who picks the variant of each inference. (default: estimator)")]
-TMin = Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")]
-TMax = Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")]
-Slice = Annotated[
-    int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
-]
-Inferences = Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")]
-SwitchCycles = Annotated[int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
+RunCandidates = Annotated[int | None, typer.Option(metavar="N", min=1, help="Measured programs per run. (default: budget.candidates)")]
 Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
-Backend = Annotated[BackendName | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")]
 Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]
-Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
-Wait = Annotated[float | None, typer.Option(metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")]
-RunnerName = Annotated[
-    str | None,
-    typer.Option("--runner", metavar="R", help="What measures: module:function, 'command:WORDS', an entry point. (default: runner.name)"),
-]
-Resource = Annotated[
-    str | None,
-    typer.Option("--resource", metavar="NAME", help="Resource of Ray that each worker takes one of. (default: farm.resource)"),
-]
 MirrorUrl = Annotated[
     str | None, typer.Option("--mirror", metavar="URL", help="Copy --out there while it grows: s3://bucket/folder, file:///folder, ...")
 ]
@@ -109,6 +69,64 @@ NoShare = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+
+
+@dataclass(frozen=True)
+class FarmOptions:
+    """What measures, and where.  The fields are those of a request for a search."""
+
+    backend: Annotated[
+        request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
+    ] = None
+    address: Address = None
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")
+    ] = None
+    wait_s: Annotated[float | None, typer.Option("--wait", metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")] = (
+        None
+    )
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            "--runner", metavar="R", help="What measures: module:function, 'command:WORDS', an entry point. (default: runner.name)"
+        ),
+    ] = None
+    resource: Annotated[
+        str | None,
+        typer.Option("--resource", metavar="NAME", help="Resource of Ray that each worker takes one of. (default: farm.resource)"),
+    ] = None
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Inferences under a load that changes, and who picks their variants.  Without a trace there is none of it."""
+
+    trace: Annotated[
+        str | None,
+        typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
+    ] = None
+    controller: Annotated[
+        Literal["threshold", "estimator", "static", "oracle"] | None,
+        typer.Option(help="Who picks the variant of each inference. (default: estimator)"),
+    ] = None
+    t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
+    t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None
+    slice_cycles: Annotated[
+        int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
+    ] = None
+    inferences: Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")] = None
+    switch_cycles: Annotated[
+        int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")
+    ] = None
+
+    def given(self) -> bool:
+        """Whether there is a trace.  Raises `BadInputError` for the others without it."""
+        others = {"--controller": self.controller, "--t-min": self.t_min, "--t-max": self.t_max, "--slice": self.slice_cycles}
+        others |= {"--inferences": self.inferences, "--switch-cycles": self.switch_cycles}
+        for name, value in others.items():
+            if self.trace is None and value is not None:
+                raise BadInputError(f"{name} goes with --trace")
+        return self.trace is not None
 
 
 def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:

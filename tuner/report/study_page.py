@@ -18,7 +18,7 @@ from tuner.folder.studies import study_summary
 from tuner.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
-from tuner.trials import distribution
+from tuner.study.trials import distribution
 
 _FEW = 8  # trials under which an importance is noise
 _RESULT = (

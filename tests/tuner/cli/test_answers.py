@@ -31,11 +31,17 @@ def test_every_command_has_help(cli, command):
     assert "Usage" in out
 
 
+@pytest.mark.parametrize("group", ["", "log", "plan"])
+def test_a_group_alone_shows_its_help(cli, group):
+    _, out, err = cli(*group.split())
+    assert (out + err).rstrip("\n") == cli(*group.split(), "--help")[1].rstrip("\n")
+
+
 def test_interrupted_is_130(cli, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tuner.commands.inspect.machines", stop)
+    monkeypatch.setattr("simulator.npu.machine.preset_names", stop)
     assert cli("machines") == (130, "", "tilefarm: interrupted\n")
 
 
@@ -46,8 +52,8 @@ def bug(monkeypatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("nobody foresaw")
 
-    monkeypatch.setattr("tuner.commands.inspect.machines", fail)
-    monkeypatch.setattr("tuner.commands.runs.status", fail)
+    monkeypatch.setattr("simulator.npu.machine.load_machine", fail)
+    monkeypatch.setattr("tuner.folder.runs.kind_of", fail)
 
 
 @pytest.mark.usefixtures("bug")

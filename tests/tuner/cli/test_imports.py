@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuning import ROOT, quick, save_small
+from tuner.cli import COMMANDS
 
 NUMBERS = {"numpy", "numba", "pandas", "pyarrow"}
 WORKERS = {"onnx", "onnxruntime", "onnxslim", "ray", "xgboost", "optuna", "plotly", "compiler.pipeline", "tuner.build", "tuner.tune"}
@@ -48,3 +49,17 @@ def test_nothing_is_imported_in_vain(run, words, needless):
     exit_code, modules = json.loads(done.stdout.splitlines()[-1])
     assert exit_code == 0
     assert needless & set(modules) == set()
+
+
+def test_no_help_imports_what_the_command_does():
+    code = (
+        "import sys; from tuner.cli import COMMANDS, main\n"
+        "assert not [name for name in COMMANDS if f'tuner.cli.{name}' in sys.modules]\n"
+        "for name in COMMANDS: assert main([name, '--help']) == 0\n"
+        "import json; print(); print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    modules = set(json.loads(done.stdout.splitlines()[-1]))
+    assert {f"tuner.cli.{name}" for name in COMMANDS} <= modules
+    assert (NUMBERS | WORKERS | MODELS) & modules <= {"pydantic"}  # which some versions of typer import

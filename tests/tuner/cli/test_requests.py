@@ -72,9 +72,9 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
         say("batch 1 of 1")
         return {"trials_done": 2, "best": {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8}}}
 
-    module = types.ModuleType("tuner.study_run")
+    module = types.ModuleType("tuner.study.run")
     module.study = drive  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tuner.study_run", module)
+    monkeypatch.setitem(sys.modules, "tuner.study.run", module)
     text = (
         f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --candidates 5 "
         "--config quick --set study.batch=2 --backend serial --address auto --workers 2 --wait 5 --resume --dtype float32 "

@@ -15,7 +15,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
-from tests.tuner.test_sweep import request
+from tests.tuner.study.test_sweep import request
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.folder import mirror as mirror_module
@@ -25,7 +25,7 @@ from tuner.folder.runfolder import read_json, write_json
 from tuner.log.care import verify
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog
-from tuner.sweep import sweep
+from tuner.study.sweep import sweep
 
 N = 16
 

@@ -20,7 +20,7 @@ from tuner.farm.backend import SerialBackend
 from tuner.folder.runfolder import read_json
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
-from tuner.study import StudySpec, run_study
+from tuner.study.driver import StudySpec, run_study
 
 CONFIG = load_config(None, ["study.batch=4", "study.startup=4", "study.prune=false"])
 

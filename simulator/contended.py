@@ -1,0 +1,106 @@
+"""A compiled file under a background load that changes: many inferences, with a controller that switches variants.
+
+compiled = read_compiled("out.onnx")
+runs = ContendedRuns(compiled, Contention(("bursty", 0), inferences=1000))
+runs.chosen().mean_cycles, runs.static["none"].mean_cycles, runs.oracle.mean_cycles
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simulator.compiled import Compiled
+from simulator.contention import Load, generate, read_trace
+from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
+from simulator.ddr import ContentionTrace
+from simulator.npu.machine import SHARE_UNIT
+from simulator.response import Response, measure_response, prepared_variants, share_grid
+from simulator.runtime import Runtime, Served
+from simulator.thresholds import Thresholds, choose_thresholds, one_pair
+
+
+@dataclass(frozen=True)
+class Contention:
+    """A load, and who picks the variant of each inference.
+
+    trace: a file, or a generator's name and seed.  controller: threshold, estimator, static or oracle.  level: for `static`; the best one
+    in hindsight unless given.  t_min, t_max, slice_cycles: for `threshold`; both of the first two, or chosen from the variants.
+    """
+
+    trace: Path | tuple[str, int]
+    controller: str = "estimator"
+    inferences: int = 1000
+    level: str | None = None
+    t_min: float | None = None
+    t_max: float | None = None
+    slice_cycles: int = 0
+    switch_cycles: int | None = None
+
+
+class ContendedRuns:
+    """The load and the controller on a compiled file, and what was served; nothing is run before it is asked for."""
+
+    def __init__(self, compiled: Compiled, contention: Contention) -> None:
+        self.compiled, self.contention = compiled, contention
+        if contention.level is not None:
+            compiled.variants(contention.level)
+        variants = prepared_variants(compiled)
+        self.response = measure_response(variants, share_grid(compiled.machine))
+        self.trace = self._trace()
+        self.runtime = Runtime(variants, compiled.machine, contention.switch_cycles)
+        self.thresholds = self._thresholds() if contention.controller == "threshold" else None
+
+    def _trace(self) -> ContentionTrace:
+        """A generated one is between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
+        trace = self.contention.trace
+        if isinstance(trace, Path):
+            return read_trace(trace)
+        return generate(*trace, load_of(self.compiled, self.response, self.contention.inferences))
+
+    def _thresholds(self) -> Thresholds:
+        by_hand = self.contention
+        if by_hand.t_min is None or by_hand.t_max is None:
+            return choose_thresholds(self.response, slice_cycles=by_hand.slice_cycles)
+        shares = [self.compiled.share_units(name) for name in self.response.variants]
+        return one_pair(self.response, shares, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
+
+    def serve(self, rule: Rule[Any] | Oracle) -> Served:
+        return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences)
+
+    @cached_property
+    def static(self) -> dict[str, Served]:
+        return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names)}
+
+    @cached_property
+    def oracle(self) -> Served:
+        return self.serve(Oracle())
+
+    @cached_property
+    def best(self) -> str:
+        """The static variant that is done first."""
+        return min(self.static, key=lambda name: self.static[name].cycles)
+
+    @property
+    def level(self) -> str | None:
+        """Which variant the static controller runs."""
+        if self.contention.controller != "static":
+            return None
+        return self.best if self.contention.level is None else self.compiled.same_as(self.contention.level) or self.contention.level
+
+    def chosen(self) -> Served:
+        """By the controller of the options."""
+        if self.level is not None:
+            return self.static[self.level]
+        if self.contention.controller == "oracle":
+            return self.oracle
+        return self.serve(self.thresholds.rule if self.thresholds else EstimatorRule(self.response, self.runtime.switch_cycles))
+
+
+def load_of(compiled: Compiled, response: Response, inferences: int) -> Load:
+    """The load of a compiled file: its levels' shares; dwells count inferences of its longest variant at the heaviest level."""
+    shares = tuple(compiled.share_units(level) for level in compiled.levels)
+    return Load(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)

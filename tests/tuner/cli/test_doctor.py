@@ -1,0 +1,166 @@
+"""`tilefarm doctor` says what is there, what is missing, and how long it will last."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ray_heads import ray_head
+from tests.tuning import ROOT, quick, save_small
+from tuner.cli import doctor, main
+from tuner.farm import ray_facts as facts
+from tuner.farm.ray_facts import RayNode, ray_facts
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """told(words...) -> exit code, checks by name."""
+    monkeypatch.setattr(doctor, "_whole_way", lambda: doctor.CheckResult("left out"))
+
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        code = main(["doctor", *words, "--json"])
+        return code, {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[str]:
+    """A head with a custom resource; its address."""
+    with ray_head(cpus=3, resources={"board": 2}) as head:
+        yield head.address
+
+
+def test_what_ray_has_is_asked_and_left_alone(head: str, told: Any) -> None:
+    facts = ray_facts(head)
+    assert facts is not None
+    assert (facts.cpus, facts.free_cpus, facts.address) == (3, 3, head)
+    assert facts.nodes == (RayNode(facts.nodes[0].name, 3, {"board": 2.0}),)
+    code, checks = told("--address", head)
+    assert code == 0
+    assert checks["ray"]["values"]["nodes"][0]["resources"] == {"board": 2.0}
+    assert "3 of 3 CPUs free" in checks["ray"]["detail"]
+    assert ray_facts(head) == facts, "it is still there"
+
+
+def test_ray_is_asked_where_a_process_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with subprocess.Popen([sys.executable, "-c", "input()", "--gcs-address=127.0.0.1:1"], stdin=subprocess.PIPE) as told:
+        assert facts._runs_here()
+        told.communicate(b"\n")
+    asked: list[list[str]] = []
+    monkeypatch.setattr(facts, "_runs_here", lambda: False)
+    monkeypatch.setattr(facts.subprocess, "run", lambda command, **_: asked.append(command))
+    assert ray_facts(None) is None
+    assert not asked
+
+
+def test_a_ray_that_does_not_answer(told: Any) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        start = time.monotonic()
+        code, checks = told("--address", f"127.0.0.1:{closed.getsockname()[1]}")
+    assert code == 1
+    assert checks["ray"]["state"] == "FAILED"
+    assert "no Ray head answers there" in checks["ray"]["detail"]
+    assert time.monotonic() - start < 20
+    assert {name for name, check in checks.items() if check["state"] != "ok"} == {"ray"}
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "ray_facts", lambda address: None)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_what_is_missing_is_named(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(name: str) -> str:
+        if name in ("ray", "xgboost"):
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    assert told()[1]["libraries"]["values"]["numba"] == version("numba")
+    monkeypatch.setattr(doctor, "version", without)
+    code, checks = told()
+    assert code == 1
+    assert checks["libraries"]["detail"].startswith("not installed: ray, xgboost (python ")
+    assert checks["ray"]["values"] == {"address": None}
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_how_fast_a_log_grows(told: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick(save_small("conv_chain", tmp_path), run, 8)
+    parts = sorted(path for name in ("log", "tasks") for path in (run / name).glob("*.parquet"))
+    now = time.time()
+    for part in parts:
+        os.utime(part, (now, now))
+    values = told(str(run))[1]["log of RUN"]["values"]
+    assert values == {"bytes": sum(p.stat().st_size for p in parts), "parts": len(parts), "bytes_per_day": None, "days_until_full": None}
+    for name in ("log", "tasks"):
+        os.utime(run / name / "00000000.parquet", (now - 1800, now - 1800))
+    code, checks = told(str(run))
+    assert code == 0
+    values = checks["log of RUN"]["values"]
+    assert values["bytes_per_day"] == pytest.approx(48 * values["bytes"], rel=1e-4)
+    assert values["days_until_full"] == pytest.approx(checks["disk of RUN"]["values"]["free_bytes"] / values["bytes_per_day"], rel=0.1)
+    for name in ("log", "tasks"):  # a session of long ago says nothing about today's rate
+        os.utime(run / name / "00000000.parquet", (now - 864_000, now - 864_000))
+    assert told(str(run))[1]["log of RUN"]["values"]["bytes_per_day"] is None
+    code, checks = told(str(tmp_path))
+    assert code == 1
+    assert "no run.json here" in checks["log of RUN"]["detail"]
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_the_kernel_cache_is_found(told: Any) -> None:
+    values = told()[1]["kernel cache"]["values"]
+    assert Path(values["path"]).name.startswith("kernels-")
+    assert values["bytes"] == sum(path.stat().st_size for path in Path(values["path"]).rglob("*") if path.is_file())
+
+
+def completed(line: str, tmp_path: Path) -> list[str]:
+    words = line.split(" ")
+    environment = {**os.environ, "_TILEFARM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run([sys.executable, "-m", "tuner.cli"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_shell_completes(tmp_path: Path) -> None:
+    assert completed("tilefarm st", tmp_path) == ["study", "status"]
+    assert completed("tilefarm log mi", tmp_path) == ["migrate"]
+    assert completed("tilefarm tune --mir", tmp_path) == ["--mirror"]
+    assert completed("tilefarm tune m.onnx --machine ascend3", tmp_path) == ["ascend310", "ascend310p"]
+
+
+def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "tuner.cli", "--install-completion", "bash"]
+    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert "_TILEFARM_COMPLETE=complete_bash" in (tmp_path / ".bash_completions" / "tilefarm.sh").read_text()
+    assert "tilefarm.sh" in (tmp_path / ".bashrc").read_text()
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not all at the end: what hangs, or dies, is the one that is missing."""
+
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "_whole_way", dies)
+    assert main(["doctor", "--whole"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "temporary", "kernel", "ray"]
+    assert all(" ok " in line for line in lines)

@@ -1,0 +1,29 @@
+"""`tilefarm best`."""
+
+from __future__ import annotations
+
+from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
+from tuner.cli.options import Json, RunPlace
+from tuner.cli.text import print_json, print_levels, print_unconfirmed
+from tuner.terminal import print_line
+
+app = new_app()
+
+
+@app.command()
+def best(folder: RunPlace, as_json: Json = False) -> None:
+    from tuner.folder.place import place
+    from tuner.folder.runs import open_run
+
+    path = place(folder)
+    run = open_run(path)
+    if run.summary is None:
+        raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")
+    levels = run.summary["levels"]
+    if as_json:
+        print_json({"run": run.summary["run"], "state": run.state, "file": str(path / "best.onnx"), "levels": levels})
+        return
+    print_levels(levels)
+    print_unconfirmed(run.summary)
+    print_line(f"{path / 'best.onnx'}; plans in {path / 'plans'}")

@@ -1,0 +1,96 @@
+"""`tilefarm compile`: plans in, a compiled ONNX out, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli import options
+from tuner.cli.group import new_app
+from tuner.cli.parse import parse_plans, parse_shapes
+from tuner.cli.text import print_json, print_pieces, print_table
+from tuner.terminal import print_line
+
+if TYPE_CHECKING:
+    from tuner.export import CompiledReport
+
+app = new_app()
+
+
+@app.command()
+def compile_(
+    model: options.Model,
+    machine: options.MachineName,
+    out: options.CompiledOut,
+    plan: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
+    ] = None,
+    tile_model: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Tile every operator by the cost model of that run (on any model), with no measurement."),
+    ] = None,
+    dtype: options.DType = "float16",
+    style: options.Style = "function",
+    shape: options.Shape = None,
+    random_weights: options.RandomWeights = None,
+    min_npu_share: options.MinNpuShare = None,
+    as_json: options.Json = False,
+) -> None:
+    from compiler.plan.plan import joined, read_plan
+    from simulator.npu.machine import DataType, load_machine
+    from tuner.build import check_out, default_plans, open_source
+    from tuner.export import write_compiled
+    from tuner.host import check_share
+    from tuner.model.tile_model import load_models, tiled_plans
+    from tuner.source import Source
+
+    model, random_weights = options.named(model, random_weights)
+    check_out(out)
+    if tile_model is not None and plan:
+        raise BadInputError("--tile-model: chooses the tilings, so it does not go with --plan")
+    npu = load_machine(machine)
+    files = parse_plans(plan or (), tuple(npu.contention), npu.name)
+    read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
+    opened = open_source(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
+    check_share(opened, min_npu_share)
+    if tile_model is not None:
+        models = load_models(tile_model, opened.units[0])
+        tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
+        plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in npu.contention}
+    else:
+        plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(npu.contention, default_plans(opened))
+    show(write_compiled(opened, plans, out, style, {level: str(path) for level, path in files.items()}), as_json)
+
+
+def show(report: CompiledReport, as_json: bool) -> None:
+    """What `write_compiled` says of a file."""
+    if as_json:
+        print_json(report.values)
+        return
+    values = report.values
+    print_line(f"{values['model']} on {values['machine']}, {values['dtype']}: {values['operators']} operators, {report.lines[0]}")
+    for line in report.lines[1:]:
+        print_line(line)
+    columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
+    print_table(columns, [(level, *_cells(row)) for level, row in values["levels"].items()])
+    print_pieces(values["pieces"])
+    sizes = f"{values['file_bytes']:,} bytes, {values['container_bytes']:,} of them the container"
+    print_line(f"{values['out']}: {sizes}, style {values['style']}")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        f"{row['ddr_share']:g}",
+        f"as {row['same_as']}" if row["same_as"] else row["plan"][:12],
+        row["segments"],
+        row["instructions"],
+        row["cycles"],
+        f"{row['latency_us']:,.1f}",
+        row["program_bound_cycles"],
+        row["ddr_bytes"],
+    )

@@ -1,0 +1,189 @@
+"""`simulate --trace` and `trace --trace`: many inferences under a background load, with a controller that switches variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from simulator.breakdown import breakdown, program_reuse
+from simulator.compiled import read_compiled
+from simulator.contended import ContendedRuns, Contention
+from simulator.contention import GENERATORS
+from simulator.ddr import ContentionTrace
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import SHARE_UNIT
+from simulator.response import Response
+from simulator.runtime import Served
+from simulator.served_trace import served_trace
+from simulator.thresholds import Thresholds
+from tuner.cli.options import LoadOptions
+from tuner.cli.text import finite, print_json, print_table, ratio
+from tuner.terminal import print_line
+
+
+def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json: bool) -> None:
+    """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
+    runs, about = _runs(path, load, level)
+    machine, thresholds = runs.compiled.machine, runs.thresholds
+
+    def row(served: Served) -> dict[str, Any]:
+        return _row(served, runs.oracle, machine.clock_hz)
+
+    report: dict[str, Any] = {
+        "file": str(path),
+        "machine": machine.name,
+        "clock_hz": machine.clock_hz,
+        **about,
+        "result": row(runs.chosen()),
+        "static": {name: row(served) for name, served in runs.static.items()},
+        "best_static": runs.best,
+        "oracle": row(runs.oracle),
+        "variants": {name: _variant(runs, v, name) for v, name in enumerate(runs.runtime.names)},
+        "thresholds": _threshold_report(thresholds, runs.response) if thresholds else None,
+    }
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, runs.trace, thresholds)
+
+
+def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Iterable[bytes], str]:
+    """Serve the inferences with the controller: the events of which variant ran when, and what they are of."""
+    runs, about = _runs(path, load, level)
+    served = runs.chosen()
+    events = served_trace(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **about})
+    who = about["controller"] if runs.level is None else f"static {runs.level}"
+    return events, f"{who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
+
+
+def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
+    """Nothing of them has run; and how a report names them."""
+    controller = load.controller or "estimator"
+    if controller != "threshold" and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):
+        raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {controller}")
+    if (load.t_min is None) != (load.t_max is None):
+        raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
+    if level is not None and controller != "static":
+        raise BadInputError(f"--level with --trace is for --controller static, not {controller}")
+    trace, inferences = _trace(load.trace or ""), 1000 if load.inferences is None else load.inferences
+    contention = Contention(trace, controller, inferences, level, load.t_min, load.t_max, load.slice_cycles or 0, load.switch_cycles)
+    runs = ContendedRuns(read_compiled(path), contention)
+    return runs, {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
+
+
+def _trace(text: str) -> Path | tuple[str, int]:
+    """A file, or `kind:seed` of a generator."""
+    kind, colon, seed = text.partition(":")
+    if kind in GENERATORS and not (not colon and Path(text).is_file()):
+        if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
+            raise BadInputError(f"--trace {text}: expected {kind}:SEED with a seed of 0 or more")
+        return kind, int(seed)
+    if not Path(text).is_file():
+        raise BadInputError(
+            f"--trace {text}: no such file; accepted: a CSV or .parquet file, or {', '.join(f'{k}:SEED' for k in GENERATORS)}"
+        )
+    return Path(text)
+
+
+def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
+    return {
+        "inferences": served.inferences,
+        "cycles": served.cycles,
+        "mean_cycles": served.mean_cycles,
+        "p50_cycles": served.percentile(50),
+        "p99_cycles": served.percentile(99),
+        "mean_us": served.mean_cycles / clock_hz * 1e6,
+        "switches": served.switches,
+        "variant_cycles": served.variant_cycles,
+        "regret": served.regret(oracle),
+    }
+
+
+def _variant(runs: ContendedRuns, v: int, name: str) -> dict[str, Any]:
+    """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
+    compiled = runs.compiled
+    reuse = program_reuse(breakdown(compiled.timeline(name), compiled.segments(name), compiled.operators))
+    rho = {level: finite(runs.runtime.steady(v, compiled.share_units(level)).balance) for level in compiled.levels}
+    return {"levels": [level for level in compiled.levels if (compiled.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
+
+
+def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, Any]:
+    rule = thresholds.rule
+    return {
+        "ladder": [response.variants[v] for v in rule.ladder],
+        "t_min": list(rule.t_min),
+        "t_max": list(rule.t_max),
+        "border_shares": [border.share for border in thresholds.borders] or None,
+        "slice_cycles": rule.slice_cycles,
+        "merged": [asdict(merged) for merged in thresholds.merged],
+        "oscillations": [asdict(found) for found in thresholds.oscillations],
+    }
+
+
+def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresholds | None) -> None:
+    shares = [share / SHARE_UNIT for share in trace.share_units]
+    print_line(
+        f"{report['file']}: {report['machine']}; trace {report['trace']}: {len(shares):,} steps, "
+        f"shares {min(shares):.3g} to {max(shares):.3g}; cycles per switch: {report['switch_cycles']}"
+    )
+    name = report["controller"] if report["level"] is None else f"static {report['level']}"
+    rows = {name: report["result"], **{f"static {level}": row for level, row in report["static"].items()}, "oracle": report["oracle"]}
+    columns = ("<controller", "inferences", "mean us", "mean cycles", "p50", "p99", "switches", "over oracle", *report["static"])
+    print_table(
+        columns,
+        [
+            (
+                f"{label} (best)" if label == f"static {report['best_static']}" else label,
+                row["inferences"],
+                f"{row['mean_us']:,.1f}",
+                f"{row['mean_cycles']:,.0f}",
+                row["p50_cycles"],
+                row["p99_cycles"],
+                row["switches"],
+                f"{row['regret']:+.2%}",
+                *(f"{spent / row['cycles']:.1%}" for spent in row["variant_cycles"].values()),
+            )
+            for label, row in rows.items()
+        ],
+    )
+    levels = next(iter(report["variants"].values()))["rho"]
+    print_line()
+    print_line("blocks and operators computed per load, work done per work needed, and rho at the share of each level")
+    print_table(
+        ("<variant", "<for", "segments", "blocks", "blocks/load", "ops/load", "DDR B", "halo", *(f"rho {level}" for level in levels)),
+        [
+            (
+                variant,
+                ", ".join(row["levels"]),
+                row["segments"],
+                row["blocks"],
+                ratio(row["blocks_per_load"], 2),
+                ratio(row["operators_per_load"], 2),
+                row["ddr_read_bytes"] + row["ddr_write_bytes"],
+                ratio(row["halo"], 3),
+                *("inf" if value is None else f"{value:.3f}" for value in row["rho"].values()),
+            )
+            for variant, row in report["variants"].items()
+        ],
+    )
+    if thresholds is None:
+        return
+    found = report["thresholds"]
+    print_line()
+    print_line(
+        f"thresholds of rho, held for {found['slice_cycles']:,} cycles and one inference at least; ladder {' > '.join(found['ladder'])}"
+    )
+    shares_at = found["border_shares"] or [None] * len(found["t_min"])
+    print_table(
+        ("<border", "share", "heavier below", "lighter from"),
+        [
+            (f"{a} | {b}", None if share is None else f"{share:.3f}", f"{low:.4g}", f"{high:.4g}")
+            for a, b, share, low, high in zip(found["ladder"], found["ladder"][1:], shares_at, found["t_min"], found["t_max"], strict=False)
+        ],
+    )
+    for merged in thresholds.merged:
+        print_line(f"{merged.variant} is not used, {merged.into} is: {merged.why}")
+    for oscillation in thresholds.oscillations:
+        print_line(f"warning: {oscillation}")

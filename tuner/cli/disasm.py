@@ -1,0 +1,48 @@
+"""`tilefarm disasm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
+from tuner.cli.options import Compiled, OneLevel
+from tuner.terminal import print_text
+
+app = new_app()
+
+
+@app.command()
+def disasm(
+    compiled: Compiled,
+    level: OneLevel = None,
+    core: Annotated[int | None, typer.Option(metavar="N", help="One core; all unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="F", help="Write the text there; stdout unless given.")] = None,
+) -> None:
+    from simulator.compiled import read_compiled
+    from simulator.npu.asm import print_program
+    from simulator.npu.files import atomic_write
+    from tuner.build import check_out
+
+    if out is not None:
+        check_out(out)
+    file = read_compiled(compiled)
+    level = level if level is not None else file.levels[0]
+    machine = file.machine
+    if core is not None and not 0 <= core < machine.cores:
+        raise BadInputError(f"--core {core}: {machine.name} has cores 0..{machine.cores - 1}")
+    parts = []
+    for piece, variant in zip(file.pieces, file.variants(level), strict=True):
+        whose = f"{piece.name} " if len(file.pieces) > 1 else ""
+        for at, code in enumerate(variant.streams):
+            if core in (None, at):
+                parts.append(f"# {machine.name} {file.dtype.name} level {level} {whose}core {at}: {len(code)} instructions\n")
+                parts.append(print_program(code, numbers=True))
+    if out is not None:
+        atomic_write(out, [part.encode() for part in parts])
+    else:
+        for part in parts:
+            print_text(part)

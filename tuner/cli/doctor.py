@@ -1,0 +1,189 @@
+"""`doctor`: is everything here that a run needs?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from simulator.npu.errors import BadInputError, TilefarmError
+from tuner.cli.group import new_app
+from tuner.cli.options import Address, Json
+from tuner.cli.text import print_json
+from tuner.terminal import print_line
+
+app = new_app()
+
+_LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
+RATE_S = 3600.0
+
+
+class CheckResult(NamedTuple):
+    """What a check found: a line for a person, values for a program."""
+
+    detail: str
+    values: Mapping[str, Any] = MappingProxyType({})
+
+
+@app.command()
+def doctor(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder: also how fast its log grows.")] = None,
+    address: Address = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Also compile, run and check a convolution: seconds, a minute where kernels are compiled first."),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    checks: list[tuple[str, Callable[[], CheckResult]]] = [
+        ("python", _python),
+        ("libraries", _libraries),
+        ("machines", _machines),
+        ("temporary folder", lambda: _disk(Path(tempfile.gettempdir()))),
+        ("kernel cache", _kernel_cache),
+        ("ray", lambda: _ray(address)),
+    ]
+    if whole:
+        checks.append(("compile, run, check", _whole_way))
+    if run is not None:
+        checks += [("disk of RUN", lambda: _disk(run)), ("log of RUN", lambda: _log(run))]
+    rows = []
+    width = max(len(name) for name, _ in checks)
+    for name, check in checks:
+        try:
+            state, found = "ok", check()
+        except (TilefarmError, OSError, ImportError) as error:
+            state, found = "FAILED", CheckResult(" ".join(str(error).split()))
+        rows.append((name, state, found))
+        if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
+            print_line(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}")
+            sys.stdout.flush()
+    failed = any(state != "ok" for _, state, _ in rows)
+    if as_json:
+        told = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]
+        print_json({"ok": not failed, "checks": told})
+    return int(failed)
+
+
+def _python() -> CheckResult:
+    cpus = len(os.sched_getaffinity(0))
+    text = f"{platform.python_version()} on {platform.machine()}, {cpus} CPUs"
+    return CheckResult(text, {"version": platform.python_version(), "executable": sys.executable, "cpus": cpus})
+
+
+def _libraries() -> CheckResult:
+    found, missing = {}, []
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise TilefarmError(f"not installed: {', '.join(missing)} (python {sys.executable})")
+    return CheckResult(", ".join(f"{name} {number}" for name, number in found.items()), found)
+
+
+def _machines() -> CheckResult:
+    from simulator.npu.machine import load_machine, preset_names
+
+    names = [load_machine(name).name for name in preset_names()]
+    return CheckResult(", ".join(names), {"names": names})
+
+
+def _disk(folder: Path) -> CheckResult:
+    free = shutil.disk_usage(folder).free
+    return CheckResult(f"{folder}, {free / 1e9:,.1f} GB free", {"path": str(folder), "free_bytes": free})
+
+
+def _kernel_cache() -> CheckResult:
+    """Kernels of these sources, and of others, which are removed after a month."""
+    from simulator.kernel_cache import own_folder
+
+    folder = own_folder()
+    mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
+    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
+    text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
+    return CheckResult(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _ray(address: str | None) -> CheckResult:
+    from tuner.farm.ray_facts import ray_facts
+
+    try:
+        facts = ray_facts(address)
+    except BadInputError as error:
+        if address is not None or "RAY_ADDRESS" in os.environ:
+            raise
+        # nobody named it: one that hangs, or is being started or ended, is in nobody's way
+        return CheckResult(f"one runs here, but: {error}; `tune` starts one of its own for as long as it runs", {"address": None})
+    if facts is None:
+        return CheckResult("none is running here; `tune` starts one on this computer for as long as it runs", {"address": None})
+    nodes = "; ".join(f"{node.name} {node.cpus} CPUs{_amounts(node.resources)}" for node in facts.nodes)
+    text = f"ray {facts.version} at {facts.address}, {facts.free_cpus} of {facts.cpus} CPUs free: {nodes}"
+    return CheckResult(text, {**facts._asdict(), "nodes": [node._asdict() for node in facts.nodes]})
+
+
+def _amounts(resources: dict[str, float]) -> str:
+    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
+
+
+def _log(run: Path) -> CheckResult:
+    """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
+    from tuner.folder.runs import open_run
+    from tuner.log.dataset import DATASETS, whole
+
+    open_run(run)
+    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(run / name, name, ()).parts]
+    size = sum(part.st_size for part in parts)
+    last = max(part.st_mtime for part in parts)
+    recent = [part for part in parts if last - part.st_mtime <= RATE_S]
+    span_s = last - min(part.st_mtime for part in recent)
+    values = {"bytes": size, "parts": len(parts), "bytes_per_day": None, "days_until_full": None}
+    text = f"{size / 1e6:,.1f} MB in {len(parts)} parts"
+    if span_s < 1.0:
+        return CheckResult(f"{text}; too young to have a rate", values)
+    per_day = sum(part.st_size for part in recent) / span_s * 86_400
+    days = shutil.disk_usage(run).free / per_day
+    text += f", {per_day / 1e6:,.1f} MB a day at the rate of its last {span_s / 60:,.0f} minutes; the disk takes {days:,.0f} days of that"
+    return CheckResult(text, {**values, "bytes_per_day": round(per_day), "days_until_full": round(days, 1)})
+
+
+def _whole_way() -> CheckResult:
+    """A convolution, compiled for `tiny`, from a file again, executed, compared with onnxruntime."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save_model
+
+    from simulator.npu.machine import load_machine
+    from tuner.build import build_variants, default_plan, open_source, package
+    from tuner.check import check_file
+    from tuner.source import Source
+
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), "w")
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [1, 3, 8, 8]), ("y", [1, 8, 6, 6]))]
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], name="conv")], "doctor", ports[:1], ports[1:], [weights])
+    with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
+        model, out = Path(folder) / "conv.onnx", Path(folder) / "out.onnx"
+        save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+        opened = open_source(Source(model, load_machine("tiny")))
+        plan = default_plan(opened.unit)
+        package(opened, [build_variants(opened.packed[0], dict.fromkeys(opened.machine.contention, plan))], out)
+        checked = check_file(out)
+    faults = [fault for level in checked for fault in level.faults]
+    if faults:
+        raise TilefarmError(faults[0])
+    error = max(level.values.worst.error for level in checked)
+    return CheckResult(f"{len(checked)} levels, largest error {error:.1e}", {"levels": len(checked), "max_rel_error": error})

@@ -1,0 +1,88 @@
+"""`tilefarm log verify|repair|compact|migrate`: the files of a run as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.group import new_app
+from tuner.cli.options import Json, RunFolder
+from tuner.cli.text import print_json
+from tuner.terminal import print_line
+
+if TYPE_CHECKING:
+    from tuner.log.dataset import Fault
+
+app = new_app(no_args_is_help=True)
+
+NewFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; RUN stays as it is.")]
+
+
+@app.command()
+def verify(run: RunFolder, as_json: Json = False) -> int:
+    """Read every part of tasks/ and log/ and check what the format promises.  Exit 1 where something is wrong."""
+    from tuner.log import care
+
+    faults = care.verify(run)
+    _print(run, faults, "every part can be read, every row fits", as_json)
+    return int(bool(faults))
+
+
+@app.command()
+def repair(run: RunFolder, as_json: Json = False) -> None:
+    """Move what cannot be read to RUN/aside, so that the rest can.  Nothing is deleted; the run must not be under way."""
+    from tuner.log import care
+
+    _print(run, care.repair(run), "nothing to repair", as_json)
+
+
+@app.command()
+def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
+    """Write tasks/ and log/ to a new folder in few, large parts."""
+    from tuner.log.care import compact, lost_rows
+
+    rows = compact(run, out)
+    if as_json:
+        print_json({"out": str(out), "rows": rows, "lost_rows": lost_rows(out)})
+        return
+    print_line(f"{out}: " + ", ".join(f"{count:,} rows of {name}" for name, count in rows.items()))
+    _print_lost(lost_rows(out))
+
+
+@app.command()
+def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
+    """Write tasks/ and log/ of an older schema version to a new folder, with today's columns."""
+    from tuner.candidate import SCHEMA_VERSION
+    from tuner.log.care import lost_rows
+    from tuner.log.migrate import migrate
+
+    done = migrate(run, out)
+    if as_json:
+        print_json({"out": str(out), "schema_version": SCHEMA_VERSION, **{name: result._asdict() for name, result in done.items()}})
+        return
+    for name, result in done.items():
+        was = f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
+        print_line(f"{out / name}: {result.rows:,} rows, {was}")
+    _print_lost(lost_rows(out))
+
+
+def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
+    from tuner.log.care import lost_rows
+
+    lost = lost_rows(run)
+    if as_json:
+        told = [{"file": fault.file, "what": fault.what} for fault in faults]
+        print_json({"run": str(run), "faults": told, "lost_rows": lost})
+        return
+    for fault in faults:
+        print_line(f"{fault.file}: {fault.what}")
+    if not faults:
+        print_line(f"{run}: {nothing}")
+    _print_lost(lost)
+
+
+def _print_lost(lost: dict[str, int]) -> None:
+    for name, count in lost.items():
+        print_line(f"{name}: {count:,} rows were lost")

@@ -1,0 +1,53 @@
+"""`tilefarm ls`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.group import new_app
+from tuner.cli.options import Json
+from tuner.cli.text import path_below, print_json, print_table
+from tuner.merit import speedup
+from tuner.terminal import print_line
+
+if TYPE_CHECKING:
+    from tuner.folder.place import Folder
+    from tuner.folder.runs import Run
+
+app = new_app()
+
+
+@app.command()
+def ls(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder with runs in it or below, or its URL.")],
+    as_json: Json = False,
+) -> None:
+    from tuner.folder.place import place
+    from tuner.folder.runs import find_runs
+
+    above = place(folder)
+    runs = list(find_runs(above))
+    if as_json:
+        print_json([_json(run) for run in runs])
+        return
+    if not runs:
+        print_line(f"{above}: no run here or below")
+        return
+    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<speed-up", "<tag")
+    print_table(columns, [_row(above, run) for run in runs])
+
+
+def _row(folder: Folder, run: Run) -> tuple[object, ...]:
+    gains = programs = None
+    if run.summary is not None:
+        gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
+        programs = run.summary["candidates"]
+    at = run.identity
+    return path_below(folder, run.path), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
+
+
+def _json(run: Run) -> dict[str, object]:
+    levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
+    return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels}

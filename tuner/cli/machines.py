@@ -1,0 +1,99 @@
+"""`tilefarm machines`: all presets, or every value of one, with units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from tuner.cli.group import new_app
+from tuner.cli.options import Json
+from tuner.cli.text import print_json, print_pairs, print_table
+
+app = new_app()
+
+# the end of a key -> the unit of its value
+_UNITS = (
+    ("bytes_per_cycle", "B/cycle"),
+    ("bytes_per_s", "B/s"),
+    ("macs_per_s", "MAC/s"),
+    ("launch_us", "us"),
+    ("_hz", "Hz"),
+    ("_bytes", "B"),
+    ("_cycles", "cycles"),
+    ("cycles_per_fractal.float16", "cycles per 16x16x16"),
+    ("cycles_per_fractal.float32", "cycles per 16x8x16"),
+    ("passes.float16", "passes of a tile"),
+    ("passes.float32", "passes of a tile"),
+    ("matrix.rows", "cells"),
+    ("matrix.columns", "cells"),
+)
+
+
+@app.command()
+def machines(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A preset or a YAML file; all presets unless given.")] = None,
+    as_json: Json = False,
+) -> None:
+    from simulator.npu.machine import load_machine, preset_names
+
+    if name is not None:
+        machine = load_machine(name)
+        raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
+        if as_json:
+            print_json({**raw, "digest": machine.digest, "macs_per_cycle": machine.macs_per_cycle})
+            return
+        pairs: dict[str, object] = {}
+        for key, value in _flat(raw):
+            pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
+        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
+        pairs["digest"] = machine.digest
+        print_pairs(pairs)
+        return
+    loaded = [load_machine(preset) for preset in preset_names()]
+    if as_json:
+        print_json([{"name": m.name, "description": m.description, "digest": m.digest, "levels": m.contention} for m in loaded])
+        return
+    columns = ("<machine", "cores", "MHz", "MACs/cycle", "L1 B", "DDR B/cycle", "<levels", "<description")
+    print_table(
+        columns,
+        [
+            (
+                m.name,
+                m.cores,
+                f"{m.clock_hz / 1e6:,.0f}",
+                int(m.macs_per_cycle.get("float16", 0) * m.cores),
+                m.buffers_bytes.L1,
+                m.ddr.bytes_per_cycle,
+                " ".join(f"{level}={share:g}" for level, share in m.contention.items()),
+                m.description,
+            )
+            for m in loaded
+        ],
+    )
+
+
+def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif key == "paths":
+            for path in value:
+                if "DDR" in (path["source"], path["destination"]):  # the port and its caps say how fast, whatever rate the file gives it
+                    yield f"paths.{path['source']}->{path['destination']}", f"{path['engine']}, as fast as ddr lets it"
+                    continue
+                shown = f"{path['bytes_per_cycle']} B/cycle, granule {path['granule_bytes']} B, startup {path['startup_cycles']} cycles"
+                yield f"paths.{path['source']}->{path['destination']}", f"{path['engine']}, {shown}"
+        else:
+            yield prefix + key, value
+
+
+def _unit(key: str) -> str:
+    if key.startswith("buffers_bytes."):
+        return "B"
+    if key.startswith("ddr.efficiency."):
+        return "of the bus, for bursts of at least so many B"
+    if key.startswith("contention."):
+        return "of the DDR bandwidth"
+    return next((unit for end, unit in _UNITS if key.endswith(end)), "")

@@ -1,0 +1,170 @@
+"""`tilefarm plan show` and `plan diff`: a plan as a person reads it, and two as a person compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
+from tuner.cli.options import Json, RandomWeights, Shape, named
+from tuner.cli.parse import parse_shapes
+from tuner.cli.text import print_json, print_pairs, print_table
+from tuner.terminal import print_line, print_text
+
+if TYPE_CHECKING:
+    from compiler.plan.diff import Change, PlanDiff
+    from compiler.plan.plan import Plan, SegmentPlan
+    from tuner.source import Source
+
+app = new_app(no_args_is_help=True)
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")],
+    primitives: Annotated[
+        bool, typer.Option("--primitives", help="Every operator's schedule: cache_read, cache_write, split, reorder, compute_at ...")
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="With --primitives: what the plan is for, unless it lies in its run folder.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(metavar="M", help="With --model.")] = None,
+    shape: Shape = None,
+    random_weights: RandomWeights = None,
+    as_json: Json = False,
+) -> None:
+    """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
+    from compiler.plan.plan import read_plan
+
+    if not primitives:
+        for name, value in (("--model", model), ("--machine", machine), ("--shape", shape), ("--random-weights", random_weights)):
+            if value is not None:
+                raise BadInputError(f"{name} goes with --primitives")
+        _print_plan(read_plan(path), as_json)
+        return
+    if model is not None:
+        model, random_weights = named(model, random_weights)
+    plan = read_plan(path)
+    _print_primitives(plan, _source(path, plan, model, machine, shape or (), random_weights), str(path), as_json)
+
+
+@app.command("diff")
+def diff_plans(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A plan file.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one.")],
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 where they differ, as git diff --exit-code does.")] = False,
+    as_json: Json = False,
+) -> int:
+    """What differs between two plans, segment by segment; nothing where they are the same."""
+    from compiler.plan.diff import diff
+    from compiler.plan.plan import read_plan
+
+    left, right = read_plan(a), read_plan(b)
+    found = diff(left, right)
+    if as_json:
+        print_json({"equal": found.equal, "a": left.digest, "b": right.digest, **asdict(found)})
+    else:
+        for line in _lines(found, left, right):
+            print_line(line)
+    return 1 if exit_code and not found.equal else 0
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
+        return
+    print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
+    print_line()
+    names = [[piece.name] for piece in plan.pieces for _ in range(piece.segments)] or [list[str]() for _ in plan.segments]
+    strips = any(segment.columns > 1 for segment in plan.segments)
+    columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", *(["strips"] if strips else []), "blocks", "prefetch")
+    rows = [(i, *piece, *_segment(s, strips)) for i, (piece, s) in enumerate(zip(names, plan.segments, strict=True))]
+    print_table((*columns, "<window", "<tilings"), rows)
+
+
+def _segment(segment: SegmentPlan, strips: bool) -> tuple[str | int, ...]:
+    from compiler.plan.plan import ConvTiling
+
+    tilings = []
+    for tiling in segment.tilings:
+        if isinstance(tiling, ConvTiling):
+            chunk = "" if tiling.weights == "resident" else f" {tiling.chunk_n1}x{tiling.chunk_k1}"
+            tilings.append(f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer {tiling.weights}{chunk}")
+        else:
+            tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
+    window = f"{segment.window}{' sliding' if segment.sliding else ''}"
+    columns = (segment.columns,) if strips else ()
+    return "; ".join(segment.operators), *columns, segment.blocks, segment.prefetch, window, "; ".join(tilings)
+
+
+def _source(
+    path: Path, plan: Plan, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None
+) -> Source:
+    """What the plan was made for: as given, or as the run knows in whose folder it lies."""
+    from simulator.npu.machine import DataType, load_machine
+    from tuner.source import SOURCE, Source, read_source
+
+    if model is not None and machine is not None:
+        return Source(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
+    if model is not None or machine is not None:
+        raise BadInputError("--model and --machine go together")
+    run = path.resolve().parent.parent
+    if not (run / SOURCE).is_file():
+        raise BadInputError(f"{path}: lies in no run folder, so give --model and --machine")
+    return read_source(run).source
+
+
+def _print_primitives(plan: Plan, source: Source, where: str, as_json: bool) -> None:
+    from compiler.segment.plan_primitives import primitives
+    from tuner.build import check_plan, open_source, plans_of_pieces
+
+    opened = open_source(source)
+    texts, before = list[tuple[int, str, str]](), 0
+    for unit, part in zip(opened.units, plans_of_pieces(opened, plan, where), strict=True):
+        texts += [(before + index, name, text) for index, name, text in primitives(check_plan(unit, part, where), part)]
+        before += len(part.segments)
+    if as_json:
+        print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])
+        return
+    for index, name, text in texts:
+        blocks = plan.segments[index].blocks_of_strips
+        print_line(f"# segment {index}, {name}" + (f", the largest of {blocks} blocks" if blocks > 1 else ""))
+        print_text(text)
+        print_line()
+
+
+def _lines(found: PlanDiff, a: Plan, b: Plan) -> list[str]:
+    """`-` is a, `+` is b; nothing where they are equal."""
+    out = [f"{key}: {old} -> {new}" for key, (old, new) in found.keys.items()]
+    out += [f"- operator {name}" for name in found.only_a] + [f"+ operator {name}" for name in found.only_b]
+    if found.order:
+        out.append("operators come in another order")
+    for change in found.changes:
+        out += _change(change, a, b)
+    return out
+
+
+def _change(change: Change, a: Plan, b: Plan) -> list[str]:
+    numbers = f"segment {change.a[0]}" if change.a == change.b and change.a[0] == change.a[1] else "segments"
+    if change.changed:
+        where = numbers if numbers != "segments" else f"segment {change.a[0]} (now {change.b[0]})"
+        return [f"{where}, {_run(change.operators)}:", *(f"  {key}: {old} -> {new}" for key, (old, new) in change.changed.items())]
+    out = [f"{_run(change.operators)}: cut in other places"]
+    for sign, (first, last), plan in (("-", change.a, a), ("+", change.b, b)):
+        for index in range(first, last + 1):
+            segment = plan.segments[index]
+            blocks = "1 block" if segment.blocks == 1 else f"{segment.blocks} blocks"
+            blocks += f" of {segment.columns} strips" if segment.columns > 1 else ""
+            out.append(
+                f"  {sign} segment {index}, {_run(segment.operators)}: {blocks}, prefetch {segment.prefetch}, window {segment.window}"
+            )
+    return out
+
+
+def _run(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"

@@ -1,0 +1,65 @@
+"""`tilefarm report`: a run, a study or a sweep as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
+from tuner.cli.options import Json
+from tuner.cli.text import print_json
+from tuner.terminal import print_line
+
+if TYPE_CHECKING:
+    from tuner.folder.place import Folder
+
+app = new_app()
+
+
+@app.command()
+def report(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of a run, a study or a sweep, or its URL.")],
+    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: DIR/report.html)")] = None,
+    as_json: Json = False,
+) -> None:
+    from simulator.npu.files import atomic_write
+    from tuner.build import check_out
+    from tuner.folder.place import Place, place
+
+    path = place(folder)
+    if out is None:
+        if isinstance(path, Place):
+            raise BadInputError(f"{path}: only read from there; say with --out where the page goes")
+        out = path / "report.html"
+    text = _page(path)
+    check_out(out)
+    atomic_write(out, [text.encode()])
+    size = out.stat().st_size
+    if as_json:
+        print_json({"report": str(out), "bytes": size})
+    else:
+        print_line(f"{out}: {size:,} bytes, opens in any browser, offline")
+
+
+def _page(folder: Folder) -> str:
+    from tuner.folder.place import Place
+    from tuner.folder.runs import kind_of
+
+    kind = kind_of(folder)
+    if kind == "study":
+        from tuner.report.study_page import study_page
+
+        if isinstance(folder, Place):
+            raise BadInputError(f"{folder}: a study; its page is made where its folder is")
+        return study_page(folder)
+    if kind == "sweep":
+        from tuner.report.sweep_page import sweep_page
+
+        return sweep_page(folder)
+    from tuner.report.run_page import run_page
+    from tuner.report.view import open_view
+
+    return run_page(open_view(folder))

@@ -1,0 +1,150 @@
+"""`tilefarm simulate --segments`: where the time of a compiled file goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
+from simulator.compiled import read_compiled
+from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
+from simulator.npu.container import Operator
+from simulator.timeline import Cause
+from tuner.cli.text import print_json, print_table, ratio
+from tuner.terminal import print_line
+
+
+def show_segments(path: Path, level: str | None, as_json: bool) -> None:
+    """Of every level, or of one."""
+    compiled = read_compiled(path)
+    levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
+    runs = {name: compiled.timeline(name) for name in levels}
+    for name, t in runs.items():
+        compiled.check_cycles(name, t.cycles)
+    operators = compiled.operators
+    rows = {name: breakdown(t, compiled.segments(name), operators) for name, t in runs.items()}
+    chains = {name: spent(t, critical_chain(t)) for name, t in runs.items()}
+    machine = compiled.machine
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "machine": machine.name,
+                "dtype": compiled.dtype.name,
+                "clock_hz": machine.clock_hz,
+                "levels": {
+                    name: {
+                        "cycles": runs[name].cycles,
+                        "reuse": asdict(program_reuse(found)),
+                        "segments": [_json(operators, row) for row in found],
+                        "longest_chain": [_link(operators, each) for each in chains[name]],
+                    }
+                    for name, found in rows.items()
+                },
+            }
+        )
+        return
+    for i, (name, found) in enumerate(rows.items()):
+        cycles = runs[name].cycles
+        if i:
+            print_line()
+        print_line(f"{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
+        print_table(_COLUMNS, [_cells(operators, row, cycles) for row in found])
+        print_line(_reuse_line(program_reuse(found)))
+        _print_chain(operators, chains[name], cycles)
+
+
+_SHOWN_LINKS = 10
+
+
+def _print_chain(operators: Sequence[Operator], chain: Sequence[Spent], cycles: int) -> None:
+    """What held up what, the most first, and by engine."""
+    print_line()
+    print_line("the longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
+    rows = [(_of(operators, each) or "", _what(each), each.cycles, f"{each.cycles / cycles:.1%}") for each in chain[:_SHOWN_LINKS]]
+    print_table(("<operator", "<on", "cycles", "of run"), rows)
+    by: dict[str, int] = {}
+    for each in chain:
+        what = each.engine.name if each.cause == WORK else "waits"
+        by[what] = by.get(what, 0) + each.cycles
+    print_line("in all: " + ", ".join(f"{what} {count / cycles:.1%}" for what, count in sorted(by.items(), key=lambda item: -item[1])))
+
+
+def _of(operators: Sequence[Operator], each: Spent) -> str | None:
+    return _name(operators, each.operator) if each.operator >= 0 else None
+
+
+def _what(each: Spent) -> str:
+    return each.engine.name if each.cause == WORK else f"{each.engine.name} {WAITS[Cause(each.cause)]}"
+
+
+def _link(operators: Sequence[Operator], each: Spent) -> dict[str, Any]:
+    cause = "work" if each.cause == WORK else Cause(each.cause).name.lower()
+    return {"operator": _of(operators, each), "engine": each.engine.name, "cause": cause, "cycles": each.cycles}
+
+
+_COLUMNS = (
+    "seg", "<operators", "ops", "blocks", "blocks/load", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE",
+    "DDR read B", "DDR write B", "MACs", "MACs/B", "halo", "padding",
+)  # fmt: skip
+
+
+def _cells(operators: Sequence[Operator], row: SegmentTime, cycles: int) -> tuple[object, ...]:
+    traffic = row.ddr_read_bytes + row.ddr_write_bytes
+    first, last = (_name(operators, number) for number in (row.first, row.last))
+    return (
+        row.segment,
+        first if first == last else f"{first} .. {last}",
+        row.operators,
+        row.blocks,
+        ratio(row.blocks_per_load, 1),
+        ratio(row.operators_per_load, 1),
+        row.cycles,
+        row.own_cycles,
+        f"{row.own_cycles / cycles:.1%}",
+        row.alone_cycles,
+        row.bound,
+        f"{row.utilisation[row.bound]:.0%}" if row.bound else "",
+        f"{row.utilisation['CUBE']:.0%}" if row.bound else "",
+        row.ddr_read_bytes,
+        row.ddr_write_bytes,
+        row.macs,
+        f"{row.macs / traffic:.1f}" if traffic and row.macs else "",
+        ratio(row.halo, 2),
+        ratio(row.padding, 2),
+    )
+
+
+def _reuse_line(reuse: ProgramReuse) -> str:
+    """The whole program, below its segments."""
+    parts = [f"{reuse.segments} segments"]
+    parts += [f"{reuse.blocks} blocks"] if reuse.blocks is not None else []
+    parts += [f"{reuse.loads:,} loads"]
+    for value, what in ((reuse.blocks_per_load, "blocks/load"), (reuse.operators_per_load, "ops/load"), (reuse.halo, "halo")):
+        parts += [f"{what} {value:.2f}"] if value is not None else []
+    return "in all: " + ", ".join(parts)
+
+
+def _name(operators: Sequence[Operator], number: int) -> str:
+    return operators[number].name if number < len(operators) else f"operator {number}"
+
+
+_SAME = (
+    "cycles", "own_cycles", "alone_cycles", "bound", "utilisation", "steps", "loading_steps", "operators_per_load", "blocks_per_load",
+    "loads", "ddr_read_bytes", "ddr_write_bytes", "macs", "needed_macs", "halo", "padding",
+)  # fmt: skip
+
+
+def _json(operators: Sequence[Operator], row: SegmentTime) -> dict[str, Any]:
+    return {
+        "segment": row.segment,
+        "first_operator": _name(operators, row.first),
+        "last_operator": _name(operators, row.last),
+        "operators": row.operators,
+        "blocks": row.blocks,
+        "start_cycle": row.start,
+        "end_cycle": row.end,
+        **{key: getattr(row, key) for key in _SAME},
+    }

@@ -1,0 +1,122 @@
+"""`tilefarm simulate`: what a compiled file takes, whole or segment by segment, alone or under a load that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
+from tuner.cli.options import Compiled as CompiledFile
+from tuner.cli.options import Json, LoadOptions
+from tuner.cli.text import finite, print_json, print_pieces, print_table
+from tuner.terminal import print_line
+
+if TYPE_CHECKING:
+    from simulator.compiled import Compiled
+
+app = new_app()
+
+
+@app.command()
+def simulate(
+    compiled: CompiledFile,
+    level: Annotated[
+        str | None, typer.Option(metavar="L", help="Contention level; all unless given. With --controller static: the variant that runs.")
+    ] = None,
+    by_segment: Annotated[
+        bool,
+        typer.Option(
+            "--segments", help="Segment by segment instead: cycles, limits, bytes, work; and the longest chain of work and waits."
+        ),
+    ] = False,
+    *,
+    load: LoadOptions,
+    as_json: Json = False,
+) -> None:
+    if load.given():
+        if by_segment:
+            raise BadInputError("--segments does not go with --trace")
+        from tuner.cli.contention import simulate_contended
+
+        simulate_contended(compiled, load, level, as_json)
+    elif by_segment:
+        from tuner.cli.segments import show_segments
+
+        show_segments(compiled, level, as_json)
+    else:
+        _levels(compiled, level, as_json)
+
+
+def _levels(path: Path, level: str | None, as_json: bool) -> None:
+    from simulator.compiled import read_compiled
+
+    compiled = read_compiled(path)
+    levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
+    rows = {name: _figures(compiled, name) for name in levels}
+    machine, pieces = compiled.machine, compiled.piece_rows(levels)
+    if as_json:
+        head = {"file": str(path), "machine": machine.name, "dtype": compiled.dtype.name, "clock_hz": machine.clock_hz}
+        print_json({**head, "pieces": pieces, "levels": rows})
+        return
+    print_line(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
+    print_table(_COLUMNS, [(name, *_cells(row)) for name, row in rows.items()])
+    if len(pieces) > 1:
+        print_line()
+        print_line("pieces, which run one after the other; the time of the host between them is in no figure")
+        print_pieces(pieces)
+    print_line()
+    print_line("utilisation: share of the cycles in which the engine works, mean over cores")
+    used = {name: row["engine_utilisation"] for name, row in rows.items()}
+    engines = [engine.upper() for engine in next(iter(used.values()))]
+    print_table(("<level", *engines), [(name, *(f"{share:.1%}" for share in row.values())) for name, row in used.items()])
+
+
+_COLUMNS = (
+    "<level", "DDR share", "<variant", "cycles", "latency us", "bound cycles", "of bound", "DDR read B", "DDR write B", "balance",
+)  # fmt: skip
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        f"{row['ddr_share']:g}",
+        f"as {row['same_as']}" if row["same_as"] else (row["plan"][:12] or "no plan"),
+        row["cycles"],
+        f"{row['latency_us']:,.1f}",
+        row["program_bound_cycles"],
+        f"{row['cycles'] / row['program_bound_cycles']:.2f}" if row["program_bound_cycles"] else "",
+        row["ddr_read_bytes"],
+        row["ddr_write_bytes"],
+        "inf" if row["balance"] is None else f"{row['balance']:.3f}",
+    )
+
+
+def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
+    """A level's variants at its own share of the bandwidth, one after the other."""
+    from simulator.npu.machine import SHARE_UNIT, Engine
+    from simulator.sequence import bound_of_all, simulate_all
+
+    machine, share = compiled.machine, compiled.share_units(level)
+    prepared = compiled.prepared(level)
+    timing = simulate_all(prepared, machine, share)
+    compiled.check_cycles(level, timing.cycles)
+    busy = timing.busy_cycles.sum(axis=0)
+    return {
+        "ddr_share": share / SHARE_UNIT,
+        "plan": compiled.plan(level),
+        "same_as": compiled.same_as(level),
+        "cycles": timing.cycles,
+        "latency_us": timing.cycles / machine.clock_hz * 1e6,
+        "program_bound_cycles": bound_of_all(prepared, machine, share),
+        "instructions": timing.instructions,
+        "ddr_read_bytes": timing.ddr_read_bytes,
+        "ddr_write_bytes": timing.ddr_write_bytes,
+        "load_store_cycles": timing.load_store_cycles,
+        "compute_cycles": timing.compute_cycles,
+        "balance": finite(timing.balance),
+        "engine_utilisation": {e.name.lower(): float(busy[e]) / max(1, timing.cycles * machine.cores) for e in Engine},
+        "variant_cycles": compiled.cycles(level),
+    }

@@ -1,0 +1,69 @@
+"""`tilefarm study`: Optuna over the settings of the search; prints what it found best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli import options, searching
+from tuner.cli.group import new_app
+from tuner.cli.text import print_json, print_next, print_table
+from tuner.merit import speedup
+from tuner.terminal import print_line, say
+
+app = new_app()
+
+
+@app.command()
+def study(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx", help="Networks, as in tune, in the order in which they are run.")],
+    machine: options.MachineName,
+    out: Annotated[Path, typer.Option(metavar="STUDY", help="Study folder: new, empty, or with --resume an earlier one.")],
+    *,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials in all.")] = 50,
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per network and trial, with seeds 0..K-1.")] = 1,
+    seed: options.Seed = 0,
+    storage: Annotated[str | None, typer.Option(metavar="URL", help="Database of the study; a journal file in STUDY unless given.")] = None,
+    candidates: options.RunCandidates = None,
+    config: options.Config = None,
+    overrides: options.Set = None,
+    farm: options.FarmOptions,
+    no_share: options.NoShare = False,
+    resume: options.Resume = False,
+    dtype: options.DType = "float16",
+    random_weights: options.RandomWeights = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """A trial behind the median of earlier ones is stopped after a network, once it has 8 runs (networks x seeds);
+    fewer in all stop none.
+    """
+    from tuner.request import StudyRequest
+    from tuner.study.run import study as drive
+
+    found = [options.named(model, random_weights) for model in models]
+    if len({seed for _, seed in found}) > 1:
+        raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
+    request = StudyRequest(
+        models=tuple(path for path, _ in found), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
+        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
+        random_weights=found[0][1], quiet=quiet, share=not no_share, **vars(farm),
+    )  # fmt: skip
+    with searching.resumable(out):
+        summary = drive(request, searching.quiet if quiet else say)
+    best = summary["best"]
+    if as_json:
+        print_json(summary)
+        return int(best is None)
+    if best is None:
+        why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
+        print_line(f"{out}: {summary['trials_done']} trials, none ran on every network{why}")
+        return 1
+    gain = speedup(1 / best["ratio_to_baseline"])
+    print_line(f"{out}: {summary['trials_done']} trials; best is trial {best['trial']}, {gain} the untuned plan")
+    print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
+    print_next(("report", out), ("tune", "MODEL.onnx", "--machine", "M", "--config", out / "best.yaml", "--out", "RUN"))
+    return 0

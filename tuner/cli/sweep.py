@@ -1,0 +1,95 @@
+"""`tilefarm sweep`: a run for every model, machine and seed; prints the gains of all."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli import options, searching
+from tuner.cli.group import new_app
+from tuner.cli.parse import parse_tags
+from tuner.cli.text import print_json, print_next, print_table
+from tuner.merit import speedup
+from tuner.terminal import print_line, say
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+app = new_app()
+
+
+@app.command()
+def sweep(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx", help="Models: ONNX files, light:NAME or made:NAME.")],
+    machine: Annotated[
+        list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.", autocompletion=options.machine_names)
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
+    *,
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
+    candidates: options.RunCandidates = None,
+    config: options.Config = None,
+    overrides: options.Set = None,
+    farm: options.FarmOptions,
+    no_share: options.NoShare = False,
+    resume: options.Resume = False,
+    style: options.Style = "function",
+    tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
+    dtype: options.DType = "float16",
+    random_weights: options.RandomWeights = None,
+    mirror: options.MirrorUrl = None,
+    warm_start: options.WarmStart = None,
+    min_npu_share: options.MinNpuShare = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    from tuner.folder.runs import ENDED, INDEX
+    from tuner.request import SweepRequest
+    from tuner.study.sweep import sweep as drive
+
+    request = SweepRequest(
+        models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
+        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, style=style,
+        tag=parse_tags(tag or ()), dtype=dtype, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
+        share=not no_share, min_npu_share=min_npu_share, **vars(farm),
+    )  # fmt: skip
+    with searching.resumable(out):
+        index = drive(request, searching.quiet if quiet else say)
+    failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
+    code = 1 if len(failed) else searching.UNCONFIRMED if len(unconfirmed) else 0
+    runs = index.drop_duplicates("path")
+    tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
+    if as_json:
+        rows = json.loads(index.to_json(orient="records"))
+        print_json({"out": str(out), "index": str(out / INDEX), "tasks": tasks, "shared_tasks": shared, "rows": rows})
+        return code
+    done = index[index["state"].isin(ENDED)]
+    if len(done):
+        _print_gains(done)
+    for _, row in failed.iterrows():
+        print_line(f"{row['path']}: failed: {row['error']}")
+    for _, row in unconfirmed.iterrows():
+        print_line(f"{row['path']}: values not confirmed: {row['error']}")
+    print_line(f"{out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(out / INDEX)!r})")
+    if shared:
+        print_line(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
+    if len(done):
+        print_next(("report", out), ("ls", out))
+    return code
+
+
+def _print_gains(done: DataFrame) -> None:
+    """A row per model and machine; over seeds the geometric mean, since they are ratios."""
+    logs = done["speedup"].astype("float64").map(math.log)
+    gains = logs.groupby([done["model"], done["machine"], done["level"]], sort=False).mean().map(math.exp)
+    levels = list(dict.fromkeys(done["level"]))
+    rows = [
+        (model, machine, *(speedup(gains.get((model, machine, level))) for level in levels))
+        for model, machine in dict.fromkeys(zip(done["model"], done["machine"], strict=True))
+    ]
+    print_line("speed-up over the baseline, by level")
+    print_table(("<model", "<machine", *levels), rows)

@@ -1,0 +1,101 @@
+"""How commands print: a table on a terminal, aligned plain lines elsewhere, JSON where a program reads it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tuner.merit import speedup
+from tuner.terminal import print_line, print_text, shown, shown_json
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns whose name starts with `<` are text (left), the others numbers (right)."""
+    texts = [[_cell(value) for value in row] for row in rows]
+    names = [shown(name.removeprefix("<")) for name in columns]
+    left = [name.startswith("<") for name in columns]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for name, is_left in zip(names, left, strict=True):
+            table.add_column(name, justify="left" if is_left else "right", overflow="fold")
+        for row in texts:
+            table.add_row(*row)
+        Console(markup=False, highlight=False).print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
+    for row in [names, *texts]:
+        cells = (cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left, strict=True))
+        print_line("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "" if value is None else shown(str(value))
+
+
+def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
+    """A table of what runs in several pieces; nothing for one.  Their cycles add up to the model's; the host's time is in none."""
+    if len(pieces) < 2:
+        return
+    levels = list(pieces[0]["cycles"])
+    rows = [(p["piece"], p["operators"], p["first_operator"], p["last_operator"], *p["cycles"].values()) for p in pieces]
+    print_table(("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels)), rows)
+
+
+def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
+    columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
+    print_table(columns, [_level(name, row) for name, row in levels.items()])
+
+
+def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    baseline = row["baseline_layerwise_cycles"]
+    plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
+    latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
+    gain = speedup(baseline / row["cycles"] if baseline else None)
+    return name, f"{row['ddr_share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
+
+
+def print_unconfirmed(summary: Mapping[str, Any]) -> None:
+    """What is wrong with the values of a run, and why, if anything is."""
+    for line in summary["unconfirmed"]:
+        print_line(f"values not confirmed: {line}")
+
+
+def print_next(*commands: Sequence[object]) -> None:
+    """What to do next: commands of tilefarm by their words, as a shell takes them."""
+    print_line("next: " + "; ".join(shlex.join(["tilefarm", *map(str, words)]) for words in commands))
+
+
+def print_json(value: Any) -> None:
+    """One JSON value; no NaN."""
+    print_text(shown_json(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)) + "\n")
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """`name  value` lines."""
+    width = max(map(len, pairs), default=0)
+    for name, value in pairs.items():
+        print_line(f"{name.ljust(width)}  {_cell(value)}".rstrip())
+
+
+def path_below(folder: object, path: object) -> str:
+    """A path below a folder, or a URL below another, as it goes on from there."""
+    return str(path).removeprefix(str(folder).rstrip("/") + "/")
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity: null then."""
+    return value if abs(value) != float("inf") and value == value else None
+
+
+def ratio(value: float | None, digits: int) -> str:
+    """A cell; empty where there was nothing to divide by."""
+    return "" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,74 @@
+"""`tilefarm trace`: a variant's instructions, or the inferences under a load, as a file for a trace viewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli.group import new_app
+from tuner.cli.options import Compiled, LoadOptions
+from tuner.terminal import print_line
+
+app = new_app()
+
+
+@app.command()
+def trace(
+    compiled: Compiled,
+    out: Annotated[Path, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
+    level: Annotated[
+        str | None, typer.Option(metavar="L", help="Contention level; the first one unless given. With --controller static: what runs.")
+    ] = None,
+    *,
+    load: LoadOptions,
+) -> None:
+    contended = load.given()
+    from tuner.build import check_out
+
+    if not out.name.endswith((".json", ".json.gz")):
+        raise BadInputError(f"--out {out}: a trace is called .json, or .json.gz to have it compressed")
+    check_out(out)
+    if contended:
+        from tuner.cli.contention import served_events
+
+        pieces, what = served_events(compiled, load, level)
+    else:
+        pieces, what = _instructions(compiled, level)
+    events = _write(out, pieces)
+    print_line(f"{out}: {what}, {events:,} events, {out.stat().st_size:,} bytes")
+    print_line("open it in https://ui.perfetto.dev or chrome://tracing")
+
+
+def _instructions(path: Path, level: str | None) -> tuple[Iterable[bytes], str]:
+    """The events of a variant, and what they are of."""
+    from simulator.compiled import read_compiled
+    from simulator.trace import chrome_trace
+
+    compiled = read_compiled(path)
+    level = level if level is not None else compiled.levels[0]
+    t = compiled.timeline(level)
+    compiled.check_cycles(level, t.cycles)
+    about = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
+    events = chrome_trace(t, [operator.name for operator in compiled.operators], about)
+    return events, f"level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions"
+
+
+def _write(out: Path, pieces: Iterable[bytes]) -> int:
+    """Compressed where the name says so; returns how many events there are: each is a line, with a comma before it but for the first."""
+    from simulator.npu.files import atomic_write
+    from simulator.trace_events import gzipped
+
+    events = 1
+
+    def counted() -> Iterable[bytes]:
+        nonlocal events
+        for piece in pieces:
+            events += piece.count(b",\n{")
+            yield piece
+
+    atomic_write(out, gzipped(counted()) if out.name.endswith(".gz") else counted())
+    return events

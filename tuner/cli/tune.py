@@ -1,0 +1,76 @@
+"""`tilefarm tune`: one search; prints the summary that it left in the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.npu.errors import BadInputError
+from tuner.cli import options
+from tuner.cli.group import new_app
+from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
+from tuner.cli.searching import UNCONFIRMED, resumable
+from tuner.cli.text import print_json, print_levels, print_next, print_unconfirmed
+from tuner.terminal import print_line
+
+app = new_app()
+
+
+@app.command()
+def tune(
+    model: options.Model,
+    machine: options.MachineName,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder: new, empty, or with --resume an earlier one.")],
+    *,
+    candidates: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Budget: measured programs. (default: budget.candidates)")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Budget: seconds of wall time.")] = None,
+    seed: options.Seed = 0,
+    config: options.Config = None,
+    overrides: options.Set = None,
+    level_weights: Annotated[
+        str | None, typer.Option(metavar="L=W,...", help="How often a level picks parents, e.g. none=1,severe=3. (default: level_weights)")
+    ] = None,
+    farm: options.FarmOptions,
+    resume: options.Resume = False,
+    style: options.Style = "function",
+    tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the log; repeatable.")] = None,
+    dtype: options.DType = "float16",
+    shape: options.Shape = None,
+    random_weights: options.RandomWeights = None,
+    mirror: options.MirrorUrl = None,
+    warm_start: options.WarmStart = None,
+    min_npu_share: options.MinNpuShare = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    if candidates is not None and seconds is not None:
+        raise BadInputError("--candidates and --seconds: give one of them")
+    from tuner.folder.runfolder import read_json
+    from tuner.request import TuneRequest
+    from tuner.tune import tune as drive
+
+    model, random_weights = options.named(model, random_weights)
+    request = TuneRequest(
+        model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
+        overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
+        tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
+        mirror=mirror, warm_start=tuple(warm_start or ()), min_npu_share=min_npu_share, **vars(farm),
+    )  # fmt: skip
+    with resumable(out):
+        drive(request)
+    summary = read_json(out / "summary.json")
+    code = 0 if summary["status"] == "done" else UNCONFIRMED
+    if as_json:
+        print_json(summary)
+        return code
+    print_levels(summary["levels"])
+    print_unconfirmed(summary)
+    early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
+    why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
+    print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
+    print_next(("report", out), ("run", out / "best.onnx", "--input", "random", "--check"))
+    return code

@@ -1,0 +1,81 @@
+"""`tilefarm study` from its request: what one trial runs on one network, and where the trials run.
+
+A trial is judged against the same cycles whatever it does: those of the plan that `compile` makes without a search, which is the first
+program that every run measures.  Against a baseline that the trial tunes itself, tuning the baseline badly would look like winning.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulator.npu.files import atomic_write
+from simulator.npu.machine import load_machine
+from tuner.config import TuneConfig
+from tuner.farm.backend import Backend
+from tuner.folder.served import copies
+from tuner.log.read import read_log
+from tuner.request import DTypeName, StudyRequest, TuneRequest
+from tuner.shared import FOLDER as SHARED
+from tuner.study.cells import cells_backend, cells_config, model_digest, there
+from tuner.study.driver import StudySpec, TrialRun, TrialWorker, run_study
+
+
+def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run or resume a study in `request.out`; returns what its summary.json holds.  say: takes a line after every batch.
+
+    Raises `BadInputError`.
+    """
+    models = tuple(str(there(model)) for model in request.models)
+    machine = load_machine(request.machine)
+    config = cells_config(request)
+    inputs = (
+        f"dtype {request.dtype}",
+        f"random_weights {request.random_weights}",
+        f"machine {machine.digest}",
+        *(f"{model.name} {model_digest(model)}" for model in request.models),
+    )
+    spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
+    shared = request.out.resolve() / SHARED if request.share else None
+    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
+    at_once = config.study.batch * request.seeds  # the cells of one network and batch
+
+    def backend(make: Callable[[], TrialWorker]) -> Backend[TrialRun, list[float]]:
+        return cells_backend(request, config, make, "study", at_once)
+
+    return run_study(request.out, spec, cell, backend, request.resume, say)
+
+
+def run_cell(
+    model: str, machine: str, config: TuneConfig, seed: int, *, dtype: DTypeName = "float16", random_weights: int | None = None,
+    shared: Path | None = None,
+) -> list[float]:  # fmt: skip
+    """One tuning run on the serial backend, in a folder that goes away: log(champion's cycles ÷ untuned cycles) of every level."""
+    from tuner.tune import tune
+
+    with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
+        settings = Path(folder) / "config.yaml"
+        atomic_write(settings, [config.to_yaml().encode()])
+        out = Path(folder) / "run"
+        summary = tune(
+            TuneRequest(
+                model=Path(model),
+                machine=machine,
+                out=out,
+                seed=seed,
+                config=str(settings),
+                backend="serial",
+                dtype=dtype,
+                random_weights=random_weights,
+                quiet=True,
+                shared=shared,
+            )
+        )
+        first, served = read_log(out).query("seq == 0"), copies(out)
+    cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: served.get(run, 1))
+    untuned = cycles.groupby(first["level"].astype("str"), sort=False).sum().to_dict()
+    return [math.log(row.cycles / int(untuned[level])) for level, row in summary.levels.items()]

@@ -1,0 +1,264 @@
+"""Models x machines x seeds: every cell a run folder of its own, and one table over all of them.
+
+A cell is one unit of work for the farm: a whole run on the serial backend, on one CPU.  So as many cells run side by side as there are
+workers, no actor starts actors, and each cell's result is that of `tilefarm tune` with the same budget, wherever it ran.  On a cluster
+`out` is a folder that all nodes see.
+
+`index.parquet` is written anew whenever a cell ends: a row per cell and level.  A sweep that is killed goes on with `resume`: cells that
+are done are left alone, others go on from their own checkpoints.  With more seeds there are more cells; with more programs all of them go
+on, as a run does.  With fewer of either the table would not be of what is in the folder, so that is refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from compiler.frontend.zoo import title
+from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.npu.files import atomic_write
+from simulator.npu.machine import load_machine
+from tuner.candidate import Column
+from tuner.config import Budget, TuneConfig, load_config
+from tuner.crash import details, keep
+from tuner.digests import digest
+from tuner.folder.mirror import Mirror
+from tuner.folder.place import url_below
+from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
+from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
+from tuner.folder.sweeps import INDEX_MARK, read_index
+from tuner.log.part import encoded
+from tuner.merit import speedup
+from tuner.request import SweepRequest, TuneRequest
+from tuner.shared import FOLDER as SHARED
+from tuner.study.cells import cells_backend, cells_config, model_digest, there
+from tuner.warm_start import sources
+
+INDEX_COLUMNS = (
+    Column("path", pa.string(), "the run folder, below that of the sweep"),
+    Column("model", pa.string(), "name of the ONNX model"),
+    Column("machine", pa.string(), "name of the machine"),
+    Column("seed", pa.int64(), "seed of the run"),
+    Column(
+        "state",
+        pa.string(),
+        "done; unconfirmed: done, but its values are not onnxruntime's; failed; waiting: not run yet, or not to its end",
+    ),
+    Column("error", pa.string(), "why it failed, or what is wrong with its values"),
+    Column("run", pa.string(), "id of the run, as in its log"),
+    Column("level", pa.string(), "contention level; null where it failed or waits, and so is all that follows"),
+    Column("ddr_share", pa.float64(), "share of the DDR bandwidth that is left"),
+    Column("cycles", pa.int64(), "of the champion"),
+    Column("latency_us", pa.float64(), "of the champion, in microseconds"),
+    Column("baseline_layerwise_cycles", pa.int64(), "of plans/baseline.json"),
+    Column("speedup", pa.float64(), "baseline over champion"),
+    Column("roofline_cycles", pa.int64(), "below which no schedule can come"),
+    Column("plan", pa.string(), "digest of the champion's plan"),
+    Column("same_as", pa.string(), "an earlier level with the same plan"),
+    Column("max_rel_error", pa.float64(), "against onnxruntime; null where that is not finite"),
+    Column("candidates", pa.int64(), "measured programs"),
+    Column("wall_s", pa.float64(), "seconds of the session that ended the run"),
+    Column("tasks", pa.int64(), "measured tasks, whoever measured them"),
+    Column("shared_tasks", pa.int64(), "of those, measured by another run of the sweep"),
+)
+_SCHEMA = pa.schema([pa.field(column.name, column.type, metadata={"meaning": column.meaning}) for column in INDEX_COLUMNS])
+_OF_LEVEL = [column.name for column in INDEX_COLUMNS[8:17]]
+_OF_RUN = [column.name for column in INDEX_COLUMNS[17:]]
+
+
+@dataclass(frozen=True)
+class SweepIdentity(Identity):
+    """What is compared when a sweep is resumed: not seeds and budget, of which there may be more."""
+
+    models: tuple[str, ...]
+    machines: tuple[str, ...]
+    dtype: str
+    config_digest: str
+    tag: str = ""
+    warm_start: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> str:
+        return f"sweep-{digest(asdict(self))[:8]}"
+
+
+class SweepCell(NamedTuple):
+    """One run.  name: of its folder."""
+
+    name: str
+    model: Path
+    random_weights: int | None
+    machine: str
+    machine_name: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class SweepWorker:
+    """A farm's worker that runs cells: '' for one that is done, else why it failed."""
+
+    request: SweepRequest
+    out: Path
+    config: TuneConfig
+
+    def run(self, batch: list[SweepCell]) -> list[str]:
+        return [self._run(cell) for cell in batch]
+
+    def _run(self, cell: SweepCell) -> str:
+        from tuner.tune import tune
+
+        folder, asked = self.out / cell.name, self.request
+        settings = self.out / ".tmp" / f"{cell.name}.yaml"
+        atomic_write(settings, [self.config.to_yaml().encode()])
+        run = TuneRequest(
+            model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
+            resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
+            random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
+            warm_start=tuple(path.resolve() for path in asked.warm_start), min_npu_share=asked.min_npu_share,
+            shared=self.out / SHARED if asked.share else None,
+        )  # fmt: skip
+        try:
+            tune(run)
+        except TilefarmError as error:  # one model that does not fit one machine must not end the sweep
+            return " ".join(str(error).split())
+        except Exception as error:
+            keep(details(error, f"{cell.name} of a sweep"), [folder])  # the table has one line of it
+            raise
+        finally:
+            settings.unlink(missing_ok=True)
+        return ""
+
+
+def _mirror_of(request: SweepRequest, cell: SweepCell) -> str | None:
+    return None if request.mirror is None else url_below(request.mirror, cell.name)
+
+
+def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
+    """Cells in the order models, machines, seeds.  Raises `BadInputError` where two would have one folder, or a file is missing."""
+    cells: dict[str, SweepCell] = {}
+    for model, random_weights in request.models:
+        path = there(model)
+        for machine in request.machines:
+            loaded = load_machine(machine)
+            where = str(Path(machine).resolve()) if Path(machine).is_file() else machine
+            for seed in range(request.seeds):
+                name = f"{plain(title(model))}-{plain(loaded.name)}-s{seed}"
+                if name in cells:
+                    raise BadInputError(f"{model} on {machine}: {name} is the folder of {cells[name].model} already; names must differ")
+                cells[name] = SweepCell(name, path, random_weights, where, loaded.name, seed)
+    return tuple(cells.values())
+
+
+def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
+    """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
+    cells = cells_of(request)
+    config = cells_config(request)
+    out = request.out.resolve()
+    identity = SweepIdentity(
+        tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),
+        tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
+        request.dtype,
+        config.digest,
+        request.tag,
+        sources(request.warm_start, out, request.resume),
+    )
+    if identity.warm_start and not request.warm_start:
+        raise BadInputError("--warm-start: name the runs again that the sweep began with: cells that have not begun need them")
+    with ExitStack() as stack:
+        explain = {"config_digest": lambda: config.changed_since(out / SETTINGS) if (out / SETTINGS).is_file() else []}
+        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp", SHARED), explain=explain))
+        _no_less(out, cells, config.budget)
+        atomic_write(out / SETTINGS, [config.to_yaml().encode()])
+        errors: dict[str, str] = {}
+        # other seeds of a model later: cells beside each other then measure different tasks, and a seed finds those of the one before
+        waiting = sorted((cell for cell in cells if _summary(out, cell, config.budget) is None), key=lambda cell: cell.seed)
+        say(
+            f"{len(cells) - len(waiting)} of {len(cells)} runs done, {_budget(config.budget)} each; "
+            f"`{shlex.join(['tilefarm', 'status', str(request.out)])}` says how far they are"
+        )
+        ended: dict[str, list[dict[str, Any]]] = {}
+        write_index(out, cells, config.budget, errors, ended)
+        if request.mirror is not None:
+            stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(SETTINGS, INDEX)))
+            for cell in cells:
+                if cell not in waiting:  # done before, and perhaps not copied to the end
+                    Mirror(out / cell.name, url_below(request.mirror, cell.name), say).close()
+        if waiting:
+            with cells_backend(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as backend:
+                backend.submit(waiting)
+                for done, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
+                    outcome = backend.collect(1)[0]
+                    error = outcome.error if outcome.status != "ok" else outcome.value
+                    if error:
+                        errors[cell.name] = error
+                    write_index(out, cells, config.budget, errors, ended)
+                    say(f"{done} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
+        return read_index(out)
+
+
+def _gains(folder: Path) -> str:
+    summary = open_run(folder).summary
+    assert summary is not None
+    return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
+
+
+def _no_less(out: Path, cells: tuple[SweepCell, ...], budget: Budget) -> None:
+    """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
+    if not (out / INDEX).is_file():
+        return
+    seeds = 1 + int(read_index(out, ["seed"])["seed"].max())
+    if seeds > 1 + max(cell.seed for cell in cells):
+        raise BadInputError(f"--out {out}: has runs of {seeds} seeds; give --seeds {seeds} or more")
+    if not (out / SETTINGS).is_file():
+        raise BadInputError(f"--out {out}: has no {SETTINGS}, the settings of its runs; give another --out")
+    then = load_config(str(out / SETTINGS)).budget
+    had, has = then.candidates, budget.candidates
+    if had is not None and has is not None:
+        if has < had:
+            raise BadInputError(f"--out {out}: has runs of {had} programs; give --candidates {had} or more")
+    elif then.seconds != budget.seconds:
+        raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
+
+
+def _budget(budget: Budget) -> str:
+    return f"{budget.candidates} programs" if budget.candidates is not None else f"{budget.seconds:g} s"
+
+
+def _summary(out: Path, cell: SweepCell, budget: Budget) -> dict[str, Any] | None:
+    """Of a cell that is done with this budget."""
+    summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
+    asked = budget.candidates if budget.candidates is not None else budget.seconds
+    return summary if summary is not None and summary["budget"]["requested"] == asked else None
+
+
+def write_index(
+    out: Path, cells: tuple[SweepCell, ...], budget: Budget, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]
+) -> None:
+    """`index.parquet`, whole or not at all.  ended: rows of the cells that are done, by name; added to, so that each is read once."""
+    rows = []
+    for cell in cells:
+        mine = ended.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
+        if mine[0]["state"] in ENDED:
+            ended[cell.name] = mine
+        rows += mine
+    table = pa.Table.from_pylist(rows, _SCHEMA)
+    atomic_write(out / INDEX, [encoded(table, INDEX_MARK)])
+
+
+def _rows(cell: SweepCell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:
+    at: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
+    if summary is None:
+        yield {**at, "state": "waiting" if error is None else "failed", "error": error}
+        return
+    why = summary["unconfirmed"][0] if summary["unconfirmed"] else None
+    of_run = {"state": summary["status"], "error": why, "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
+    for level, row in summary["levels"].items():
+        yield {**at, **of_run, "level": level, **{name: row[name] for name in _OF_LEVEL}}
