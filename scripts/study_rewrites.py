@@ -24,10 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from compiler.derive.plan import Infeasible
 from compiler.derive.starts import layer_by_layer
-from compiler.frontend import load_model
 from compiler.frontend.lower import rewritten, translated
-from compiler.frontend.made import NETWORKS
-from compiler.frontend.zoo import MADE, resolve, shipped
 from compiler.ir.graph import Graph
 from compiler.pipeline import Compiler
 from compiler.rewrites.rules import LAST_RULES
@@ -40,6 +37,9 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.timing import simulate_levels
 from tuner.commands.text import print_table
+from tuner.networks.load import load_network
+from tuner.networks.made import NETWORKS
+from tuner.networks.zoo import MADE, shipped
 
 CONVOLUTIONAL = tuple(MADE + name for name in NETWORKS if not name.startswith(("bert", "vit")))
 
@@ -108,8 +108,7 @@ def saved(now: Outcome, before: Outcome) -> dict[str, Any]:
 
 def study(network: str, machine: Machine, dtype: DataType, rules: tuple[str, ...], deadline: float) -> list[dict[str, Any]]:
     """A row per rule that fired, and the row `all rules` that they are compared with."""
-    path, seed = resolve(Path(network), None)
-    graph = translated(load_model(path, random_weights=seed), "0" * 32)
+    graph = translated(load_network(Path(network)), "0" * 32)
     base = outcome(graph, machine, dtype)
     if isinstance(base, str):
         return [{"network": network, "rule": "all rules", "note": base}]

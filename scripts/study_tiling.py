@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.frontend import load_model, lower
-from compiler.frontend.zoo import resolve
+from compiler.frontend import lower
 from compiler.ir.graph import Conv, MatMul
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
@@ -49,6 +48,7 @@ from tuner.evaluate import Evaluator
 from tuner.log.read import read_log
 from tuner.model.cost_model import CostModel, train
 from tuner.model.tile_model import shortlist, single_block_counts
+from tuner.networks.load import load_network
 from tuner.request import TuneRequest
 from tuner.source import Source
 from tuner.tune import tune
@@ -236,8 +236,7 @@ def shape_of(unit: Unit, spec: AnySpec) -> Shape | Product | None:
 
 def counted_shapes(network: str, machine: Machine) -> Counter[Shape | Product]:
     """Distinct convolutions and matrix products -> how often the network has them."""
-    path, seed = resolve(Path(network), None)
-    unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
+    unit = make_unit(lower(load_network(Path(network))), machine, DataType.float16)
     return Counter(shape for spec in unit.kernels if (shape := shape_of(unit, spec)) is not None)
 
 
@@ -246,9 +245,8 @@ def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape | Pr
     found: dict[Shape | Product, list[str]] = {}
     known: dict[str, Shape | Product] = {}
     for name in networks:
-        path, seed = resolve(Path(name), None)
         try:
-            unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
+            unit = make_unit(lower(load_network(Path(name))), machine, DataType.float16)
         except UnsupportedError as error:
             print(f"{name}: left out: {error}")
             continue

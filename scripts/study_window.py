@@ -34,13 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.derive.gene import ALL, FORMULA, WINDOWS, Gene
 from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.derive.realise import plan_of, realise
-from compiler.frontend.zoo import shipped
 from compiler.pipeline import Compiler, Part
 from compiler.tile.spec import Unit
 from scripts.studies import named, network, searched, short, write_rows
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
 from tuner.commands.text import print_table
+from tuner.networks.zoo import shipped
 from tuner.prepared import prepared
 
 LARGE_L1_BYTES = 1 << 26

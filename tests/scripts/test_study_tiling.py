@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.frontend import load_model, lower
+from compiler.frontend import lower
 from compiler.tile.spec import MatMulSpec, signature
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.scripting import run_script
 from tests.tuning import QUICK
+from tuner.networks.load import load_network
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_tiling.py"
 LEVELS = ("none", "slight", "severe")
@@ -85,7 +86,7 @@ def test_shapes_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None
 def test_products_of_two_tensors_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None:
     """Keys and values of BERT: the model of such a product alone has one operator, and it is the same."""
     machine = load_machine("edge")
-    unit = make_unit(lower(load_model("made:bert_base-small", random_weights=0)), machine, DataType.float16)
+    unit = make_unit(lower(load_network(Path("made:bert_base-small"), random_weights=0)), machine, DataType.float16)
     specs = [spec for spec in unit.kernels if isinstance(spec, MatMulSpec)]
     shapes = [script.shape_of(unit, spec) for spec in specs]
     assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]

@@ -16,7 +16,6 @@ from compiler.derive.realise import realise, realise_all
 from compiler.derive.starts import layer_by_layer, single_operators
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
-from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Concat
 from compiler.pipeline import Compiler
@@ -32,6 +31,7 @@ from tuner.build import operators
 from tuner.candidate import RESULTS
 from tuner.digests import canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
+from tuner.networks.made import build
 
 LEVELS = ("none", "slight", "severe")
 CYCLES = COLUMNS.index("cycles")
