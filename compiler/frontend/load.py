@@ -45,12 +45,10 @@ def load_model(
     """
     libraries.start()
     if isinstance(model, str | Path):
-        where = where or str(model)
-        read = _of_file(Path(model))
-    else:
-        where = where or "model"
-        read = _in_memory(model, where)
-    prepared = prepare(read, shapes, where)
+        where, model = where or str(model), _of_file(Path(model))
+    elif isinstance(model, bytes):
+        model = _parsed(model, where or "model")
+    prepared = prepare(model, shapes, where or "model")
     return prepared if random_weights is None else seed_weights(prepared, random_weights)
 
 
@@ -73,16 +71,6 @@ def _of_file(path: Path) -> ModelProto:
         onnx.load_external_data_for_model(model, str(path.parent))
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{path}: external data: {one_line(error)}") from None
-    return model
-
-
-def _in_memory(model: bytes | ModelProto, where: str) -> ModelProto:
-    """A model that is no file: whose weights are all in it."""
-    if isinstance(model, bytes):
-        _check_total(len(model), where)
-        model = _parsed(model, where)
-    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
-        raise BadInputError(f"{where}: external data: a model in memory has none beside it; expected all weights in it, or the file's path")
     return model
 
 
@@ -141,7 +129,9 @@ def _size_bytes(tensor: TensorProto) -> int:
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
-    """Check a model and make its inputs and opset what the translation expects; the argument is left alone."""
+    """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
+        raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
     try:
         skeleton, large = detach(model, LARGE)
         if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in large.values()):
