@@ -20,8 +20,8 @@ from compiler.derive.plan import Infeasible
 from compiler.derive.realise import realise_all
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import Opened, measure_plans, open_source

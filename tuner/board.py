@@ -8,7 +8,7 @@ from functools import partial
 from typing import get_args
 
 from compiler.derive.plan import Plan
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.build import Opened
 from tuner.config import TuneConfig
 from tuner.farm.backend import SerialBackend

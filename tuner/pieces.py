@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.derive.structures import Structures
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.build import Opened, default_plan, measure_plans
 from tuner.folder.runfolder import write_json
 from tuner.folder.served import FILE
