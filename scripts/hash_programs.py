@@ -30,8 +30,8 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from compiler.derive.plan import Infeasible, Plan, joined
-from compiler.derive.realise import plan_of
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.space.decode import plan_of
 from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from compiler.unit.unit import Unit
 from tuner.build import Opened
 from tuner.config import TuneConfig

@@ -11,10 +11,11 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
+from compiler.tile.spec import signature
 
 from compiler.frontend import lower
-from compiler.tile.spec import MatMulSpec, signature
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
+from compiler.kinds.matmul import MatMulSpec
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.scripting import run_script
