@@ -31,8 +31,7 @@ import numpy as np
 import typer
 
 from compiler.cost.features import raw_features
-from compiler.frontend import load_model, lower
-from compiler.frontend.zoo import PREFIX, resolve
+from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
@@ -48,6 +47,8 @@ from simulator.timing import prepare, simulate_levels
 from tuner.evaluate import Answer, Ask, EvaluatorSpec
 from tuner.farm.actors import RayBackend
 from tuner.farm.backend import Backend, SerialBackend
+from tuner.networks.load import load_network
+from tuner.networks.zoo import PREFIX
 from tuner.prepared import prepared
 
 WARM = 8  # items before the clock starts
@@ -231,8 +232,7 @@ def cold_compile(model: str, machine: str) -> dict[str, Any]:
 
 
 def open_unit(network: str, machine: str, dtype: str) -> Unit:
-    path, seed = resolve(Path(PREFIX + network), 0)
-    return make_unit(lower(load_model(path, {}, random_weights=seed)), load_machine(machine), DataType[dtype])
+    return make_unit(lower(load_network(Path(PREFIX + network))), load_machine(machine), DataType[dtype])
 
 
 def bench(unit: Unit, seconds: float, seed: int, with_ray: bool) -> dict[str, Any]:

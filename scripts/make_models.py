@@ -1,4 +1,4 @@
-"""Write the networks of `compiler.frontend.made` as ONNX files, their weights drawn from a seed.
+"""Write the networks of `tuner.networks.made` as ONNX files, their weights drawn from a seed.
 
     python scripts/make_models.py --out models --networks inception_v3,vit_b16,mobilenet_v2-small --check
 
@@ -18,10 +18,10 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compiler.frontend import load_model
-from compiler.frontend.made import NETWORKS
-from compiler.frontend.zoo import MADE
 from simulator.npu.errors import TilefarmError
+from tuner.networks.load import load_network
+from tuner.networks.made import NETWORKS
+from tuner.networks.zoo import MADE
 
 
 def main(
@@ -40,7 +40,7 @@ def main(
         if layers is not None and name.startswith(("vit", "bert")):
             name += f",layers={layers}"
         try:
-            model = load_model(MADE + name, random_weights=seed)
+            model = load_network(Path(MADE + name), random_weights=seed)
         except TilefarmError as error:
             sys.stderr.write(f"{error}\n")
             raise SystemExit(2) from None

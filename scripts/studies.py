@@ -15,9 +15,7 @@ import typer
 from numpy.typing import NDArray
 
 import simulator
-from compiler.frontend import load_model, lower
-from compiler.frontend.made import understood
-from compiler.frontend.zoo import MADE, PREFIX, is_made, resolve
+from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -35,6 +33,8 @@ from tuner.ledger import Budget, Ledger
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
 from tuner.model.training import Trainer
+from tuner.networks.load import load_network
+from tuner.networks.zoo import MADE, PREFIX, is_made, resolve
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
@@ -46,8 +46,7 @@ from tuner.source import Source
 
 def network(name: str, machine: str) -> Unit:
     """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights' values, in a search's order."""
-    path, seed = resolve(_model(name), None)
-    return in_search_order(make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16))
+    return in_search_order(make_unit(lower(load_network(_model(name))), load_machine(machine), DataType.float16))
 
 
 def opened(name: str, machine: str, dtype: str) -> Opened:
@@ -67,8 +66,6 @@ def named(networks: str) -> list[str]:
     for name in names:
         try:
             path, _ = resolve(_model(name), None)
-            if is_made(path):
-                understood(str(path).removeprefix(MADE))
         except BadInputError as error:
             raise typer.BadParameter(str(error)) from error
         if not is_made(path) and not path.is_file():

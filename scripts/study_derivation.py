@@ -23,13 +23,13 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.frontend.zoo import shipped
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome, block_counts
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
 from tuner.cli.text import print_table
 from tuner.evaluate import Ask, Evaluator
+from tuner.networks.zoo import shipped
 from tuner.search.question import cycles_of
 from tuner.search.table import SegmentTable
 

@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.frontend.zoo import shipped
 from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
 from tuner.cli.text import print_table
 from tuner.evaluate import Roofline
+from tuner.networks.zoo import shipped
 
 _SWITCHES = {"row fusion": "block_fusion", "halo cache": "halo_cache", "prefetch": "prefetch", "window": "window"}  # in the order of stages
 STAGES = ("residency", *_SWITCHES)

@@ -20,13 +20,13 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.frontend.zoo import PREFIX, shipped
 from compiler.kinds.conv import ConvSpec
 from compiler.plan.plan import Infeasible, read_plan
 from scripts.studies import write_rows
 from simulator.timing import program_bound, simulate_levels
 from tuner.cli.text import print_table
 from tuner.export import open_run
+from tuner.networks.zoo import PREFIX, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -21,11 +21,11 @@ import typer
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.frontend.zoo import resolve
 from scripts.studies import write_rows
 from simulator.npu.machine import Machine, load_machine
 from tuner.cli.text import print_table
 from tuner.folder.runfolder import read_json
+from tuner.networks.zoo import resolve
 from tuner.request import TuneRequest
 from tuner.tune import tune
 

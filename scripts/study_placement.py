@@ -22,8 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from compiler.frontend import load_model, lower
-from compiler.frontend.zoo import MADE, PREFIX, resolve
+from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.place.bounds import Bounds, bounds
@@ -42,6 +41,8 @@ from simulator.timing import simulate_levels
 from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
+from tuner.networks.load import load_network
+from tuner.networks.zoo import MADE, PREFIX
 from tuner.search.knowledge import Knowledge
 from tuner.search.placing import Placer, cut_of
 from tuner.search.population import Individual
@@ -72,8 +73,7 @@ MODES: dict[str, tuple[str, ...]] = {"one": ("use.cores=false",), "all": ("use.p
 
 def opened(name: str, machine: Machine) -> Unit:
     """A network by its name, on a machine, without its weights' values, in a search's order."""
-    path, seed = resolve(Path(name), None)
-    unit = make_unit(lower(load_model(path, random_weights=seed)), machine, DataType.float16)
+    unit = make_unit(lower(load_network(Path(name))), machine, DataType.float16)
     return ordered(unit, load_config().search.order)
 
 

@@ -19,10 +19,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compiler.frontend import load_model
 from compiler.frontend.lower import rewritten, translated
-from compiler.frontend.made import NETWORKS
-from compiler.frontend.zoo import MADE, resolve, shipped
 from compiler.ir.graph import Graph
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
@@ -36,6 +33,9 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.timing import simulate_levels
 from tuner.cli.text import print_table
+from tuner.networks.load import load_network
+from tuner.networks.made import NETWORKS
+from tuner.networks.zoo import MADE, shipped
 
 CONVOLUTIONAL = tuple(MADE + name for name in NETWORKS if not name.startswith(("bert", "vit")))
 
@@ -86,8 +86,7 @@ def saved(now: Outcome, before: Outcome) -> dict[str, Any]:
 
 def study(network: str, machine: Machine, dtype: DataType, rules: tuple[str, ...], deadline: float) -> list[dict[str, Any]]:
     """A row per rule that fired, and the row `all rules` that they are compared with."""
-    path, seed = resolve(Path(network), None)
-    graph = translated(load_model(path, random_weights=seed), "0" * 32)
+    graph = translated(load_network(Path(network)), "0" * 32)
     base = outcome(graph, machine, dtype)
     if isinstance(base, str):
         return [{"network": network, "rule": "all rules", "note": base}]

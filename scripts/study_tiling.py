@@ -33,8 +33,7 @@ from onnx import TensorProto, helper, numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.cost.operator_space import OperatorSpace, operator_space
-from compiler.frontend import load_model, lower
-from compiler.frontend.zoo import resolve
+from compiler.frontend import lower
 from compiler.ir.graph import Conv, MatMul
 from compiler.kinds.build import make_unit
 from compiler.kinds.conv import ConvSpec
@@ -52,6 +51,7 @@ from tuner.evaluate import Evaluator
 from tuner.log.read import read_log
 from tuner.model.cost_model import CostModel, train
 from tuner.model.tile_model import shortlist, single_block_counts
+from tuner.networks.load import load_network
 from tuner.request import TuneRequest
 from tuner.source import Source
 from tuner.tune import tune
@@ -239,8 +239,7 @@ def shape_of(unit: Unit, spec: KernelSpec) -> Shape | Product | None:
 
 def counted_shapes(network: str, machine: Machine) -> Counter[Shape | Product]:
     """Distinct convolutions and matrix products -> how often the network has them."""
-    path, seed = resolve(Path(network), None)
-    unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
+    unit = make_unit(lower(load_network(Path(network))), machine, DataType.float16)
     return Counter(shape for spec in unit.kernels if (shape := shape_of(unit, spec)) is not None)
 
 
@@ -249,9 +248,8 @@ def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape | Pr
     found: dict[Shape | Product, list[str]] = {}
     known: dict[str, Shape | Product] = {}
     for name in networks:
-        path, seed = resolve(Path(name), None)
         try:
-            unit = make_unit(lower(load_model(path, {}, random_weights=seed)), machine, DataType.float16)
+            unit = make_unit(lower(load_network(Path(name))), machine, DataType.float16)
         except UnsupportedError as error:
             print(f"{name}: left out: {error}")
             continue

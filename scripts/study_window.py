@@ -31,7 +31,6 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.frontend.zoo import shipped
 from compiler.pipeline import Compiler, Part
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import plan_of, realise
@@ -41,6 +40,7 @@ from scripts.studies import named, network, searched, short, write_rows
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
 from tuner.cli.text import print_table
+from tuner.networks.zoo import shipped
 from tuner.prepared import prepared
 
 LARGE_L1_BYTES = 1 << 26

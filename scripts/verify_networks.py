@@ -29,7 +29,7 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from compiler.frontend.zoo import PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+from tuner.networks.zoo import PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
 
 NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
 CHILD = "--check-file"

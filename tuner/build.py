@@ -18,11 +18,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
-from compiler.frontend.zoo import title
 from compiler.kinds.build import Packed, pack_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.package import Style, write_onnx
@@ -42,6 +40,8 @@ from simulator.onnx_kinds import CONVERTED
 from simulator.sequence import in_all
 from simulator.timing import Timing, program_bound, simulate_levels
 from tuner.beyond import weights_beyond
+from tuner.networks.load import load_network
+from tuner.networks.zoo import title
 from tuner.source import Source
 
 
@@ -114,7 +114,7 @@ def open_source(source: Source) -> Opened:
     Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU; `InfeasibleError` where no piece fits.
     """
     check_machine(source.machine, source.dtype)
-    model = load_model(source.model, source.shapes, random_weights=source.random_weights)
+    model = load_network(source.model, source.shapes, random_weights=source.random_weights)
     graphs, part = lower_partition(model, Offload(source.machine, source.dtype))
     packed = [pack_unit(graph, source.machine, source.dtype) for graph in graphs]
     if len(packed) > 1:

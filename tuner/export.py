@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from compiler.frontend.zoo import is_made
 from compiler.plan.plan import Plan, read_plan
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.errors import BadInputError
@@ -20,6 +19,7 @@ from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.host import host_nodes, mac_share, work_lines
 from tuner.log.read import read_rows, read_tasks
 from tuner.macs import program_macs
+from tuner.networks.zoo import is_made
 from tuner.request import Style
 from tuner.source import SavedSource, read_source
 from tuner.summary import TensorSummary

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from compiler.frontend import lower
-from compiler.frontend.load import prepare as checked
+from compiler.frontend import load_model, lower
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.worth import Always
 from compiler.ir.graph import Graph
@@ -47,7 +46,7 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
     """
-    loaded, prepared = load_machine(machine), checked(model)
+    loaded, prepared = load_machine(machine), load_model(model)
     check_machine(loaded, dtype)
     level = next(iter(loaded.contention))
 

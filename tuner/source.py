@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from compiler.frontend.zoo import is_made
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.validation import validation_line
 from tuner.folder.runfolder import read_json, write_json
+from tuner.networks.zoo import is_made
 from tuner.request import Style
 
 SOURCE = "source.json"

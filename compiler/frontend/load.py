@@ -1,4 +1,4 @@
-"""Reading an ONNX file: safely, checked, with every shape known.
+"""Reading an ONNX model: safely, checked, with every shape known.
 
 `load_model` answers with a model that passes the checker, has static shapes and what follows from them as constants
 (`compiler.frontend.settle`), no initialiser among its inputs and an opset of at least `OPSET`; everything else is `BadInputError`,
@@ -16,13 +16,12 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from compiler.frontend import libraries, made
+from compiler.frontend import libraries
 from compiler.frontend.attributes import check_attributes, one_line
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
-from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, widen, widened
 
@@ -36,25 +35,25 @@ _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STR
 Shapes = Mapping[str, Sequence[int]]
 
 
-def load_model(path: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
-    """Read, check and clean an ONNX file.
+def load_model(
+    model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
+) -> ModelProto:
+    """Read, check and clean an ONNX model: a file by its path, the bytes of one, or what was read already (which is left alone).
 
     shapes: input name -> dimensions, for inputs whose shape is dynamic.  random_weights: a seed, replaces every weight
-    (`compiler.frontend.weights`).  Raises BadInputError.
+    (`compiler.frontend.weights`).  where: what errors call it; the path unless given.  Raises BadInputError.
     """
     libraries.start()
-    model = read_model(path)
-    model = prepare(model, shapes, str(path))
-    if random_weights is not None:
-        model = seed_weights(model, random_weights)
-    return model
+    if isinstance(model, str | Path):
+        where, model = where or str(model), _of_file(Path(model))
+    elif isinstance(model, bytes):
+        model = _parsed(model, where or "model")
+    prepared = prepare(model, shapes, where or "model")
+    return prepared if random_weights is None else seed_weights(prepared, random_weights)
 
 
-def read_model(path: str | Path) -> ModelProto:
-    """The file as it is, external data included, or the network that a `made:` name stands for; raises BadInputError."""
-    if is_made(path):
-        return made.build(str(path).removeprefix(MADE))
-    path = Path(path)
+def _of_file(path: Path) -> ModelProto:
+    """The file as it is, external data included; raises BadInputError."""
     if not path.exists():
         raise BadInputError(f"{path}: no such file")
     if not path.is_file():
@@ -64,18 +63,24 @@ def read_model(path: str | Path) -> ModelProto:
         raise BadInputError(f"{path}: the file is empty, expected an ONNX model")
     _check_total(size, str(path))
     try:
-        model = onnx.load_model(str(path), format="protobuf", load_external_data=False)
-    except (DecodeError, ValueError) as error:
-        raise BadInputError(f"{path}: not an ONNX file, or cut short ({one_line(error)})") from None
+        model = _parsed(path.read_bytes(), str(path))
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise BadInputError(f"{path}: not an ONNX model: it has no graph")
     try:
         _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in _tensors(model)), str(path))
         onnx.load_external_data_for_model(model, str(path.parent))
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{path}: external data: {one_line(error)}") from None
+    return model
+
+
+def _parsed(data: bytes, where: str) -> ModelProto:
+    try:
+        model = onnx.load_model_from_string(data, format="protobuf")
+    except (DecodeError, ValueError) as error:
+        raise BadInputError(f"{where}: not an ONNX file, or cut short ({one_line(error)})") from None
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise BadInputError(f"{where}: not an ONNX model: it has no graph")
     return model
 
 
@@ -124,7 +129,9 @@ def _size_bytes(tensor: TensorProto) -> int:
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
-    """Check a model and make its inputs and opset what the translation expects; the argument is left alone."""
+    """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
+        raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
     try:
         skeleton, large = detach(model, LARGE)
         if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in large.values()):

@@ -11,14 +11,16 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
+from compiler.tile.spec import signature
 
-from compiler.frontend import load_model, lower
+from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.kinds.matmul import MatMulSpec
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.scripting import run_script
 from tests.tuning import QUICK
+from tuner.networks.load import load_network
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_tiling.py"
 LEVELS = ("none", "slight", "severe")
@@ -85,13 +87,13 @@ def test_shapes_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None
 def test_products_of_two_tensors_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None:
     """Keys and values of BERT: the model of such a product alone has one operator, and it is the same."""
     machine = load_machine("edge")
-    unit = make_unit(lower(load_model("made:bert_base-small", random_weights=0)), machine, DataType.float16)
+    unit = make_unit(lower(load_network(Path("made:bert_base-small"), random_weights=0)), machine, DataType.float16)
     specs = [spec for spec in unit.kernels if isinstance(spec, MatMulSpec)]
     shapes = [script.shape_of(unit, spec) for spec in specs]
     assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]
     for spec, shape in zip(specs, shapes, strict=True):
         own = script.Operator(shape, machine, tmp_path)
-        assert own.unit.kernels[0].signature(own.unit.storages) == spec.signature(unit.storages)
+        assert signature(own.unit, own.unit.kernels[0]) == signature(unit, spec)
         assert len(own.unit.kernels) == 1
         streamed = np.flatnonzero(own.space.points[:, 2] == 0)
         assert 0 < len(streamed) < len(own.space.points)

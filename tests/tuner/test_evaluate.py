@@ -12,7 +12,6 @@ import pytest
 from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
-from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Concat
 from compiler.kinds.build import make_unit
@@ -32,6 +31,7 @@ from tuner.build import operators
 from tuner.candidate import RESULTS
 from tuner.digests import canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
+from tuner.networks.made import build
 
 LEVELS = ("none", "slight", "severe")
 CYCLES = COLUMNS.index("cycles")

@@ -131,12 +131,9 @@ class LoadOptions:
 
 def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     """The file of a model that may be `light:NAME` or `made:NAME`, and the seed of its weights; says so where it picks the seed."""
-    from compiler.frontend.made import understood
-    from compiler.frontend.zoo import MADE, is_made, resolve
+    from tuner.networks.zoo import resolve
 
     path, seed = resolve(model, random_weights)
-    if is_made(path):
-        understood(str(path).removeprefix(MADE))  # before anything is said of it
     if seed != random_weights:
         say(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)")
     return path, seed

@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from compiler.frontend.made import understood
-from compiler.frontend.zoo import MADE, is_made
 from simulator.npu.errors import BadInputError
 from tuner.board import runner_spec
 from tuner.config import TuneConfig, load_config
 from tuner.farm.backend import Backend, R, SerialBackend, T, Worker
+from tuner.networks.zoo import is_made, resolve
 from tuner.request import FarmRequest
 from tuner.runners.find import check_runner
 
@@ -40,8 +39,7 @@ def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], W
 def there(model: Path) -> Path:
     """A model as every worker finds it: an absolute path, or the name of a built network.  Raises `BadInputError` where there is none."""
     if is_made(model):
-        understood(str(model).removeprefix(MADE))
-        return model
+        return resolve(model, None)[0]
     if not model.is_file():
         raise BadInputError(f"{model}: no such file")
     return model.resolve()

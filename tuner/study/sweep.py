@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
@@ -37,6 +36,7 @@ from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.folder.sweeps import INDEX_MARK, read_index
 from tuner.log.part import encoded
 from tuner.merit import speedup
+from tuner.networks.zoo import title
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.study.cells import cells_backend, cells_config, model_digest, there

@@ -11,7 +11,6 @@ from onnx import ModelProto
 from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
 from compiler.ir.interpret import evaluate
@@ -33,6 +32,7 @@ from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program, make_case, run_program
 from tests.models import Builder, reference_outputs
 from tests.plans import random_plan
+from tuner.networks.made import build
 
 EDGE, DAVINCI = load_machine("edge"), load_machine("ascend310")
 TYPES = [DataType.float16, DataType.float32]

@@ -344,6 +344,37 @@ def test_digest() -> None:
     assert model_digest(model, {"a": (1,), "b": (2,)}) == model_digest(model, {"b": (2,), "a": (1,)})
 
 
+def test_bytes_and_models_are_loaded_as_their_file(tmp_path: Path) -> None:
+    model = small_model("conv_chain")
+    path = save(model, tmp_path)
+    from_file = load_model(path, random_weights=3).SerializeToString(deterministic=True)
+    for given in (str(path), path.read_bytes(), model):
+        assert load_model(given, random_weights=3).SerializeToString(deterministic=True) == from_file
+
+
+@pytest.mark.parametrize(("data", "said"), [(b"", "no graph"), (b"\xff" * 40, "not an ONNX file")])
+def test_bytes_that_are_no_model(data: bytes, said: str) -> None:
+    with pytest.raises(BadInputError, match=f"^model: .*{said}"):
+        load_model(data)
+    with pytest.raises(BadInputError, match=f"^mine: .*{said}"):
+        load_model(data, where="mine")
+
+
+def test_a_model_in_memory_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_is_read: None) -> None:
+    """Not even one that lies where the process stands."""
+    (tmp_path / "w.bin").write_bytes(bytes(4 * 8 * 4 * 9))
+    path = external(tmp_path, "w.bin")
+    monkeypatch.chdir(tmp_path)
+    for given in (path.read_bytes(), onnx.load_model(path, load_external_data=False)):
+        with pytest.raises(BadInputError, match="external data: expected all weights in a model that is no file"):
+            load_model(given)
+
+
+def test_a_name_is_a_path_to_the_compiler() -> None:
+    with pytest.raises(BadInputError, match=r"^made:vit_b16-small: no such file"):
+        load_model("made:vit_b16-small")
+
+
 def test_the_argument_is_left_alone(tmp_path: Path) -> None:
     for name in SMALL_MODELS:
         model = small_model(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto
 
-from compiler.frontend.made.net import Net, Tensor
+from tuner.networks.made.net import Net, Tensor
 
 NEIGHBOURS, REWIRED = 4, 0.75
 

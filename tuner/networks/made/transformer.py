@@ -9,7 +9,7 @@ import math
 
 from onnx import ModelProto, TensorProto
 
-from compiler.frontend.made.net import Net, Tensor
+from tuner.networks.made.net import Net, Tensor
 
 
 def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12, class_token: int = 1, classes: int = 1000) -> ModelProto:

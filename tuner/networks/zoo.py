@@ -12,12 +12,12 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 
 PREFIX = "light:"
-MADE = "made:"  # then a name of `compiler.frontend.made`, with options
+MADE = "made:"  # then a name of `made`, with options
 SEED = 0
 
 
 def is_made(model: str | Path) -> bool:
-    """Whether a model is a name for `compiler.frontend.made` and no file."""
+    """Whether a model is a name of a made network and no file."""
     return str(model).startswith(MADE)
 
 
@@ -35,9 +35,12 @@ def shipped() -> dict[str, Path]:
 
 
 def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
-    """File (or `made:` name) and seed of the weights; a path stays as it is.  Raises `BadInputError` for a name that nobody ships."""
+    """File (or `made:` name) and seed of the weights; a path stays as it is.  Raises `BadInputError` for a name that stands for nothing."""
     name = str(model)
     if is_made(model):
+        from tuner.networks.made import understood  # onnx takes a second to import
+
+        understood(name.removeprefix(MADE))
         return model, SEED if random_weights is None else random_weights
     if not name.startswith(PREFIX):
         return model, random_weights

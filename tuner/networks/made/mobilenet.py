@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onnx import ModelProto
 
-from compiler.frontend.made.net import Net, Tensor
+from tuner.networks.made.net import Net, Tensor
 
 # v1: (channels, stride) of the pointwise convolutions; v2: (expansion, channels, repeats, first stride)
 V1 = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.frontend import load_model
 from compiler.frontend.load import prepare
 from compiler.frontend.macs import model_macs
-from compiler.frontend.made import NETWORKS, build
-from compiler.frontend.zoo import resolve, title
 from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
 from tuner.cli import main
 from tuner.export import open_run
+from tuner.networks.load import load_network
+from tuner.networks.made import NETWORKS, build
+from tuner.networks.zoo import resolve, title
 
 # millions of parameters (statistics of BatchNormalization not counted) and of multiply-accumulates as published: torchvision's tables,
 # Zoph et al. 2018 table 2, Xie et al. 2019 table 3 (mean of five wirings), Dosovitskiy et al. 2021 table 1, Devlin et al. 2019 (the
@@ -51,7 +51,7 @@ def test_sizes_are_those_of_the_paper(name: str) -> None:
 
 @pytest.mark.parametrize("name", [f"{name}-small" for name in sorted(NETWORKS)] + ["bert_base-small,lookup=1"])
 def test_small_ones_are_valid_and_stay_within_float16(name: str) -> None:
-    model = load_model(f"made:{name}", random_weights=0)
+    model = load_network(Path(f"made:{name}"), random_weights=0)
     onnx.checker.check_model(model, full_check=True)
     ends = {item.name for item in model.graph.output}
     probed = onnx.ModelProto()
@@ -70,7 +70,7 @@ def test_small_ones_are_valid_and_stay_within_float16(name: str) -> None:
 
 def test_a_name_gives_the_same_weights_every_time_and_a_seed_others() -> None:
     path, seed = resolve(Path("made:mobilenet_v2-small"), None)
-    first, again, other = (load_model(path, random_weights=s) for s in (seed, seed, 1))
+    first, again, other = (load_network(path, random_weights=s) for s in (seed, seed, 1))
     assert first.SerializeToString(deterministic=True) == again.SerializeToString(deterministic=True)
     assert [item.name for item in first.graph.initializer] == [item.name for item in other.graph.initializer]
     assert first.SerializeToString(deterministic=True) != other.SerializeToString(deterministic=True)
@@ -96,7 +96,7 @@ def test_options_override_those_of_the_small_variant() -> None:
 )
 def test_names_that_mean_nothing(name: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=message):
-        load_model(f"made:{name}")
+        load_network(Path(f"made:{name}"))
     assert main(["compile", f"made:{name}", "--machine", "edge", "--out", str(tmp_path / "o.onnx")]) == 2
     assert message in capsys.readouterr().err
 

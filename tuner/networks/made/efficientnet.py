@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from compiler.frontend.made.mobilenet import layer, scaled
-from compiler.frontend.made.net import Net, Tensor
+from tuner.networks.made.mobilenet import layer, scaled
+from tuner.networks.made.net import Net, Tensor
 
 # (expansion, kernel, channels, repeats, first stride)
 B0 = ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1))

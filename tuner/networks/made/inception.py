@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from compiler.frontend.made.net import Net, Pair, Tensor
+from tuner.networks.made.net import Net, Pair, Tensor
 
 
 class _Blocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from compiler.frontend.made.net import Net, Tensor
+from tuner.networks.made.net import Net, Tensor
 
 
 def nasnet_mobile(size: int = 224, filters: int = 44, repeats: int = 4, classes: int = 1000) -> ModelProto:

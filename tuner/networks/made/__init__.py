@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from onnx import ModelProto
 
-from compiler.frontend.made.efficientnet import efficientnet_b0
-from compiler.frontend.made.inception import inception_v3
-from compiler.frontend.made.mobilenet import mobilenet_v1, mobilenet_v2
-from compiler.frontend.made.nasnet import nasnet_mobile
-from compiler.frontend.made.randwire import randwire
-from compiler.frontend.made.transformer import bert_base, vit_b16
 from simulator.npu.errors import BadInputError
+from tuner.networks.made.efficientnet import efficientnet_b0
+from tuner.networks.made.inception import inception_v3
+from tuner.networks.made.mobilenet import mobilenet_v1, mobilenet_v2
+from tuner.networks.made.nasnet import nasnet_mobile
+from tuner.networks.made.randwire import randwire
+from tuner.networks.made.transformer import bert_base, vit_b16
 
 SMALL = "-small"
 Options = Mapping[str, int | float]
