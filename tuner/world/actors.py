@@ -6,8 +6,10 @@ is held by one contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from simulator.npu.errors import TilefarmError
 
 Actor = int  # number of an actor: every start has a new one, so that what an earlier one said is known as such
 
@@ -20,10 +22,14 @@ class Built(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """An actor has died, or could not be started.  why: one line."""
+    """An actor has died, or could not be started.  why: one line.
+
+    outside: its computer went away, or the way there: nothing that it was at can have done that.
+    """
 
     actor: Actor
     why: str
+    outside: bool = False
 
 
 class Progress(NamedTuple):
@@ -35,11 +41,11 @@ class Progress(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """The actor is about to try item number `item` of a job, and waits until this was heard."""
+    """The actor is about to try an item of a job, and waits until this was heard.  item: packed, so that it can be a job of its own."""
 
     actor: Actor
     job: int
-    item: int
+    item: bytes
 
 
 class Done(NamedTuple):
@@ -51,11 +57,14 @@ class Done(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """The code of a job raised: a fault of the program's, which ends the run."""
+    """What makes an actor's worker raised (job BUILDING), or the code of a job: a fault of the program's, which ends the run."""
 
     actor: Actor
     job: int
     error: Exception
+
+
+BUILDING = -1
 
 
 Event = Built | Lost | Progress | Announced | Done | Raised
@@ -71,6 +80,32 @@ class Message(NamedTuple):
     packed: bytes
     shared: Sequence[Any]
     announces: bool
+
+
+class FarmError(TilefarmError):
+    """The cluster, not the input: actors that cannot be kept alive."""
+
+
+class ClusterGoneError(FarmError):
+    """All of the cluster under the driver has ended."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same command, with --resume, may well succeed
+
+
+Announce = Callable[[bytes], None]
+
+
+class Worker(Protocol):
+    """What an actor works with, made there.  A job of its own thread, or process, is nobody else's business."""
+
+    @property
+    def done(self) -> int:
+        """Items finished so far, of all jobs: what `Progress` says.  Read beside a job that runs."""
+        ...
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        """A job's result.  announce: called with each item before it is tried, returns when that was heard; None where nobody asks."""
+        ...
 
 
 class Actors(Protocol):
