@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tests.simulated.faults import ActorFaults
 from tests.simulated.kernel import US, Kernel, Process
 from tuner.world.actors import (
+    BUILDING,
     Actor,
     Announced,
     Built,
@@ -44,51 +45,67 @@ class _Step(NamedTuple):
 
 
 class _Actor:
-    def __init__(self, number: Actor, slot: int, rng: Random, speed: float, worker: Worker) -> None:
-        self.number, self.slot, self.rng, self.speed, self.worker = number, slot, rng, speed, worker
+    def __init__(self, number: Actor, slot: int, rng: Random, speed: float) -> None:
+        self.number, self.slot, self.rng, self.speed = number, slot, rng, speed
+        self.worker: Worker | None = None
         self.alive = True
-        self.built = False
         self.silent = False
         self.inbox: deque[Message] = deque()
         self.steps: deque[_Step] = deque()
         self.busy = False
         self.heard_us = 0  # when the last message to it arrives, in order, too
         self.last_us = 0  # when the last thing that it said arrives: its events come in order
-        self.sent: list[list[Any]] = []  # [arrival, event or None when it was delivered or lost]
+        self.sent: list[list[Any]] = []  # [event], None in its place where it is lost
 
 
 class SimActors:
-    """`Actors` of one process.  durations_us: of a job by its message, and how many items it has (`Timing`).
+    """`Actors` of one process of the driver, with its faults.
 
-    asks: the worker's factory.  Faults are those of the process.
+    seconds: that a message takes an actor of usual speed.  lone: the item that a message says is to be tried alone, None for any other.
+    struck: lone items that the world has killed an actor at, or silenced one: who sees two such losses cannot know better than to blame
+    the item, so there is one.
     """
 
     def __init__(
-        self, kernel: Kernel, process: Process, count: int, make_worker: Callable[[], Worker], timing: Callable[[Message], float],
-        lone: Callable[[Message], bytes | None], spared: set[bytes],
+        self, kernel: Kernel, process: Process, count: int, make_worker: Callable[[], Worker], seconds: Callable[[Message], float],
+        lone: Callable[[Message], bytes | None], struck: set[bytes], pulse_s: float = 10.0,
     ) -> None:  # fmt: skip
         self.count = count
-        self._kernel, self._process, self._make_worker, self._timing, self._lone = kernel, process, make_worker, timing, lone
-        self._faults: ActorFaults = process.faults.actors
+        self._kernel, self._process, self._make_worker, self._seconds, self._lone = kernel, process, make_worker, seconds, lone
+        self._pulse_us = round(pulse_s * US)
         self._rng = kernel.stream(f"actors {kernel.now_us}")
-        self._speeds = [self._faults.slow ** self._rng.random() for _ in range(count)]
+        self._slowness = [self._rng.random() for _ in range(count)]
         self._actors: dict[Actor, _Actor] = {}
         self._arrived: list[Event] = []
         self._back_us = [0] * (count // NODE_SLOTS + 1)
         self._gone = False
         self._closed = False
-        self._spared = spared  # lone items that an actor's own death has met before: who sees two of them cannot know better
+        self._struck = struck
+        self._elapsed_us = 0
+        self._at: Worker | None = None  # which works
+        self._samples: list[tuple[int, int]] = []  # items that it had finished from some moment of its work on
+        self._calm_us = kernel.now_us + round(process.faults.actors.until_s * US)
+
+    @property
+    def _faults(self) -> ActorFaults:
+        return self._process.faults.actors if self._kernel.now_us < self._calm_us else CALM
+
+    def elapse(self, seconds: float) -> None:
+        """For workers: what they do takes so long."""
+        assert self._at is not None
+        self._samples.append((self._elapsed_us, self._at.done))
+        self._elapsed_us += round(seconds * US)
 
     # the farm's side
 
     def start(self, slot: int, actor: Actor) -> None:
-        """Its worker is made when it is built."""
+        """Built when its node is there."""
         self._kernel.call("start of an actor")
         assert 0 <= slot < self.count
         assert actor not in self._actors
         assert not any(other.slot == slot and other.alive for other in self._actors.values()), "one actor at most in a place"
         rng = Random(self._rng.random())
-        found = self._actors[actor] = _Actor(actor, slot, rng, self._speeds[slot], self._make_worker())
+        found = self._actors[actor] = _Actor(actor, slot, rng, self._faults.slow ** self._slowness[slot])
         wait_us = max(0, self._back_us[slot // NODE_SLOTS] - self._kernel.now_us)
         self._kernel.at(wait_us + round(self._faults.build_s * found.speed * rng.uniform(0.5, 2) * US), lambda: self._build(found))
 
@@ -181,7 +198,11 @@ class SimActors:
             self._process.actor_faults += 1
             self._die(actor, "killed while it started")
             return
-        actor.built = True
+        try:
+            actor.worker = self._make_worker()
+        except Exception as error:  # noqa: BLE001  an event
+            self._say(actor, Raised(actor.number, BUILDING, error))
+            return
         self._say(actor, Built(actor.number, f"node{actor.slot // NODE_SLOTS}:{actor.number}"))
         self._next(actor)
 
@@ -192,52 +213,61 @@ class SimActors:
 
     def _next(self, actor: _Actor) -> None:
         """Begin the next message, if it has one and nothing to do."""
-        if not actor.built or actor.busy or not actor.inbox or actor.silent or not actor.alive:
+        if actor.worker is None or actor.busy or not actor.inbox or actor.silent or not actor.alive:
             return
         message = actor.inbox.popleft()
         actor.busy = True
         faults, rng = self._faults, actor.rng
+        actor.steps.extend(self._work(actor, actor.worker, message))
+        within_us = round(sum(step.after_us for step in actor.steps) * 1.1 * rng.random())
         if rng.random() < faults.gone:
-            self._kernel.at(round(rng.random() * 10 * US), self._go)
-        actor.steps.extend(self._work(actor, message))
-        total_us = sum(step.after_us for step in actor.steps)
-        if rng.random() < faults.silent:
-            self._kernel.at(round(total_us * rng.random()), lambda: self._silence(actor))
-        elif rng.random() < faults.outage:
-            self._kernel.at(round(total_us * rng.random()), lambda: self._outage(actor.slot // NODE_SLOTS))
-        elif rng.random() < faults.death and self._may_die(message):
+            self._kernel.at(within_us, self._go)
+        if rng.random() < faults.outage:
+            self._kernel.at(within_us, lambda: self._outage(actor.slot // NODE_SLOTS))
+        elif rng.random() < faults.silent and self._may_strike(message):
+            self._kernel.at(within_us, lambda: self._silence(actor))
+        elif rng.random() < faults.death and self._may_strike(message):
             self._process.actor_faults += 1
-            self._kernel.at(round(total_us * 1.1 * rng.random()), lambda: self._die(actor, "killed by the system"))
+            self._kernel.at(within_us, lambda: self._die(actor, "killed by the system"))
         self._go_on(actor)
 
-    def _may_die(self, message: Message) -> bool:
-        """Not twice while the same item is tried alone: nobody could tell that from an item that kills."""
+    def _may_strike(self, message: Message) -> bool:
         item = self._lone(message)
-        if item is None:
+        if item is None or item not in self._struck:
+            if item is not None:
+                self._struck.add(item)
             return True
-        if item in self._spared:
-            return False
-        self._spared.add(item)
-        return True
+        return False
 
-    def _work(self, actor: _Actor, message: Message) -> Sequence[_Step]:
+    def _work(self, actor: _Actor, worker: Worker, message: Message) -> Sequence[_Step]:
         """The worker runs here and now; its time is given to what it says."""
-        announced = list[bytes]()
-        duration_us = round(self._timing(message) * actor.speed * actor.rng.uniform(0.8, 1.3) * US)
+        self._at, self._elapsed_us, self._samples = worker, 0, []
+        announced, before = list[tuple[int, bytes]](), worker.done
+
+        def announce(item: bytes) -> None:
+            announced.append((self._elapsed_us, item))
+
         end: Event | None
         try:
-            end = Done(actor.number, message.job, actor.worker.work(message.packed, message.shared, announced.append))
+            end = Done(actor.number, message.job, worker.work(message.packed, message.shared, announce if message.announces else None))
         except Dies:
             end = None
         except Exception as error:  # noqa: BLE001  what the code of a job raises is an event
             end = Raised(actor.number, message.job, error)
-        said: list[Event] = []
-        if message.announces:
-            said += [Announced(actor.number, message.job, item) for item in announced]
-        else:
-            said += [Progress(actor.number, message.job, items + 1) for items in range(duration_us // PULSE_US)]
-        each_us = duration_us // (len(said) + 1)
-        return [*(_Step(each_us, event, message.announces) for event in said), _Step(each_us, end)]
+        factor = actor.speed * actor.rng.uniform(0.8, 1.3)
+        spread_us = round(self._seconds(message) * factor * US)
+        steps, at_us, parts = list[_Step](), 0, len(announced) + 1
+        for number, (elapsed_us, item) in enumerate(announced):
+            next_us = round(elapsed_us * factor) + spread_us * (number + 1) // parts
+            steps.append(_Step(next_us - at_us, Announced(actor.number, message.job, item), waits=True))
+            at_us = next_us
+        total_us = round(self._elapsed_us * factor) + spread_us
+        while not announced and at_us + self._pulse_us < total_us:
+            at_us += self._pulse_us
+            items = [done for since_us, done in self._samples if since_us * factor <= at_us]
+            done = items[-1] if items else before + (worker.done - before) * at_us // total_us
+            steps.append(_Step(self._pulse_us, Progress(actor.number, message.job, done)))
+        return [*steps, _Step(max(0, total_us - at_us), end)]
 
     def _go_on(self, actor: _Actor) -> None:
         if not actor.alive or actor.silent:

@@ -36,6 +36,7 @@ class ActorFaults:
     delay_s: the most that a message is on its way, usually.  slow: the factor between the fastest and the slowest actor.  held: of a message
     that it takes `held_s`.  silent: that an actor says nothing any more, and works on nothing.  repeated: of an event that it comes twice.
     lost: that what was on its way from an actor that died is lost from some moment on.  outage: of a node.  gone: of all of the cluster.
+    until_s: how long that lasts.
     """
 
     delay_s: float = 0.002
@@ -51,6 +52,7 @@ class ActorFaults:
     outage: float = 0.0
     outage_s: float = 120.0
     gone: float = 0.0
+    until_s: float = 1000.0
 
 
 CALM = ActorFaults()
@@ -101,4 +103,5 @@ def _actors(rng: Random) -> ActorFaults:
         outage=sometimes(-2.5, -1),
         outage_s=10 ** rng.uniform(0, 2.7),
         gone=sometimes(-3.5, -2),
+        until_s=10 ** rng.uniform(1, 3),
     )

@@ -185,6 +185,7 @@ class ReplayingWorkshop(Workshop):
         if answers is None:
             if any(ask in fatal and ask not in spared for ask in asks):
                 raise Dies
+            self.done += len(asks)
             return
         for _ in answers([ask for ask in asks if ask not in spared]):
             pass

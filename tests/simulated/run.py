@@ -9,13 +9,13 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.simulated.bugs import planted
-from tests.simulated.disk import SimDisk
+from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults, sessions
 from tests.simulated.kernel import US, Crash, Kernel, Process, SimulationError
 from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_standing
 from tests.simulated.replay import replaying
 from tests.simulated.scenarios import SCENARIOS, Computed, computed
-from tests.simulated.session import searched
+from tests.simulated.session import OUT, searched
 
 EVENTS_MAX = 100_000
 SECONDS_MAX = 50_000
@@ -71,10 +71,13 @@ class _Run:
         self.computed, self.kernel = found, Kernel(seed, trace)
         self.kernel.events_max, self.kernel.until_us = EVENTS_MAX, SECONDS_MAX * US
         self.disk = SimDisk(self.kernel.stream("disk"))
+        above = SimPlace(self.disk, OUT).parent
+        above.mkdir()
+        above.parent.fsync()
         self.rng = self.kernel.stream("faults")
         self.parts = Parts()
         self.sessions = 0
-        self.spared: set[bytes] = set()
+        self.struck: set[bytes] = set()
 
     def until_it_ends(self) -> None:
         for faults in sessions(self.rng, self.computed.calls):
@@ -95,7 +98,7 @@ class _Run:
             ended = kernel.run(
                 process,
                 lambda: searched(
-                    found.search, found.recording, lambda: replaying(found.recording), self.disk, kernel, process, self.spared
+                    found.search, found.recording, lambda: replaying(found.recording), self.disk, kernel, process, self.struck
                 ),
             )
         except SimulationError:

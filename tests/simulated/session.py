@@ -71,7 +71,7 @@ def searched(
     disk: SimDisk,
     kernel: Kernel,
     process: Process,
-    spared: set[bytes],
+    struck: set[bytes],
     after: Callable[[OneSearch, Pool], None] = lambda run, jobs: None,
 ) -> Ended:
     """A new run, or one that goes on: `--resume` is what a user says, whatever has happened.  after: called at its end."""
@@ -82,7 +82,7 @@ def searched(
         folder = stack.enter_context(RunFolder(out, search.identity, resume=True))
         write_whole(folder.path / SETTINGS, [b"settings\n"])
         log = stack.enter_context(RunLog(folder.path, world, search.facts.origin, FEW_FEATURES))
-        actors = SimActors(kernel, process, search.workers, make_worker, recording.seconds, lone_item, spared)
+        actors = SimActors(kernel, process, search.workers, make_worker, recording.seconds, lone_item, struck)
         stack.callback(actors.close)
         jobs = Pool(actors, world.clock, kernel.say, search.config.farm.item_timeout_s)
         run = OneSearch(world, search.facts, search.config, request, folder.place(), log, jobs, Budget(search.candidates), search.said)
