@@ -26,7 +26,11 @@ class _Durable(Protocol):
 
     def resolve(self) -> Self: ...
 
+    def exists(self) -> bool: ...
+
     def iterdir(self) -> Iterator[Self]: ...
+
+    def mkdir(self) -> None: ...
 
     def beside(self) -> Self: ...
 
@@ -86,6 +90,15 @@ def remove_leftovers(folder: _Durable) -> None:
     for path in folder.iterdir():
         if leftover_of(path.name) is not None:
             path.remove()
+
+
+def make_folder(folder: _Durable) -> None:
+    """With those above it; each outlives a crash.  Raises OSError, also where it is there."""
+    above = folder.parent
+    if not above.exists():
+        make_folder(above)
+    folder.mkdir()
+    above.fsync()
 
 
 def put_whole(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import leftover_of, remove_leftovers, write_whole
+from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
 from tuner.digests import digest
 from tuner.world.place import Lock, LockedError, Place
 
@@ -95,6 +96,14 @@ def _names(folder: Place) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
+def _there(folder: Place) -> None:
+    """Made, if it is not there, and its name outlives a crash."""
+    if folder.is_dir():
+        folder.parent.fsync()
+    else:
+        make_folder(folder)
+
+
 def _of_others(name: str) -> bool:
     """Not what a session leaves that is killed while it claims a folder."""
     return name not in (LOCK, *FOLDERS) and leftover_of(name) != IDENTITY
@@ -124,7 +133,7 @@ class RunFolder(Generic[P]):
         self._before: list[str] | None = _names(path) if path.exists() else None
         if self._before is None:
             try:
-                path.mkdir(parents=True)
+                make_folder(path)
             except OSError as error:
                 raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
         elif not (path / IDENTITY).exists() and (others := sorted(filter(_of_others, self._before))):
@@ -133,9 +142,15 @@ class RunFolder(Generic[P]):
         try:
             self._claim(resume)
             for name in folders:
-                (path / name).mkdir(exist_ok=True)
+                _there(path / name)
             for folder in (path, *(path / name for name in folders)):
                 remove_leftovers(folder)
+            if self._before is not None:
+                with suppress(PermissionError):  # a folder that one may pass through only, where nobody made this one
+                    path.parent.fsync()  # whoever made it may have been killed before its name would outlive a crash
+        except OSError as error:
+            self.close()
+            raise BadInputError(f"--out {path}: cannot be written: {error.strerror}") from None
         except BaseException:
             self.close()
             raise
@@ -152,7 +167,8 @@ class RunFolder(Generic[P]):
         """Take away what this session brought, unless there are results."""
         if any(found for pattern in _RESULTS for found in self.path.glob(pattern)):
             return
-        for name in set(_names(self.path)) - set(self._before or ()):
+        brought = set(_names(self.path)) - set(self._before or ())
+        for name in sorted(brought, key=lambda name: (name == IDENTITY, name)):  # whose it is last: without it, the rest is somebody's
             (self.path / name).remove()
         if self._before is None:
             self.path.remove()
@@ -194,7 +210,7 @@ class RunFolder(Generic[P]):
         """Of the one search, or of that of a piece: folders of its name."""
         models, checkpoint = (self.models, self.checkpoint) if piece is None else (self.models / piece, self.checkpoint / piece)
         for folder in (models, checkpoint):
-            folder.mkdir(exist_ok=True)
+            _there(folder)
         return SearchFolder(self.path, models, checkpoint, self.resumed)
 
     @property

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.files import make_folder
 from tuner.candidate import RESULTS
 from tuner.folder.runs import state_of
 from tuner.log.count import FILE as COUNTS
@@ -94,7 +95,7 @@ def write_datasets(out: Place, tables: Mapping[str, tuple[pa.Schema, Iterable[pa
 
     before: of the datasets that they are made from; what those had lost is lost here.
     """
-    out.mkdir(parents=True)
+    make_folder(out)
     counts = {name: _write(out / name, schema, parts, out / ".tmp") for name, (schema, parts) in tables.items()}
     (out / ".tmp").remove()
     write_counts(out, {name: count._replace(rows=max(count.rows, before.get(name, count).rows)) for name, count in counts.items()})
@@ -139,10 +140,12 @@ def _examined(run: Place, name: str, counts: dict[str, Count]) -> Dataset:
 def _aside(run: Place, fault: Fault) -> Place:
     """Where a file was moved to: what an earlier repair moved stays."""
     wanted = run / ASIDE / fault.file
-    wanted.parent.mkdir(parents=True, exist_ok=True)
+    if not wanted.parent.is_dir():
+        make_folder(wanted.parent)
     names = chain([wanted], (wanted.parent / f"{wanted.name}.{number}" for number in itertools.count(1)))
     to = next(name for name in names if not _taken(name))
     (run / fault.file).replace(to)
+    to.parent.fsync()
     (run / fault.file).parent.fsync()
     return to
 
@@ -172,7 +175,8 @@ def _fill(run: Place, found: Dataset) -> None:
                 raise BadInputError(f"{folder}: cannot be repaired: Directory not empty")
             folder.remove()
         return
-    folder.mkdir(exist_ok=True)
+    if not folder.is_dir():
+        make_folder(folder)
     for number in sorted({*range(found.end)} - {part.mark.number for part in found.parts}):
         write_empty_part(folder, number, found.schema, run / ".tmp")
 

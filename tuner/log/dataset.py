@@ -181,9 +181,12 @@ class DatasetWriter:
 
     def __init__(self, folder: Place, schema: pa.Schema, tmp: Place, columns: Sequence[str] = ()) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
-        tmp.mkdir(parents=True, exist_ok=True)
-        for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
-            left.remove()
+        try:
+            tmp.mkdir(parents=True, exist_ok=True)
+            for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+                left.remove()
+        except OSError as error:
+            raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
         self._most = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
             there = whole(folder, folder.name, columns)
@@ -193,16 +196,22 @@ class DatasetWriter:
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
             self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
             return
-        # the folder appears with its first part inside: an empty folder is not a dataset yet
-        staged = tmp / f"{folder.name}-new"
+        try:
+            self._begin()
+        except OSError as error:
+            raise BadInputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
+
+    def _begin(self) -> None:
+        """The folder appears with its first part inside: an empty folder is not a dataset yet."""
+        staged = self.tmp / f"{self.folder.name}-new"
         staged.mkdir()
         first = staged / part_name(0)
-        first.put([encoded(schema.empty_table(), Mark(folder.name, 0))])
+        first.put([encoded(self.schema.empty_table(), Mark(self.folder.name, 0))])
         first.fsync()
         staged.fsync()
-        staged.replace(folder)
-        folder.parent.fsync()
-        self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
+        staged.replace(self.folder)
+        self.folder.parent.fsync()
 
     @property
     def lost(self) -> int:
