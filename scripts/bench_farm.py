@@ -37,7 +37,7 @@ from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
 from tuner.farm.cluster import connect
-from tuner.ledger import Budget, Ledger
+from tuner.ledger import Budget, Deadline, Ledger
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
 from tuner.search.champions import Champions
@@ -49,6 +49,8 @@ from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply
 from tuner.search.schedule import Schedule
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
@@ -81,8 +83,8 @@ class Window:
             folder = Path(name)
             (folder / ".tmp").mkdir()
             schedule = Schedule(first_states(len(levels), config, spec.seed))
-            budget = Budget(deadline=time.monotonic() + 3600)
-            with RunLog(folder, spec.facts.origin, FEATURE_SETS) as log:
+            budget = Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
+            with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
                 marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
 

@@ -29,6 +29,7 @@ from tuner.merit import speedup
 from tuner.shared import FOLDER as SHARED
 from tuner.study_storage import StudyStorage
 from tuner.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
+from tuner.world.local import LocalPlace
 
 
 class RunCell(Protocol):
@@ -107,6 +108,7 @@ def run_study(
     `make_backend` turns a worker's factory into a backend: `SerialBackend`, or
     `lambda make: RayBackend(make, workers, item_timeout_s=None, in_flight=1, max_batch=1)`.
     """
+    folder = LocalPlace(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     size = spec.config.study.batch
     with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches", SHARED)) as run:
@@ -145,11 +147,11 @@ def _stopping(spec: StudySpec) -> str:
     return f"{runs}; a trial behind the median after {(where.start + 1) * seeds} or more is stopped"
 
 
-def _path(folder: Path, b: int) -> Path:
+def _path(folder: LocalPlace, b: int) -> LocalPlace:
     return folder / "batches" / f"{b:06d}.json"
 
 
-def _load(folder: Path, size: int) -> list[Record]:
+def _load(folder: LocalPlace, size: int) -> list[Record]:
     """The trials of all batch files, of which the last may be short."""
     records: list[Record] = []
     while len(records) % size == 0 and (path := _path(folder, len(records) // size)).exists():
@@ -166,7 +168,7 @@ def _load(folder: Path, size: int) -> list[Record]:
     return records
 
 
-def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], backend: Backend[Cell, list[float]]) -> list[Record]:
+def _batch(folder: LocalPlace, spec: StudySpec, b: int, records: Sequence[Record], backend: Backend[Cell, list[float]]) -> list[Record]:
     """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
     size = spec.config.study.batch
     earlier, kept = records[: b * size], list(records[b * size :])
@@ -207,7 +209,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Cell
             record.value = pruned_value(record, earlier) if record.pruned else record.means[-1]
 
 
-def _write_summary(folder: Path, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
+def _write_summary(folder: LocalPlace, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
     """`summary.json` and `best.yaml` of the trials that there are; returns what the former holds."""
     best = best_of(records)
     summary = {

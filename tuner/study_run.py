@@ -23,6 +23,7 @@ from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
 from tuner.study import Cell, CellWorker, StudySpec, run_study
+from tuner.world.local import LocalPlace
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def run_cell(
     with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
         settings = Path(folder) / "config.yaml"
         atomic_write(settings, [config.to_yaml().encode()])
-        out = Path(folder) / "run"
+        out = LocalPlace(folder) / "run"
         summary = tune(
             TuneRequest(
                 model=Path(model),

@@ -22,7 +22,7 @@ def _ls(
 ) -> None:
     """The runs below a folder: model, machine, state, speed-up per level."""
     from tuner.commands.runs import list_runs
-    from tuner.folder.place import place
+    from tuner.world.url import place
 
     list_runs(place(folder), as_json)
 
@@ -31,7 +31,7 @@ def _ls(
 def _best(run: RunPlace, as_json: Json = False) -> None:
     """The champions of a finished run."""
     from tuner.commands.runs import best
-    from tuner.folder.place import place
+    from tuner.world.url import place
 
     best(place(run), as_json)
 
@@ -43,7 +43,7 @@ def _status(
 ) -> None:
     """How far a run is, also while it goes on: programs, failures, best so far; of a sweep its runs, of a study its trials."""
     from tuner.commands.runs import status
-    from tuner.folder.place import place
+    from tuner.world.url import place
 
     status(place(folder), as_json)
 
@@ -57,7 +57,7 @@ def _compare(
 ) -> None:
     """Two runs after the same number of measured programs, level by level."""
     from tuner.commands.runs import compare_runs
-    from tuner.folder.place import place
+    from tuner.world.url import place
 
     compare_runs(place(first), place(second), force, as_json)
 
@@ -70,7 +70,7 @@ def _report(
 ) -> None:
     """A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a sweep."""
     from tuner.commands.report import report
-    from tuner.folder.place import place
+    from tuner.world.url import place
 
     report(place(folder), out, as_json)
 

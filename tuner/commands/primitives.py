@@ -21,6 +21,7 @@ from tuner.commands.options import parse_shapes
 from tuner.commands.text import print_json
 from tuner.source import SOURCE, Source, read_source
 from tuner.terminal import print_line, print_text
+from tuner.world.local import LocalPlace
 
 
 def show_primitives(
@@ -55,7 +56,7 @@ def _source(
     run = path.resolve().parent.parent
     if not (run / SOURCE).is_file():
         raise BadInputError(f"{path}: lies in no run folder, so give --model and --machine")
-    return read_source(run).source
+    return read_source(LocalPlace(run)).source
 
 
 def _placed(plan: Plan) -> list[tuple[int, SegmentPlan, int]]:

@@ -8,15 +8,16 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.build import check_out
 from tuner.commands.text import print_json
-from tuner.folder.place import Folder, Place
 from tuner.folder.runs import kind_of
 from tuner.terminal import print_line
+from tuner.world.local import LocalPlace
+from tuner.world.place import Place
 
 
-def report(folder: Folder, out: Path | None, as_json: bool) -> None:
+def report(folder: Place, out: Path | None, as_json: bool) -> None:
     """`tilefarm report`: writes report.html into the folder unless `out` is given."""
     if out is None:
-        if isinstance(folder, Place):
+        if not isinstance(folder, LocalPlace):
             raise BadInputError(f"{folder}: only read from there; say with --out where the page goes")
         out = folder / "report.html"
     text = _page(folder)
@@ -29,12 +30,12 @@ def report(folder: Folder, out: Path | None, as_json: bool) -> None:
         print_line(f"{out}: {size:,} bytes, opens in any browser, offline")
 
 
-def _page(folder: Folder) -> str:
+def _page(folder: Place) -> str:
     kind = kind_of(folder)
     if kind == "study":
         from tuner.report.study_page import study_page
 
-        if isinstance(folder, Place):
+        if not isinstance(folder, LocalPlace):
             raise BadInputError(f"{folder}: a study; its page is made where its folder is")
         return study_page(folder)
     if kind == "sweep":

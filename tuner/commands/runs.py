@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from simulator.npu.errors import BadInputError
 from tuner.commands.search import print_levels, print_unconfirmed
 from tuner.commands.text import print_json, print_pairs, print_table
-from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, baseline_of, find_runs, kind_of, open_run, state_of
 from tuner.folder.studies import study_summary
 from tuner.merit import speedup
 from tuner.terminal import print_line
+from tuner.world.place import Place
 
 if TYPE_CHECKING:
     from tuner.folder.standing import Standing
 
 
-def list_runs(folder: Folder, as_json: bool) -> None:
+def list_runs(folder: Place, as_json: bool) -> None:
     """`tilefarm ls`."""
     runs = list(find_runs(folder))
     if as_json:
@@ -34,7 +34,7 @@ def list_runs(folder: Folder, as_json: bool) -> None:
     print_table(columns, [_row(folder, run) for run in runs])
 
 
-def _row(folder: Folder, run: Run) -> tuple[object, ...]:
+def _row(folder: Place, run: Run) -> tuple[object, ...]:
     gains = programs = None
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
@@ -43,17 +43,17 @@ def _row(folder: Folder, run: Run) -> tuple[object, ...]:
     return _place(folder, run), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
 
 
-def _place(folder: Folder, run: Run) -> str:
+def _place(folder: Place, run: Run) -> str:
     shown, above = str(run.path), str(folder).rstrip("/") + "/"
     return shown.removeprefix(above)
 
 
-def _json(folder: Folder, run: Run) -> dict[str, object]:
+def _json(folder: Place, run: Run) -> dict[str, object]:
     levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
     return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels}
 
 
-def best(path: Folder, as_json: bool) -> None:
+def best(path: Place, as_json: bool) -> None:
     """`tilefarm best`."""
     run = open_run(path)
     if run.summary is None:
@@ -67,7 +67,7 @@ def best(path: Folder, as_json: bool) -> None:
     print_line(f"{path / 'best.onnx'}; plans in {path / 'plans'}")
 
 
-def status(path: Folder, as_json: bool) -> None:
+def status(path: Place, as_json: bool) -> None:
     """`tilefarm status`."""
     kind = kind_of(path)
     if kind == "run":
@@ -115,7 +115,7 @@ def _run_status(run: Run, as_json: bool) -> None:
         )
 
 
-def _sweep_status(path: Folder, as_json: bool) -> None:
+def _sweep_status(path: Place, as_json: bool) -> None:
     from tuner.folder.sweeps import sweep_standing
 
     now = sweep_standing(path)
@@ -144,7 +144,7 @@ def _sweep_status(path: Folder, as_json: bool) -> None:
         print_table(("<run", "<state", "<programs"), [(_place(path, run), run.state, _of(standing)) for run, standing in now.begun])
 
 
-def _study_status(path: Folder, as_json: bool) -> None:
+def _study_status(path: Place, as_json: bool) -> None:
     summary = study_summary(path)
     done, asked, best = summary["trials_done"], summary["trials_asked"], summary["best"]
     state = state_of(path, done == asked)
@@ -174,7 +174,7 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def compare_runs(first: Folder, second: Folder, force: bool, as_json: bool) -> None:
+def compare_runs(first: Place, second: Place, force: bool, as_json: bool) -> None:
     """`tilefarm compare`."""
     _without_threads()
     from tuner.folder.standing import compare

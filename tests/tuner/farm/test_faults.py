@@ -140,8 +140,10 @@ from pathlib import Path
 from tuner.log import run_log
 from tuner.log.run_log import Origin, RunLog
 from tests.rows import Row, put
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 run_log.PUBLISH_ROWS = 5
-with RunLog(Path(sys.argv[1]), Origin(sys.argv[2], "net", "tiny", "1")) as log:
+with RunLog(LocalPlace(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tiny", "1")) as log:
     for seq in range(200):
         put(log, Row(seq, {"n": seq}, seq))
         time.sleep(0.004)

@@ -31,6 +31,8 @@ from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.schedule import Schedule
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -78,9 +80,9 @@ def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
 def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
     schedule = Schedule(first_states(3, made.config, 0))
-    with RunLog(folder, made.facts.origin, FEATURE_SETS) as log:
+    with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), Budget(N))
-        conductor = Conductor(jobs, schedule, ledger, Trainer(folder / "models", LEVELS, made.config.model))
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))
         conductor.begin(())
         conductor.run()
     return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])
