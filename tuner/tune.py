@@ -19,7 +19,8 @@ from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.digests import digest
 from tuner.evaluate import Board, EvaluatorSpec
-from tuner.farm.backend import DEATHS_ALONE
+from tuner.farm.pool import Pool
+from tuner.farm.workers import JobWorker
 from tuner.finish import finish
 from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror
@@ -29,6 +30,7 @@ from tuner.ledger import Budget
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
 from tuner.one_search import OneSearch
+from tuner.outcome import DEATHS_ALONE
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
@@ -38,6 +40,7 @@ from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.terminal import say
 from tuner.warm_start import sources
+from tuner.world.real import REAL
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -167,8 +170,8 @@ def _jobs(spec: WorkshopSpec, request: TuneRequest, place: SearchFolder, shared:
                 say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
-    from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
+    from tuner.world.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
 
-    run, timeout_s, resource = spec.facts.origin.run, farm.item_timeout_s, farm.resource
-    with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=timeout_s, resource=resource) as actors:
-        yield actors
+    run, made = spec.facts.origin.run, partial(JobWorker, spec)
+    with RayActors(made, farm.workers, request.address, farm.wait_s, run, farm.resource) as actors:
+        yield Pool(actors, REAL.clock, say, farm.item_timeout_s)

@@ -19,7 +19,7 @@ from tuner.digests import canonical_json, text_digest
 from tuner.folder.runfolder import read_json
 from tuner.log.run_log import RunLog
 
-VERSION = 8
+VERSION = 9
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")
