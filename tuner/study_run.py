@@ -9,20 +9,21 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.cells import cells_backend, cells_config, model_digest, there
+from tuner.cells import cells_config, cells_workers, model_digest, there
 from tuner.config import TuneConfig
-from tuner.farm.backend import Backend
+from tuner.farm.each import Make
 from tuner.folder.served import copies
 from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
-from tuner.study import Cell, CellWorker, StudySpec, run_study
+from tuner.study import Cell, Cells, StudySpec, run_study
 from tuner.world.local import LocalPlace
 
 
@@ -45,10 +46,10 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
     at_once = config.study.batch * request.seeds  # the cells of one network and batch
 
-    def backend(make: Callable[[], CellWorker]) -> Backend[Cell, list[float]]:
-        return cells_backend(request, config, make, "study", at_once)
+    def workers(make: Make[Cell, list[float]]) -> AbstractContextManager[Cells]:
+        return cells_workers(request, config, make, "study", at_once)
 
-    return run_study(request.out, spec, cell, backend, request.resume, say)
+    return run_study(request.out, spec, cell, workers, request.resume, say)
 
 
 def run_cell(

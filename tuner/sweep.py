@@ -26,7 +26,7 @@ from compiler.frontend.zoo import title
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.cells import cells_backend, cells_config, model_digest, there
+from tuner.cells import cells_config, cells_workers, model_digest, there
 from tuner.config import Budget, TuneConfig, load_config
 from tuner.crash import details, keep
 from tuner.digests import digest
@@ -111,16 +111,13 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class CellWorker:
-    """A farm's worker that runs cells: '' for one that is done, else why it failed."""
+    """Runs a cell: '' where it is done, else why it failed."""
 
     request: SweepRequest
     out: Path
     config: TuneConfig
 
-    def run(self, batch: list[Cell]) -> list[str]:
-        return [self._run(cell) for cell in batch]
-
-    def _run(self, cell: Cell) -> str:
+    def __call__(self, cell: Cell) -> str:
         from tuner.tune import tune
 
         folder, asked = self.out / cell.name, self.request
@@ -200,11 +197,9 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
                 if cell not in waiting:  # done before, and perhaps not copied to the end
                     Mirror(out / cell.name, mirror_place(url_below(request.mirror, cell.name)), REAL, say).close()
         if waiting:
-            with cells_backend(request, config, partial(CellWorker, request, out, config), "sweep", len(waiting)) as backend:
-                backend.submit(waiting)
-                for done, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
-                    outcome = backend.collect(1)[0]
-                    error = outcome.error if outcome.status != "ok" else outcome.value
+            with cells_workers(request, config, partial(CellWorker, request, out, config), "sweep", len(waiting)) as each:
+                for done, (cell, (failed, lost)) in enumerate(zip(waiting, each(waiting), strict=True), len(cells) - len(waiting) + 1):
+                    error = lost or failed
                     if error:
                         errors[cell.name] = error
                     write_index(out, cells, config.budget, errors, ended)

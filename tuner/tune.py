@@ -18,7 +18,8 @@ from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.digests import digest
 from tuner.evaluate import Board, EvaluatorSpec
-from tuner.farm.backend import DEATHS_ALONE
+from tuner.farm.pool import Pool
+from tuner.farm.workers import JobWorker
 from tuner.finish import finish
 from tuner.folder.attempts import Attempts
 from tuner.folder.mirror import Mirror, mirror_place
@@ -28,6 +29,7 @@ from tuner.ledger import Budget, Deadline
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
 from tuner.one_search import OneSearch
+from tuner.outcome import DEATHS_ALONE
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
@@ -175,8 +177,8 @@ def _jobs(world: World, spec: WorkshopSpec, request: TuneRequest, place: SearchF
                 say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
-    from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
+    from tuner.world.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
 
-    run, timeout_s, resource = spec.facts.origin.run, farm.item_timeout_s, farm.resource
-    with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=timeout_s, resource=resource) as actors:
-        yield actors
+    run, made = spec.facts.origin.run, partial(JobWorker, spec)
+    with RayActors(made, farm.workers, request.address, farm.wait_s, run, farm.resource) as actors:
+        yield Pool(actors, world.clock, say, farm.item_timeout_s)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from tests.simulated.faults import ActorFaults
+from tests.simulated.faults import CALM, ActorFaults
 from tests.simulated.kernel import US, Kernel, Process
 from tuner.world.actors import (
     BUILDING,
@@ -28,7 +28,6 @@ from tuner.world.actors import (
     Worker,
 )
 
-PULSE_US = 10 * US
 NODE_SLOTS = 4  # actors of one computer
 
 

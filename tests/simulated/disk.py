@@ -1,8 +1,8 @@
 """A disk in memory that keeps what was fsynced, and of the rest what the seed says.
 
-Two states of everything: what the kernel has (programs see it, and it outlives the process), and what is on the disk.  A file's bytes get
-there when the file is fsynced, a name in a folder when the folder is.  What was not fsynced may be there after a power cut, in part, or not:
-names in any selection, sectors of a file in any selection, a length without the bytes.  A rename is one instant, also there.
+Two states of everything: what the kernel has (programs see it, and it outlives the process), and what is on the disk.  A file's bytes
+get there when the file is fsynced, a name in a folder when the folder is.  What was not fsynced may be there after a power cut, in part, or
+not: names in any selection, sectors of a file in any selection, a length without the bytes.  A rename is one instant, also there.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ class Faults:
 class ActorFaults:
     """Probabilities, of a build or a job each, but for times.
 
-    delay_s: the most that a message is on its way, usually.  slow: the factor between the fastest and the slowest actor.  held: of a message
-    that it takes `held_s`.  silent: that an actor says nothing any more, and works on nothing.  repeated: of an event that it comes twice.
-    lost: that what was on its way from an actor that died is lost from some moment on.  outage: of a node.  gone: of all of the cluster.
-    until_s: how long that lasts.
+    delay_s: the most that a message is on its way, usually.  slow: the factor between the fastest and the slowest actor.
+    held: of a message that it takes `held_s`.  silent: that an actor says nothing any more, and works on nothing.
+    repeated: of an event that it comes twice.  lost: that what was on its way from an actor that died is lost from some moment on.
+    outage: of a node.  gone: of all of the cluster.  until_s: how long all this lasts.
     """
 
     delay_s: float = 0.002

@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.simulated.faults import Faults
 
@@ -116,7 +116,9 @@ class Kernel:
         process.calls += 1
         faults = process.faults
         self.now_us += took_us
-        self._happen()
+        self._happen(process)
+        if not process.alive:
+            raise Crash
         if process.calls == faults.crash_at:
             self.say(f"CRASH {'of the computer' if faults.power else 'of the process'} at {what}")
             process.kill(faults.power)
@@ -194,18 +196,24 @@ class Kernel:
                 process.kill()
                 return process.main
             self.now_us = max(self.now_us, min(ends))
-            self._happen()
+            self._happen(process)
             if not process.alive:
                 return process.main
 
-    def _happen(self) -> None:
+    def _happen(self, process: Process) -> None:
         """Events whose time has come."""
         queue = self._queue
-        if (self.events_max is not None and self.events > self.events_max) or (self.until_us is not None and self.now_us > self.until_us):
-            raise SimulationError(f"it does not end: {self.events} events, {self.now_us / US:.0f} s")
-        while queue and queue[0][0] <= self.now_us:
-            self.events += 1
-            heapq.heappop(queue)[2]()
+        try:
+            if (self.events_max is not None and self.events > self.events_max) or (
+                self.until_us is not None and self.now_us > self.until_us
+            ):
+                raise SimulationError(f"it does not end: {self.events} events, {self.now_us / US:.0f} s")
+            while queue and queue[0][0] <= self.now_us:
+                self.events += 1
+                heapq.heappop(queue)[2]()
+        except Exception as error:  # noqa: BLE001  of whoever's turn it was, on whose thread no event has any business to raise
+            self.failed = error
+            process.kill()
 
     # the runner's side
 
@@ -219,6 +227,8 @@ class Kernel:
             self.current = None
             if self.failed is not None:
                 failed, self.failed = self.failed, None
+                if isinstance(failed, SimulationError):
+                    raise failed
                 raise SimulationError(f"in the background: {failed!r}") from failed
 
     def reap(self, process: Process) -> None:
@@ -227,7 +237,3 @@ class Kernel:
             self.current = process.tasks[0]
             process.tasks[0].wake.release()
             process.main.wake.acquire()
-
-    def bound(self, process: Process) -> dict[str, Any]:
-        """For messages."""
-        return {"seed": self.seed, "time_s": self.now_us / US, "calls": process.calls, "events": self.events}

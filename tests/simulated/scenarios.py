@@ -88,13 +88,18 @@ def _ahead(spec: WorkshopSpec, recording: Recording, run: OneSearch, jobs: Pool)
     schedule, candidates = run.schedule, run.ledger.budget.candidates
     schedule._running.clear()
     schedule.waiting.clear()
-    while (due := schedule.next(candidates, None)) is not None:
-        result = _computed_alone(spec, recording, jobs, due.job)
-        assert isinstance(result, Result)
-        schedule.received(due.key, result)
-    while (training := schedule.next_training()) is not None:
-        _computed_alone(spec, recording, jobs, training)
-        schedule.trained += 1
+    while True:
+        if (due := schedule.next(candidates, None)) is not None:
+            result = _computed_alone(spec, recording, jobs, due.job)
+            assert isinstance(result, Result)
+            schedule.received(due.key, result)
+        elif (training := schedule.next_training()) is not None:
+            trained = _computed_alone(spec, recording, jobs, training)
+            assert isinstance(trained, Trained)
+            schedule.trained += 1
+            jobs.tell_models(trained.models)
+        else:
+            return
 
 
 def _computed_alone(spec: WorkshopSpec, recording: Recording, jobs: Pool, job: Job | Training) -> Result | Trained:

@@ -17,9 +17,9 @@ from simulator.kernel_cache import own_folder
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.machine import load_machine, preset_names
 from tuner.commands.text import print_json
-from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
 from tuner.terminal import print_line
+from tuner.world.ray_facts import ray_facts
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 RATE_S = 3600.0

@@ -15,7 +15,7 @@ from typing import Literal
 from compiler.derive.gene import Gene, gene_values
 from simulator.npu.errors import BadInputError
 from tuner.evaluate import Ask
-from tuner.farm.backend import DEATHS_ALONE, DIED
+from tuner.outcome import DEATHS_ALONE, DIED
 from tuner.search.jobs import Culprit
 from tuner.world.place import Place
 from tuner.world.world import Clock

@@ -18,7 +18,7 @@ from tuner.folder.runfolder import read_json
 from tuner.log.run_log import RunLog
 from tuner.world.place import Place
 
-VERSION = 8
+VERSION = 9
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")

@@ -1,7 +1,7 @@
 """Actors as the farm sees them: processes elsewhere that are sent jobs, and events that come back.
 
-Two implementations: Ray's (`tuner.world.ray_actors`), and a simulated one that kills, delays, repeats and reorders.  What they have in common
-is held by one contract suite.
+Two implementations: Ray's (`tuner.world.ray_actors`), and a simulated one that kills, delays, repeats and reorders.  What they have in
+common is held by one contract suite.
 """
 
 from __future__ import annotations

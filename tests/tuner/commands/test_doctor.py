@@ -19,8 +19,8 @@ from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
 from tuner.cli import main
 from tuner.commands import doctor
-from tuner.farm import ray_facts as facts
-from tuner.farm.ray_facts import RayNode, ray_facts
+from tuner.world import ray_facts as facts
+from tuner.world.ray_facts import RayNode, ray_facts
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ from tests.models import small_graph
 from tuner.candidate import log_schema, task_schema
 from tuner.digests import digest
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm.backend import Outcome
 from tuner.ledger import Budget, Deadline, Ledger
 from tuner.log.read import read_log, read_tasks
 from tuner.log.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
 from tuner.log.run_log import Origin, RunLog, row_ids
 from tuner.log.travelling import travelling, unpacked
+from tuner.outcome import Outcome
 from tuner.search.champions import Champions
 from tuner.search.question import Question
 from tuner.world.local import LocalPlace

@@ -16,7 +16,7 @@ from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, ass
 from tests.rows import write_index
 from tuner.cli import main
 from tuner.config import Range, TuneConfig, load_config
-from tuner.farm.backend import SerialBackend
+from tuner.farm.each import each_here
 from tuner.folder.runfolder import read_json
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
@@ -43,7 +43,7 @@ def quiet(_: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("study") / "study"
-    run_study(out, StudySpec((HOSTILE,), "tiny", (0,), CONFIG, trials=24), failing, SerialBackend, say=quiet)
+    run_study(out, StudySpec((HOSTILE,), "tiny", (0,), CONFIG, trials=24), failing, each_here, say=quiet)
     return out
 
 
@@ -70,7 +70,7 @@ def test_trials_that_are_alike_look_alike(tmp_path: Path, trials: int) -> None:
         return [-0.5 + 1e-12 * config.search.mutation_rate]
 
     config = load_config(None, [f"study.batch={min(4, trials)}", "study.startup=4", "study.prune=false"])
-    run_study(tmp_path / "s", StudySpec(("net",), "tiny", (0,), config, trials=trials), alike, SerialBackend, say=quiet)
+    run_study(tmp_path / "s", StudySpec(("net",), "tiny", (0,), config, trials=trials), alike, each_here, say=quiet)
     figures = [figure["layout"] for figure in Page(study_page(LocalPlace(tmp_path / "s"))).data.values()]  # type: ignore[index]
     assert len(figures) == 1 + len(config.study.parameters)
     for layout in figures:

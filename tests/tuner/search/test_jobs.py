@@ -30,7 +30,7 @@ from tuner.log.recorder import Facts
 from tuner.log.run_log import Origin
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
-from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Trained, Training, WorkshopSpec
 from tuner.search.knowledge import Findings, Knowledge
 from tuner.search.names import genome_name, key_name
 from tuner.search.packing import from_bytes, pack_genes, pack_individuals, to_bytes, unpack_genes, unpack_individual, unpack_individuals
@@ -181,7 +181,7 @@ def test_any_order_of_work_gives_the_same_jobs(seed: int, islands: int, workers:
         key = sorted(running)[int(rng.integers(len(running)))]
         schedule.received(key, blank(running.pop(key)))
         while schedule.to_commit() is not None:
-            done = schedule.committed()
+            done = schedule.committed(0)
             if done is not None:
                 epochs.append(done)
                 if schedule.complete == 3:
@@ -193,8 +193,7 @@ def test_any_order_of_work_gives_the_same_jobs(seed: int, islands: int, workers:
         assert job.version == BEGAN + version_of(epoch)
         assert job.state == bytes([island, *range(1 if island else 0, epoch)])
         assert job.models == (1 if epoch >= in_use_from(3) else 0)
-        own = findings(programs=[(epoch - 1) * 10 + island], island=island)
-        assert job.own == (own if epoch > version_of(epoch) else b"")
+        assert job.own == tuple(findings(programs=[e * 10 + island], island=island) for e in range(version_of(epoch), epoch))
     for epoch, found in enumerate(epochs[:7]):
         assert [from_bytes(data)["programs"].tolist() for data in found] == [[epoch * 10 + i] for i in range(1 if epoch == 0 else islands)]
 
@@ -206,7 +205,7 @@ def test_an_island_may_be_an_epoch_ahead() -> None:
         assert due is not None
         schedule.received(due.key, blank(due.job))
         while schedule.to_commit() is not None:
-            schedule.committed()
+            schedule.committed(0)
     slow = schedule.next(None, None)
     fast = schedule.next(None, None)
     assert slow is not None
@@ -225,8 +224,8 @@ def test_an_island_goes_where_it_was_before_if_there_is_a_choice() -> None:
     first = schedule.next(None, None)
     assert first is not None
     schedule.received(first.key, blank(first.job))
-    schedule.committed()
-    homes = [due.key for home in (2, 2, 0) if (due := schedule.next(None, None, (), lambda island, home=home: island == home)) is not None]  # type: ignore[misc]
+    schedule.committed(0)
+    homes = [due.key for home in (2, 2, 0) if (due := schedule.next(None, None, lambda island, home=home: island == home)) is not None]  # type: ignore[misc]
     assert homes == [(1, 2), (1, 0), (1, 1)], "rather the first of those that have another home than nothing"
 
 
@@ -239,7 +238,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
         result = blank(due.job)
         schedule.received(due.key, result)
         found.append(result.findings)
-        if (done := schedule.committed()) is not None:
+        if (done := schedule.committed(0)) is not None:
             epochs.append(done)
     again = Schedule([b"a", b"b", b"c"])
     assert again.restore(schedule.state(), found, 0) == epochs
@@ -250,7 +249,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
         for each in (schedule, again):
             each.received(one.key, blank(one.job))
             while each.to_commit() is not None:
-                each.committed()
+                each.committed(0)
 
 
 # workshops
@@ -279,7 +278,7 @@ class Course:
             self.done.append((due.job, result))
             schedule.received(due.key, result)
             while schedule.to_commit() is not None:
-                if (found := schedule.committed()) is not None:
+                if (found := schedule.committed(0)) is not None:
                     self.bulletin.epochs.append(found)
 
 
@@ -298,7 +297,7 @@ def test_a_job_gives_the_same_in_a_new_workshop_and_after_any_other(course: Cour
 
 
 def test_a_job_gives_the_same_where_its_asks_are_answered_elsewhere(course: Course) -> None:
-    here, there = course.spec.without_worker(), course.spec()
+    here, there = course.spec(), course.spec()
     job, result = course.done[-1]
     assert parts(here.work(job, course.bulletin.news(job, (0, 0)), there._here)) == parts(result)
 
@@ -319,8 +318,8 @@ def test_culprits_are_not_tried(course: Course) -> None:
     asked = []
     job = course.done[-1][0]
     workshop = course.spec()
-    answer = workshop.evaluator.answer  # type: ignore[union-attr]
-    workshop.evaluator.answer = lambda ask: asked.append(ask) or answer(ask)  # type: ignore[union-attr, method-assign, func-returns-value]
+    answer = workshop.evaluator.answer
+    workshop.evaluator.answer = lambda ask: asked.append(ask) or answer(ask)  # type: ignore[method-assign, func-returns-value]
     workshop.work(job, course.bulletin.news(job, (0, 0)))
     bad = next(ask for ask in asked if ask.measure and ask.kind == "segment")
     asked.clear()
@@ -362,4 +361,4 @@ def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course
 def test_a_workshop_that_missed_something_says_so(course: Course) -> None:
     job = course.done[-1][0]
     with pytest.raises(ValueError, match="news from epoch 2 on, where 0 are known"):
-        Workshop(course.spec, None).work(job, course.bulletin.news(job, (2, 0)))
+        course.spec().work(job, course.bulletin.news(job, (2, 0)))

@@ -6,6 +6,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -20,8 +23,9 @@ from tests.tuning import QUICK
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm import actors, job_farm
-from tuner.farm.job_farm import JobFarm
+from tuner.farm import pool
+from tuner.farm.pool import Pool
+from tuner.farm.workers import JobWorker
 from tuner.ledger import Budget, Ledger
 from tuner.log.read import read_log
 from tuner.log.recorder import FEATURE_SETS, Facts
@@ -31,7 +35,9 @@ from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.schedule import Schedule
+from tuner.world import ray_actors
 from tuner.world.local import LocalPlace
+from tuner.world.ray_actors import RayActors
 from tuner.world.real import REAL
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -41,7 +47,7 @@ N = 24
 
 
 class Fragile(Evaluator):
-    """Measuring a certain operator in three blocks does harm: raises, ends the process, or never comes back.
+    """Measuring a certain operator in a certain way does harm: raises, ends the process, or never comes back.
 
     hurry: measurements after which it is as fast as others.
     """
@@ -52,7 +58,8 @@ class Fragile(Evaluator):
         if ask.measure and self.hurry:
             self.hurry -= 1
             time.sleep(0.5)
-        if ask.measure and ask.kind == "segment" and (ask.genome[0].start, ask.genome[0].stop, ask.genome[0].blocks) == (1, 2, 3):
+        gene = ask.genome[0]
+        if ask.measure and ask.kind == "segment" and (gene.start, gene.stop, gene.blocks, gene.chunk) == (1, 2, 3, 0):
             if self.harm == "exit":
                 os._exit(1)
             if self.harm == "stop":
@@ -88,6 +95,12 @@ def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])
 
 
+@contextmanager
+def on_actors(made: WorkshopSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[Pool]:
+    with RayActors(partial(JobWorker, made), 2, run_id=name, say=said.append) as actors:
+        yield Pool(actors, REAL.clock, said.append, item_timeout_s)
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """Of the serial backend, where the harm is an exception."""
@@ -101,14 +114,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_farm, "SILENCE_S", 3.0)
-    monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
-    monkeypatch.setattr(actors, "SUSPICION_S", 2.0)
+    monkeypatch.setattr(pool, "SILENCE_S", 3.0)
+    monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     made, said = spec(harm), list[str]()
-    with JobFarm(made, 2, run_id=f"harm-{harm}", item_timeout_s=8.0, say=said.append) as jobs:
+    with on_actors(made, f"harm-{harm}", said, item_timeout_s=3.0) as jobs:
         found = searched(made, jobs, tmp_path / "run")
-        assert jobs.replaced >= 2
-        assert {culprit.status for _, culprit in jobs.culprits} == {status}
+        assert jobs.replaced == 3, "as one of many, as what was announced, and alone"
+        assert {culprit.status for culprit in jobs.culprits.values()} == {status}
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)
     log = read_log(tmp_path / "run")
     bad = log[log["status"] != "ok"]
@@ -118,10 +130,10 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_farm, "SILENCE_S", 5.0)
-    monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
+    monkeypatch.setattr(pool, "SILENCE_S", 5.0)
+    monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     said = list[str]()
-    with JobFarm(spec("raise", hurry=16), 2, run_id="slow", say=said.append) as jobs:
+    with on_actors(spec("raise", hurry=16), "slow", said, item_timeout_s=5.0) as jobs:
         begin = time.monotonic()
         found = searched(spec("raise"), jobs, tmp_path / "run")
         assert time.monotonic() - begin > 1.5 * 5.0
@@ -134,7 +146,7 @@ def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tm
 def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_path: Path) -> None:
     made = spec("raise")
 
-    class Killing(JobFarm):
+    class Killing(Pool):
         """Kills the worker of the third job that it starts."""
 
         started = 0
@@ -143,11 +155,11 @@ def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_p
             super().start(key, job)
             Killing.started += 1
             if Killing.started == 3:
-                slot = next(slot for slot in self._slots if slot.alone is not None)
                 time.sleep(0.05)
-                os.kill(int(slot.name.rsplit(":")[-1]), signal.SIGKILL)
+                os.kill(int(self.names[0].rsplit(":")[-1]), signal.SIGKILL)
 
-    with Killing(made, 2, run_id="outside", say=lambda _: None) as jobs:
+    with RayActors(partial(JobWorker, made), 2, run_id="outside") as actors:
+        jobs = Killing(actors, REAL.clock, lambda _: None)
         found = searched(made, jobs, tmp_path / "run")
         assert jobs.replaced == 1
         assert not jobs.culprits
