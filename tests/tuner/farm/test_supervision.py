@@ -158,6 +158,27 @@ def test_what_does_no_harm_alone_is_not_blamed() -> None:
     assert play(Done(2, 0, b"done")) == [Deliver(0, b"done")]
 
 
+def test_a_word_that_comes_twice_is_not_taken_for_one_of_the_same_job_sent_again() -> None:
+    machine = Supervision(1, ITEM_S)
+    machine.begin(0.0)
+    machine.heard(Built(0, "host:0"), 0.0)
+    machine.submit(Work(7, JOB), 0.0)
+    machine.heard(Lost(0, "why"), 0.0)
+    (second,) = machine.heard(Built(1, "host:0"), 0.0)
+    assert isinstance(second, Send)
+    machine.heard(Announced(1, second.number, b"a"), 0.0)
+    machine.heard(Lost(1, "why"), 0.0)
+    (alone,) = machine.heard(Built(2, "host:0"), 0.0)
+    assert isinstance(alone, Send)
+    assert alone.item == b"a"
+    done = Done(2, alone.number, b"")
+    (again_,) = machine.heard(done, 0.0)
+    assert isinstance(again_, Send)
+    assert again_.actor == alone.actor
+    assert machine.heard(done, 0.0) == []
+    assert machine.heard(Done(2, again_.number, b"whole"), 0.0) == [Deliver(7, b"whole")]
+
+
 def test_what_happens_to_a_computer_counts_against_nobody() -> None:
     play = Play(2)
     play.submit(0, 1, 2)
