@@ -31,7 +31,7 @@ import numpy as np
 import typer
 
 import simulator
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.studies import network
 from tuner import terminal
 from tuner.commands.text import print_table

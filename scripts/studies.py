@@ -22,8 +22,8 @@ from compiler.frontend import load_model, lower
 from compiler.frontend.made import understood
 from compiler.frontend.zoo import MADE, PREFIX, is_made, resolve
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import measure_plans

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts
 from compiler.derive.structures import Structures
 from compiler.frontend.zoo import shipped
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
 from tuner.commands.text import print_table
 from tuner.evaluate import Ask, Evaluator

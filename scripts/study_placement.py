@@ -33,8 +33,8 @@ from compiler.pipeline import Compiler
 from compiler.place.bounds import Bounds, bounds
 from compiler.place.dag import Dag
 from compiler.place.segments import segment_edges
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from scripts.studies import searched
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, load_machine

@@ -33,7 +33,7 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.search_spaces import PlanSpace, TilingSpace
 from scripts.search_strategies import STRATEGIES, Meter, run
 from scripts.studies import interval, named, network, searched, short, write_rows

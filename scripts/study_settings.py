@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.derive.order import ordered
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.studies import interval, named, network, searched, short, write_rows
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine, load_machine

@@ -34,10 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve
 from compiler.ir.graph import Conv, MatMul
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit, signature
 from compiler.tile.unit import make_unit
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 from scripts.studies import write_rows
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
@@ -214,7 +217,7 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     return Optimum(best, measured, np.array(slack))
 
 
-def shape_of(unit: Unit, spec: AnySpec) -> Shape | Product | None:
+def shape_of(unit: Unit, spec: KernelSpec) -> Shape | Product | None:
     """The shape of a convolution or matrix product of one image; None for other operators."""
     kernel = spec.kernel
     if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and unit.images == 1:
@@ -256,7 +259,7 @@ def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape | Pr
             shape = shape_of(unit, spec)
             if shape is None:
                 continue
-            shape = known.setdefault(canonical_json(signature(unit, spec)), shape)
+            shape = known.setdefault(canonical_json(spec.signature(unit.storages)), shape)
             if name not in found.setdefault(shape, []):
                 found[shape].append(name)
     return found

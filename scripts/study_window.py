@@ -36,7 +36,7 @@ from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.derive.realise import plan_of, realise
 from compiler.frontend.zoo import shipped
 from compiler.pipeline import Compiler, Part
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.studies import named, network, searched, short, write_rows
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels

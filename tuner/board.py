@@ -9,7 +9,7 @@ from functools import partial
 from typing import get_args
 
 from compiler.derive.plan import Plan
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.build import Opened
 from tuner.config import TuneConfig
 from tuner.farm.each import each_here, each_on_ray

@@ -25,13 +25,14 @@ from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
 from compiler.frontend.zoo import title
+from compiler.kinds.conv import ConvSpec
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
 from compiler.tile.arranged import in_order
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.unit import Packed, pack_unit
+from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.held import Beyond

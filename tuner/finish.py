@@ -14,7 +14,7 @@ import simulator
 from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.derive.realise import realise_all
 from compiler.package import write_body
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.derive.structures import Structures
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.build import Opened, default_plan, measure_plans
 from tuner.folder.runfolder import write_json
 from tuner.folder.served import FILE

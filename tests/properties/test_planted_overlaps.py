@@ -26,8 +26,8 @@ from compiler.pipeline import Compiler
 from compiler.schedule import memory
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.memory import Places
-from compiler.tile.spec import Unit
 from compiler.tile.unit import pack_unit
+from compiler.unit.unit import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import BLOCK_BYTES, DataType, load_machine

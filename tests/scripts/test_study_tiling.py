@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from compiler.frontend import load_model, lower
-from compiler.tile.spec import MatMulSpec, signature
+from compiler.kinds.matmul import MatMulSpec
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
@@ -91,7 +91,7 @@ def test_products_of_two_tensors_are_the_networks_own(script: ModuleType, tmp_pa
     assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]
     for spec, shape in zip(specs, shapes, strict=True):
         own = script.Operator(shape, machine, tmp_path)
-        assert signature(own.unit, own.unit.kernels[0]) == signature(unit, spec)
+        assert own.unit.kernels[0].signature(own.unit.storages) == spec.signature(unit.storages)
         assert len(own.unit.kernels) == 1
         streamed = np.flatnonzero(own.space.points[:, 2] == 0)
         assert 0 < len(streamed) < len(own.space.points)

@@ -13,7 +13,7 @@ import pytest
 
 import simulator
 from compiler.tile.features import FEATURES, scaled
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder

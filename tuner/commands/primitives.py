@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan, read_plan
+from compiler.kinds.conv import ConvSpec
 from compiler.schedule.blocks import cut
 from compiler.schedule.run import streamed_rights
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.primitives import to_text
 from compiler.tile.siblings import as_made
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
 from compiler.tile.strips import widest
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tuner.build import check_plan, open_source, plans_of_pieces

@@ -19,7 +19,7 @@ from compiler.derive.plan import Infeasible
 from compiler.derive.realise import realise
 from compiler.derive.starts import single_operators
 from compiler.tile.features import FEATURES
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import TuneConfig
 from tuner.evaluate import Answer, Ask, Evaluator

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Genome
 from compiler.derive.moves import Move, crossover
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.config import Search
 
 
