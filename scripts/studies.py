@@ -15,14 +15,14 @@ import typer
 from numpy.typing import NDArray
 
 import simulator
-from compiler.derive.order import ordered
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import realise_all
 from compiler.frontend import load_model, lower
 from compiler.frontend.made import understood
 from compiler.frontend.zoo import MADE, PREFIX, is_made, resolve
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import realise_all
+from compiler.space.order import ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine

@@ -23,9 +23,9 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, block_counts
-from compiler.derive.structures import Structures
 from compiler.frontend.zoo import shipped
+from compiler.space.gene import MAX_SEGMENT, Gene, Genome, block_counts
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from scripts.studies import baseline_cycles, medians, named, network, searched, short, write_rows
 from tuner.commands.text import print_table

@@ -20,9 +20,9 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.plan import Infeasible, read_plan
 from compiler.frontend.zoo import PREFIX, shipped
 from compiler.kinds.conv import ConvSpec
+from compiler.plan.plan import Infeasible, read_plan
 from scripts.studies import write_rows
 from simulator.timing import program_bound, simulate_levels
 from tuner.commands.text import print_table

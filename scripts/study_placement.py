@@ -22,18 +22,18 @@ from typing import Annotated, Any
 
 import typer
 
-from compiler.derive.gene import Gene, Genome, block_counts, widths, working_cores
-from compiler.derive.order import ordered
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import realise_all
-from compiler.derive.starts import single_operators
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import MADE, PREFIX, resolve
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.place.bounds import Bounds, bounds
 from compiler.place.dag import Dag
 from compiler.place.segments import segment_edges
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import realise_all
+from compiler.space.gene import Gene, Genome, block_counts, widths, working_cores
+from compiler.space.order import ordered
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from scripts.studies import searched
 from simulator.npu.errors import BadInputError

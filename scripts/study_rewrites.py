@@ -22,17 +22,17 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
 from compiler.frontend.lower import rewritten, translated
 from compiler.frontend.made import NETWORKS
 from compiler.frontend.zoo import MADE, resolve, shipped
 from compiler.ir.graph import Graph
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
 from compiler.rewrites.rules import LAST_RULES
 from compiler.rewrites.siblings import families, merge_siblings
-from compiler.tile.unit import make_unit
+from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import TilefarmError

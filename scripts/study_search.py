@@ -1,6 +1,6 @@
 """How soon is something good found?  Best so far against measured candidates: the search that users run, and four others.
 
-  tilings  every convolution alone: all legal ways to run it (`compiler.tile.operator_space`).  The heaviest ones of ResNet-50, by
+  tilings  every convolution alone: all legal ways to run it (`compiler.cost.operator_space`).  The heaviest ones of ResNet-50, by
            multiply-accumulates times how often they occur, of those with 10,000 legal ways or more.
   plans    whole networks: cuts, blocks, halos, tilings.
 

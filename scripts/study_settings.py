@@ -32,7 +32,7 @@ import yaml
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.order import ordered
+from compiler.space.order import ordered
 from compiler.unit.unit import Unit
 from scripts.studies import interval, named, network, searched, short, write_rows
 from simulator.npu.errors import BadInputError

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compiler.derive.gene import Gene, block_counts
+from compiler.space.gene import Gene, block_counts
 from compiler.unit.unit import Unit
 from scripts.studies import network
 from simulator.npu.errors import TilefarmError

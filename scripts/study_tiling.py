@@ -1,7 +1,7 @@
 """Are tilings found?  The default search, and the cost model without any measurement, against the exhaustive optimum of the legal space.
 
 For every distinct convolution and matrix product of the networks, alone: all legal ways to run it (block counts, slots, chunks of weights,
-tiles; `compiler.tile.operator_space`) are measured, except those whose lower bound says that they cannot beat the best by more than
+tiles; `compiler.cost.operator_space`) are measured, except those whose lower bound says that they cannot beat the best by more than
 0.2 %.  Where more than --cap are left after that, the rest is not looked at, and the table says how much faster it could be at most
 (`unproven`).  That optimum stands for a tiling by hand.  Beside it: `tilefarm tune` on a model of this one operator, with the default
 configuration: how near it comes, and after how many measurements it was within 2 %.
@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.cost.features import FEATURES, raw_features, scaled
+from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve
 from compiler.ir.graph import Conv, MatMul
+from compiler.kinds.build import make_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
-from compiler.tile.features import FEATURES, raw_features, scaled
-from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.unit import make_unit
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 from scripts.studies import write_rows

@@ -31,11 +31,11 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import ALL, FORMULA, WINDOWS, Gene
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import plan_of, realise
 from compiler.frontend.zoo import shipped
 from compiler.pipeline import Compiler, Part
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
 from compiler.unit.unit import Unit
 from scripts.studies import named, network, searched, short, write_rows
 from simulator.npu.machine import Machine

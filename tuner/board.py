@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import get_args
 
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from compiler.unit.unit import Unit
 from tuner.build import Opened
 from tuner.config import TuneConfig

@@ -18,20 +18,20 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from compiler.derive.plan import Infeasible, Plan, joined
-from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
 from compiler.frontend.zoo import title
+from compiler.kinds.build import Packed, pack_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import needed
-from compiler.tile.arranged import in_order
-from compiler.tile.machine import check_machine
-from compiler.tile.unit import Packed, pack_unit
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.segment.blocks import needed
+from compiler.segment.permuted import in_order
+from compiler.space.starts import layer_by_layer
+from compiler.unit.machine import check_machine
 from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError

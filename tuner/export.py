@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from compiler.derive.plan import Plan, read_plan
 from compiler.frontend.zoo import is_made
+from compiler.plan.plan import Plan, read_plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.build import Opened, open_source

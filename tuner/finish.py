@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import simulator
-from compiler.derive.plan import Infeasible, Plan, joined
-from compiler.derive.realise import realise_all
 from compiler.package import write_body
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.space.decode import realise_all
 from compiler.unit.unit import Unit
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import write_whole

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.derive.plan import Plan
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Plan
 from tuner.build import measure_plans
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.derive.structures import Structures
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.build import Opened, default_plan, measure_plans
 from tuner.folder.runfolder import write_json

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import simulator
-from compiler.derive.order import ordered
+from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import DataType, load_machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from compiler.derive.gene import Gene
-from compiler.derive.realise import realise
+from compiler.space.decode import realise
+from compiler.space.gene import Gene
 from scripts.studies import network
 from tests.scripting import run_script
 from tuner.evaluate import Evaluator

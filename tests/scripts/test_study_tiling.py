@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 from compiler.frontend import load_model, lower
+from compiler.kinds.build import make_unit
 from compiler.kinds.matmul import MatMulSpec
-from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.scripting import run_script

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.tile.features import FEATURE_SET, FEATURES
+from compiler.cost.features import FEATURE_SET, FEATURES
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.candidate import FEATURE_PREFIX, FeatureSet, task_schema

@@ -9,7 +9,7 @@ from random import Random
 
 import pyarrow as pa
 
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.simulated.actors import Dies

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import simulator
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.files import write_whole
 from tests.simulated.actors import SimActors
 from tests.simulated.disk import SimDisk, SimPlace

@@ -6,7 +6,7 @@ import onnx
 
 from compiler.frontend import lower
 from compiler.frontend.macs import model_macs
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_model
 from tuner.build import compile_plan, default_plan, open_source

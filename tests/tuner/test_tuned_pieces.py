@@ -12,7 +12,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 
-from compiler.derive.plan import Plan, parse_plan
+from compiler.plan.plan import Plan, parse_plan
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import DataType, load_machine

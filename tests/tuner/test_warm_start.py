@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import simulator
-from compiler.tile.features import FEATURES, scaled
+from compiler.cost.features import FEATURES, scaled
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine

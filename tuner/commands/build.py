@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, joined, read_plan
+from compiler.plan.plan import Plan, joined, read_plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tuner.beyond import beyond_lines

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
+from compiler.plan.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.terminal import print_line
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, read_plan
-from compiler.derive.plan_diff import Change, PlanDiff, diff
+from compiler.plan.diff import Change, PlanDiff, diff
+from compiler.plan.plan import Plan, read_plan
 from tuner.commands.text import print_json
 from tuner.terminal import print_line
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan, read_plan
 from compiler.kinds.conv import ConvSpec
-from compiler.schedule.blocks import cut
-from compiler.schedule.run import streamed_rights
-from compiler.tile.channels import channel_parts, largest
-from compiler.tile.primitives import to_text
-from compiler.tile.siblings import as_made
-from compiler.tile.stages import nest_of
-from compiler.tile.strips import widest
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan, read_plan
+from compiler.segment.blocks import cut
+from compiler.segment.channels import channel_parts, largest
+from compiler.segment.primitives import to_text
+from compiler.segment.run import streamed_rights
+from compiler.segment.siblings import as_made
+from compiler.segment.stages import nest_of
+from compiler.segment.strips import widest
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from compiler.derive.gene import Gene, gene_values
+from compiler.space.gene import Gene, gene_values
 from simulator.npu.errors import BadInputError
 from tuner.evaluate import Ask
 from tuner.outcome import DEATHS_ALONE, DIED

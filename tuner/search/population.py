@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Genome
-from compiler.derive.moves import Move, crossover
+from compiler.space.gene import Genome
+from compiler.space.moves import Move, crossover
 from compiler.unit.unit import Unit
 from tuner.config import Search
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from simulator.npu.machine import load_machine
 from tests.models import small_model
 from tuner.build import build_variants, default_plan, open_source, package

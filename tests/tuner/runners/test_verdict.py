@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from simulator.npu.container import decode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import DataType, load_machine
