@@ -1,13 +1,12 @@
 """How many genomes a worker evaluates, and where the time goes.
 
-    python scripts/bench_evaluate.py [--network resnet50] [--machine edge] [--dtype float16] [--seconds S] [--seed S] [--no-ray]
+    python scripts/bench_evaluate.py [--network resnet50] [--machine edge] [--dtype float16] [--seconds S] [--seed S]
                                      [--cold M,...] [--json]
 
 What is measured is what workers do in a run: whole programs (each a mutation of the one before it, at every level of the machine, caches
 warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
-time of one thread, so that a neighbour on the host does not change them; wall time is used only where Ray is compared with the serial
-backend, on the same items in one run.  Beside the programs: the same with records written, priced and matched again, which is what
-evaluation does without.
+time of one thread, so that a neighbour on the host does not change them; what the farm adds is in `bench_farm.py`.  Beside the programs:
+the same with records written, priced and matched again, which is what evaluation does without.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -45,8 +44,6 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import prepare, simulate_levels
 from tuner.evaluate import Answer, Ask, EvaluatorSpec
-from tuner.farm.actors import RayBackend
-from tuner.farm.backend import Backend, SerialBackend
 from tuner.networks.load import load_network
 from tuner.networks.zoo import PREFIX
 from tuner.prepared import prepared
@@ -188,27 +185,6 @@ class Stages:
         }
 
 
-def wall_rate(backend: Backend[Ask, Answer], asks: list[Ask]) -> float:
-    """Items per second through a backend, after a few that do not count."""
-    backend.submit(asks[:WARM])
-    backend.collect(WARM)
-    begin = time.perf_counter()
-    backend.submit(asks[WARM:])
-    backend.collect(len(asks) - WARM)
-    return (len(asks) - WARM) / (time.perf_counter() - begin)
-
-
-def ray_cost(spec: EvaluatorSpec, asks: list[Ask]) -> dict[str, float]:
-    """One actor against this process; both start without knowing the items, and take turns so that both meet the same host."""
-    serial, ray = [], []
-    with RayBackend(spec, workers=1, say=lambda _: None) as farm, SerialBackend(spec) as here:
-        half = len(asks) // 2
-        for part in (asks[:half], asks[half:]):
-            serial.append(wall_rate(here, part))
-            ray.append(wall_rate(farm, part))
-    return {"items": len(asks), "serial_per_s": max(serial), "ray_per_s": max(ray), "ray_of_serial": max(ray) / max(serial)}
-
-
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
     """CPU seconds, peak memory and instructions of `tilefarm compile`, the second of two runs (POSIX only)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -235,7 +211,7 @@ def open_unit(network: str, machine: str, dtype: str) -> Unit:
     return make_unit(lower(load_network(Path(PREFIX + network))), load_machine(machine), DataType[dtype])
 
 
-def bench(unit: Unit, seconds: float, seed: int, with_ray: bool) -> dict[str, Any]:
+def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     spec = EvaluatorSpec(unit, tuple(unit.machine.contention))
     evaluator = spec()
     programs = (Ask("program", genome) for genome in mutations(unit, seed))
@@ -248,9 +224,6 @@ def bench(unit: Unit, seconds: float, seed: int, with_ray: bool) -> dict[str, An
         out[name] = rate(evaluator.answer, items, seconds)
     out["program_stages"] = Stages(unit, spec.levels).run(mutations(unit, seed + 1), seconds)
     out["segment_stages"] = Stages(unit, spec.levels).run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
-    if with_ray:
-        count = 2 * WARM + 2 * int(out["segments"]["per_s"] * seconds / 2)
-        out["ray"] = ray_cost(spec, [Ask("segment", (gene,)) for gene in islice(genes(unit, seed + 3, 3.3), count)])
     return out
 
 
@@ -265,10 +238,6 @@ def show(found: dict[str, Any]) -> None:
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
         kind, times = name.split("_")[0], r["record_times"]
         print(f"  {kind} of {r['instructions']:,.0f} instructions: {parts}; by its records {times:.2f} times as long")
-    if "ray" in found:
-        r = found["ray"]
-        what = f"{r['ray_per_s']:,.0f} of {r['serial_per_s']:,.0f} segments per second"
-        print(f"  one Ray actor: {what}, {r['ray_of_serial']:.2f} of the serial backend ({r['items']:,} items)")
     for r in found.get("cold", ()):
         print(f"  cold compile of {r['model']}: {r['cpu_s']:.1f} s of CPU, {r['peak_mb']:,.0f} MB, {r['instructions']:,} instructions")
 
@@ -279,7 +248,6 @@ def main(
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Data type on the NPU.")] = "float16",
     seconds: Annotated[float, typer.Option(help="CPU time of every measurement.")] = 4.0,
     seed: Annotated[int, typer.Option(help="Of weights and programs.")] = 0,
-    no_ray: Annotated[bool, typer.Option("--no-ray", help="Leave the farm out.")] = False,
     cold: Annotated[
         str, typer.Option(metavar="M,...", help="Models compiled in processes of their own; '' for none.")
     ] = "light:resnet50,made:nasnet_mobile",
@@ -289,7 +257,7 @@ def main(
     models = named(cold)
     try:
         unit = open_unit(network, machine, dtype)
-        found = bench(unit, seconds, seed, not no_ray)
+        found = bench(unit, seconds, seed)
         found["cold"] = [cold_compile(model, machine) for model in models]
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -32,12 +33,14 @@ import typer
 import simulator
 from compiler.unit.unit import Unit
 from scripts.studies import network
+from tuner import terminal
 from tuner.cli.text import print_table
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
-from tuner.farm.cluster import connect
-from tuner.ledger import Budget, Ledger
+from tuner.farm.pool import Pool
+from tuner.farm.workers import JobWorker
+from tuner.ledger import Budget, Deadline, Ledger
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
 from tuner.search.champions import Champions
@@ -49,6 +52,10 @@ from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply
 from tuner.search.schedule import Schedule
+from tuner.world.local import LocalPlace
+from tuner.world.ray_actors import RayActors
+from tuner.world.ray_cluster import connect
+from tuner.world.real import REAL
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
@@ -81,8 +88,8 @@ class Window:
             folder = Path(name)
             (folder / ".tmp").mkdir()
             schedule = Schedule(first_states(len(levels), config, spec.seed))
-            budget = Budget(deadline=time.monotonic() + 3600)
-            with RunLog(folder, spec.facts.origin, FEATURE_SETS) as log:
+            budget = Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
+            with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
                 marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
 
@@ -95,7 +102,7 @@ class Window:
                         log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
                         marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.seq))
                     if len(marks) == 2:
-                        budget.deadline = time.monotonic()
+                        budget.deadline = Deadline(REAL.clock, REAL.clock.monotonic_s())
 
                 conductor = Conductor(jobs, schedule, ledger, None, committed)
                 conductor.begin(())
@@ -112,9 +119,8 @@ class Window:
 
 def on_actors(spec: WorkshopSpec, epochs: int) -> tuple[Window, list[dict[str, float]]]:
     """A search on two actors, and the memory of each of them."""
-    from tuner.farm.job_farm import JobFarm
-
-    with JobFarm(spec, WORKERS, run_id=f"bench-{os.getpid()}", say=lambda _: None) as farm:
+    with RayActors(partial(JobWorker, spec), WORKERS, run_id=f"bench-{os.getpid()}") as actors:
+        farm = Pool(actors, REAL.clock, terminal.say)
         found = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
         return found, [memory_of(pid) for pid in _pids(farm.names)]
 

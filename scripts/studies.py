@@ -42,6 +42,8 @@ from tuner.search.knowledge import Knowledge
 from tuner.search.rules import Rules
 from tuner.search.schedule import Schedule
 from tuner.source import Source
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 
 def network(name: str, machine: str) -> Unit:
@@ -127,10 +129,10 @@ def searched(
             (folder / each).mkdir(parents=True, exist_ok=True)
         origin = Origin("study", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
         facts = Facts(origin, unit, levels)
-        champions, trainer = Champions(len(levels)), Trainer(folder / "models", levels, config.model)
+        champions, trainer = Champions(len(levels)), Trainer(LocalPlace(folder / "models"), levels, config.model)
         spec = WorkshopSpec(lambda: evaluator, facts, config, config.level_weights, seed, rules)
         schedule = Schedule(first_states(len(levels), config, seed))
-        with RunLog(folder, origin, FEATURE_SETS) as log, SerialJobs(spec) as jobs:
+        with RunLog(LocalPlace(folder), REAL, origin, FEATURE_SETS) as log, SerialJobs(spec) as jobs:
             ledger = Ledger(levels, log, champions, Budget(candidates))
             conductor = Conductor(jobs, schedule, ledger, trainer if config.learns else None)
             conductor.begin(())

@@ -14,7 +14,6 @@ from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet,
 from tuner.digests import canonical_json, text_digest
 from tuner.folder.runs import INDEX
 from tuner.folder.sweeps import INDEX_MARK
-from tuner.log.dataset import DatasetWriter
 from tuner.log.part import Mark, encoded
 from tuner.log.run_log import Batch, RunLog
 from tuner.log.travelling import blocks, packed
@@ -70,7 +69,7 @@ def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
 
 def write_part(path: Path, table: pa.Table) -> None:
     """A part of these rows, at its place in a dataset."""
-    DatasetWriter.write(path, encoded(table, Mark(path.parent.name, int(path.stem))))
+    path.write_bytes(encoded(table, Mark(path.parent.name, int(path.stem))))
 
 
 def write_index(folder: Path, frame: pd.DataFrame) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import get_args
 
@@ -11,7 +12,7 @@ from compiler.plan.plan import Plan
 from compiler.unit.unit import Unit
 from tuner.build import Opened
 from tuner.config import TuneConfig
-from tuner.farm.backend import SerialBackend
+from tuner.farm.each import each_here, each_on_ray
 from tuner.folder.finals import Readings
 from tuner.folder.runfolder import SearchFolder
 from tuner.log.read import read_log, read_tasks
@@ -104,14 +105,11 @@ def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
     return lines
 
 
-def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Finals:
+def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> AbstractContextManager[Finals]:
     """One worker: finalists are compared on one board."""
     if config.farm.backend == "serial":
-        return SerialBackend(spec)
-    from tuner.farm.actors import RayBackend  # Ray takes seconds to import
-
-    farm = config.farm
-    return RayBackend(spec, 1, address, farm.wait_s, "finals", item_timeout_s=None, in_flight=1, max_batch=1, resource=farm.resource)
+        return each_here(spec)
+    return each_on_ray(spec, 1, address, config.farm.wait_s, "finals", config.farm.resource)
 
 
 def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
 from tuner.evaluate import Answer, Ask
-from tuner.farm.backend import Outcome
 from tuner.folder.attempts import Attempts
 from tuner.ledger import Ledger
 from tuner.model.training import Trainer
+from tuner.outcome import Outcome
 from tuner.plateau import Plateau
 from tuner.search.epoch import EVOLVING
 from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
@@ -28,7 +28,10 @@ TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 
 
 class Jobs(Protocol):
-    """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once."""
+    """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once.
+
+    Asks that were found to take their workers along are nobody else's business: jobs are told of them here.
+    """
 
     @property
     def workers(self) -> int: ...
@@ -36,11 +39,6 @@ class Jobs(Protocol):
     @property
     def free(self) -> int:
         """Jobs that could be started now."""
-        ...
-
-    @property
-    def culprits(self) -> Culprits:
-        """Asks found to take their workers with them."""
         ...
 
     def at_home(self, island: int) -> bool:
@@ -63,7 +61,7 @@ class Jobs(Protocol):
 
 
 class SerialJobs:
-    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.job_farm.JobFarm`.
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.pool.Pool`.
 
     attempts: where it says what it measures, so that the next process knows what this one died of.
     shared: what other searches measured.
@@ -76,7 +74,7 @@ class SerialJobs:
         if shared is not None:
             self.workshop.share(shared)
         self._attempts = attempts
-        self.culprits: Culprits = () if attempts is None else attempts.culprits
+        self._culprits: Culprits = () if attempts is None else attempts.culprits
         self._bulletin = Bulletin()
         self._heard_models = 0
         self._job: tuple[Key, Job | Training] | None = None
@@ -116,6 +114,8 @@ class SerialJobs:
         (key, job), self._job = self._job, None
         news = self._bulletin.news(job, (self.workshop.known.version, self._heard_models))
         self._heard_models = job.models or self._heard_models
+        if isinstance(job, Job):
+            job = job._replace(culprits=self._culprits)
         return [(key, self.workshop.work(job, news, None if self._attempts is None else self._asked))]
 
     def _asked(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
@@ -193,8 +193,7 @@ class Conductor:
                 self.jobs.start(TRAINING, training)
                 continue
             budget = self.ledger.budget
-            left = budget.programs(self.ledger.champions.programs), budget.seconds()
-            due = self.schedule.next(*left, self.jobs.culprits, self.jobs.at_home)
+            due = self.schedule.next(budget.candidates, budget.seconds(), self.jobs.at_home)
             if due is None:
                 return
             self._running += 1
@@ -219,7 +218,7 @@ class Conductor:
             if not self.ledger.spent:
                 self.schedule.again()
             return
-        findings = self.schedule.committed()
+        findings = self.schedule.committed(self.ledger.champions.programs)
         if self.trainer is not None:
             self.trainer.measured += result.segments
         if findings is not None:

@@ -155,9 +155,6 @@ class Evaluator:
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.shared: SharedResults | None = None
 
-    def run(self, batch: list[Ask]) -> list[Answer]:
-        return [self.answer(ask) for ask in batch]
-
     def answer(self, ask: Ask) -> Answer:
         ask = ask._replace(genome=tuple(Gene(*gene) for gene in ask.genome))
         known = []

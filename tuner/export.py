@@ -23,13 +23,14 @@ from tuner.networks.zoo import is_made
 from tuner.request import Style
 from tuner.source import SavedSource, read_source
 from tuner.summary import TensorSummary
+from tuner.world.local import LocalPlace
 
 DIGEST_DIGITS = 32
 
 
 def open_run(run: Path) -> tuple[Opened, SavedSource]:
     """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
-    saved = read_source(run)
+    saved = read_source(LocalPlace(run))
     if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
     opened = open_source(saved.source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.space.decode import realise_all
 from compiler.unit.unit import Unit
 from simulator.npu.errors import TilefarmError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
 from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
@@ -38,6 +37,8 @@ from tuner.shared import WORKER
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
 from tuner.terminal import say
 from tuner.values import Compared, Values, values_of
+from tuner.world.local import LocalPlace
+from tuner.world.world import Clock
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 
@@ -51,13 +52,14 @@ def _plan(unit: Unit, individual: Individual | None) -> Plan:
 
 
 def finish(
+    clock: Clock,
     opened: Opened,
     found: Sequence[Searched],
     runs: Sequence[OneSearch],
-    folder: RunFolder,
+    folder: RunFolder[LocalPlace],
     config: TuneConfig,
     request: TuneRequest,
-    begun: float,
+    begun_s: float,
 ) -> Summary:
     """Champions become plans, programs, containers and one file; every number of the summary is taken from those."""
     levels = runs[0].levels
@@ -80,7 +82,7 @@ def finish(
     plans = {level: _joined(opened, found, chosen) for level, chosen in best.items()}
     baseline = _joined(opened, found, bases)
     for name, plan in {**plans, "baseline": baseline}.items():
-        atomic_write(folder.plans / f"{name}.json", [plan.to_json().encode()])
+        write_whole(folder.plans / f"{name}.json", [plan.to_json().encode()])
     measured = measure(opened, plans)
     for i, level in enumerate(levels if not said else ()):
         for search, run in zip(found, runs, strict=True):
@@ -96,7 +98,7 @@ def finish(
     values = _values(opened, folder, same_as, request.style)
     faults = {level: values[level].faults for level in levels}
     beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
-    wall_s = time.monotonic() - begun
+    wall_s = clock.monotonic_s() - begun_s
     searched = sum(run.champions.programs for run in runs)
     failures = sum((run.ledger.failures for run in runs), Counter[str]())
     rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
@@ -138,7 +140,7 @@ def finish(
     return summary
 
 
-def _shared(folder: RunFolder) -> int:
+def _shared(folder: RunFolder[LocalPlace]) -> int:
     """From the log: earlier sessions of the run count, too."""
     rows = read_log(folder.path, ("worker", "level_index"))
     return int(((rows["worker"] == WORKER) & (rows["level_index"] == 0)).sum())
@@ -204,13 +206,13 @@ def _level(
     )
 
 
-def _values(opened: Opened, folder: RunFolder, same_as: Mapping[str, str | None], style: Style) -> dict[str, Values]:
+def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str, str | None], style: Style) -> dict[str, Values]:
     """Of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
     session = InferenceSession(folder.best)
     feeds = random_feeds(session, 0)
     values: dict[str, Values] = {}
     with ExitStack() as stack:
-        body = folder.best
+        body: Path = folder.best
         if style != "function":  # that file has no body
             body = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.path / ".tmp"))) / "body.onnx"
             write_body(opened.part, body)

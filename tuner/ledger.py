@@ -5,7 +5,6 @@ Rows stay the bytes that they came as: what decides about them is in a few array
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -16,14 +15,28 @@ from tuner.log.recorder import Measured
 from tuner.log.run_log import RunLog
 from tuner.search.champions import Champions
 from tuner.search.packing import Arrays, from_bytes, unpack_individual
+from tuner.world.world import Clock
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """at_s: on the clock's `monotonic_s`."""
+
+    clock: Clock
+    at_s: float
+
+    @property
+    def left_s(self) -> float:
+        """0 when it is past."""
+        return max(0.0, self.at_s - self.clock.monotonic_s())
 
 
 @dataclass
 class Budget:
-    """Exactly one of them is set.  deadline: on `time.monotonic`."""
+    """Exactly one of them is set."""
 
     candidates: int | None = None
-    deadline: float | None = None
+    deadline: Deadline | None = None
 
     def programs(self, used: int) -> int | None:
         """That may still be measured; None: as many as there is time for."""
@@ -31,7 +44,7 @@ class Budget:
 
     def seconds(self) -> float | None:
         """That are left; None: as many as it takes."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        return None if self.deadline is None else self.deadline.left_s
 
     def spent(self, used: int) -> bool:
         """A run always has one program, whatever the time."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from tuner.search.islands import first_states
 from tuner.search.schedule import Schedule
 from tuner.terminal import say
 from tuner.warm_start import WarmStart, lines, taken
+from tuner.world.world import World
 
 
 class OneSearch:
@@ -35,9 +35,10 @@ class OneSearch:
     """
 
     def __init__(
-        self, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs, budget: Budget,
-        said: Sequence[str] = (),
+        self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
+        budget: Budget, said: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
@@ -52,13 +53,13 @@ class OneSearch:
         self._unsaved: list[bytes] = []
         self._began = 0
         self._shown: Progress | None = None
-        self._saved_s = time.monotonic()
+        self._saved_s = self.clock.monotonic_s()
         self._resume(request.warm_start, said)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
         budget = self.ledger.budget
-        with Progress(budget.candidates, budget.seconds(), self.champions.programs, self.quiet) as shown:
+        with Progress(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())
@@ -131,7 +132,7 @@ class OneSearch:
         """After a result, not more often than the configuration says; after the first one at once."""
         self._first_answer()
         self._unsaved.append(findings)
-        now = time.monotonic()
+        now = self.clock.monotonic_s()
         if self.schedule.complete > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:
             return
         self._saved_s = now

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.build import Opened, default_plan, measure_plans
 from tuner.folder.runfolder import write_json
 from tuner.folder.served import FILE
+from tuner.world.place import Place
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def dealt(count: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-def write_searches(folder: Path, opened: Opened, found: Sequence[Searched]) -> None:
+def write_searches(folder: Place, opened: Opened, found: Sequence[Searched]) -> None:
     """RUN/pieces.json, where there are several pieces: which search of the log serves which of them."""
     if len(opened.names) > 1:
         rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in found]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self, TextIO
 
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from tuner.merit import speedup
 from tuner.terminal import say, shown
+from tuner.world.world import Clock
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
@@ -40,16 +40,16 @@ class Progress:
 
     def __init__(
         self,
+        clock: Clock,
         candidates: int | None = None,
         seconds: float | None = None,
         already: int = 0,
         quiet: bool = False,
         stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
         self._stream, self._clock = stream or sys.stderr, clock
-        self._start_s = clock()
+        self._start_s = clock.monotonic_s()
         self._since: tuple[int, float] | None = None  # programs and time when the first ones were there: starting up is no rate
         self._last_s = -LINE_EVERY_S
         self._shown: Snapshot | None = None
@@ -78,7 +78,7 @@ class Progress:
         """Show where the run stands; cheap enough to call after every outcome."""
         if self._quiet:
             return
-        now = self._clock()
+        now = self._clock.monotonic_s()
         if self._since is None and snapshot.measured > self._already:
             self._since = snapshot.measured, now
         if self._live is not None:
@@ -103,11 +103,11 @@ class Progress:
         """Programs per second; 0 while nobody can tell."""
         if self._since is None or snapshot.measured - self._since[0] < _ENOUGH:
             return 0.0
-        return (snapshot.measured - self._since[0]) / max(1e-9, self._clock() - self._since[1])
+        return (snapshot.measured - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
 
     def _left(self, snapshot: Snapshot) -> str:
         if self._seconds is not None:
-            return f"{max(0.0, self._seconds - (self._clock() - self._start_s)):.0f} s left"
+            return f"{max(0.0, self._seconds - (self._clock.monotonic_s() - self._start_s)):.0f} s left"
         if self._candidates is None:
             return ""
         left = max(0, self._candidates - snapshot.measured)

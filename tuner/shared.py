@@ -17,9 +17,7 @@ of two networks may be one task: that is rare (docs/decisions.md), and every cel
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -28,10 +26,12 @@ from numpy.typing import NDArray
 import simulator
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import write_whole
 from tuner.candidate import RESULTS
 from tuner.digests import digest
 from tuner.search.packing import from_bytes, to_bytes
+from tuner.world.place import Place
+from tuner.world.world import Clock
 
 FOLDER = ".shared"  # of a sweep or a study
 WORKER = "shared"  # who measured, in the log of a search that found it here
@@ -49,11 +49,11 @@ class SharedResults:
     A context manager: leaving it publishes what is left.  Raises `BadInputError` where the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, unit: Unit, levels: Sequence[str]) -> None:
+    def __init__(self, folder: Place, clock: Clock, unit: Unit, levels: Sequence[str]) -> None:
         # the graph's digest and the names for what `Unit.digest` leaves out: how operators are wired, and their order
         names = [spec.name for spec in unit.kernels]
         computation = digest([VERSION, simulator.VERSION, unit.graph.digest, unit.digest, names, list(levels), RESULTS])
-        self.folder, self.levels = folder / computation, len(levels)
+        self.folder, self.levels, self._clock = folder / computation, len(levels), clock
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -72,15 +72,15 @@ class SharedResults:
 
     def find(self, task: str) -> NDArray[np.int64] | None:
         """int64 [levels, len(RESULTS)], or None where nobody has measured the task."""
-        now = time.monotonic()
+        now = self._clock.monotonic_s()
         if now >= self._look_s:
             self.look()
-            self._look_s = time.monotonic() + LOOK_EVERY_S
+            self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
         return self._found.get(task)
 
     def add(self, task: str, values: NDArray[np.int64]) -> None:
         """A result for the others.  Soon at first, when all search the same; later in larger parts, so that files stay few."""
-        now = time.monotonic()
+        now = self._clock.monotonic_s()
         if not self._new:
             self._publish_s = now + self._every_s
         self._new[task] = values
@@ -103,14 +103,14 @@ class SharedResults:
         data = to_bytes({"task": names, "values": np.array(list(self._new.values()), np.int64)})
         name = _digest(data) + _SUFFIX
         self._seen.add(name)
-        atomic_write(self.folder / name, [data])
+        write_whole(self.folder / name, [data])
         self._new = {}
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Place) -> None:
         """What is in a file; nothing where it is damaged, or has the wrong form."""
         try:
             data = path.read_bytes()
-            arrays = from_bytes(data) if _digest(data) == path.stem else {}
+            arrays = from_bytes(data) if _digest(data) == path.name.removesuffix(_SUFFIX) else {}
         except (OSError, BadInputError):
             return
         tasks, values = arrays.get("task"), arrays.get("values")

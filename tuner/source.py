@@ -19,6 +19,7 @@ from simulator.npu.validation import validation_line
 from tuner.folder.runfolder import read_json, write_json
 from tuner.networks.zoo import is_made
 from tuner.request import Style
+from tuner.world.place import Place
 
 SOURCE = "source.json"
 
@@ -56,7 +57,7 @@ class SavedSource:
     style: Style
 
 
-def write_source(run: Path, source: Source, model_digest: str, style: Style = "function") -> None:
+def write_source(run: Place, source: Source, model_digest: str, style: Style = "function") -> None:
     """Keep in `run` what its plans were made for."""
     saved = _Saved(
         model=str(source.model if is_made(source.model) else source.model.resolve()),
@@ -70,7 +71,7 @@ def write_source(run: Path, source: Source, model_digest: str, style: Style = "f
     write_json(run / SOURCE, saved.model_dump(mode="json"))
 
 
-def read_source(run: Path) -> SavedSource:
+def read_source(run: Place) -> SavedSource:
     """What a run's plans were made for.  Raises `BadInputError` where the folder is no run or the file is damaged."""
     if not run.is_dir():
         raise BadInputError(f"{run}: no such run folder")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,7 +9,7 @@ from functools import partial
 import simulator
 from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import write_whole
 from simulator.npu.machine import DataType, load_machine
 from tuner.beyond import beyond_lines
 from tuner.board import runner_name, runner_spec
@@ -19,16 +18,18 @@ from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.digests import digest
 from tuner.evaluate import Board, EvaluatorSpec
-from tuner.farm.backend import DEATHS_ALONE
+from tuner.farm.pool import Pool
+from tuner.farm.workers import JobWorker
 from tuner.finish import finish
 from tuner.folder.attempts import Attempts
-from tuner.folder.mirror import Mirror
+from tuner.folder.mirror import Mirror, mirror_place
 from tuner.folder.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
 from tuner.host import check_share, mac_share, work_lines
-from tuner.ledger import Budget
+from tuner.ledger import Budget, Deadline
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
 from tuner.one_search import OneSearch
+from tuner.outcome import DEATHS_ALONE
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
@@ -38,6 +39,9 @@ from tuner.source import Source, write_source
 from tuner.summary import Summary
 from tuner.terminal import say
 from tuner.warm_start import sources
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+from tuner.world.world import Clock, World
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -60,7 +64,7 @@ def tune(request: TuneRequest) -> Summary:
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError` (below `min_npu_share` as well); `KeyboardInterrupt` leaves a run that
     `resume` continues.
     """
-    begun = time.monotonic()
+    world, begun_s = REAL, REAL.clock.monotonic_s()
     config = configured(request)
     check_runner(runner_spec(config), config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
@@ -84,11 +88,11 @@ def tune(request: TuneRequest) -> Summary:
     )
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request)}
-        folder = stack.enter_context(RunFolder(request.out, identity, request.resume, explain=explain))
+        folder = stack.enter_context(RunFolder(LocalPlace(request.out), identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
-        atomic_write(folder.path / SETTINGS, [config.to_yaml().encode()])
+        write_whole(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
-            stack.enter_context(Mirror(folder.path, request.mirror, say))
+            stack.enter_context(Mirror(folder.path, mirror_place(request.mirror), world, say))
         if not request.quiet:
             operators = sum(len(unit.kernels) for unit in opened.units)
             say(
@@ -100,12 +104,15 @@ def tune(request: TuneRequest) -> Summary:
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)
         runs = [
-            _searched(opened, search, budget, beside, folder, config, request)
+            _searched(world, opened, search, budget, beside, folder, config, request)
             for search, budget, beside in zip(
-                found, _budgets(opened, found, config, begun), ({s.run for s in found} - {search.run} for search in found), strict=True
+                found,
+                _budgets(world.clock, opened, found, config, begun_s),
+                ({s.run for s in found} - {search.run} for search in found),
+                strict=True,
             )
         ]
-        return finish(opened, found, runs, folder, config, request, begun)
+        return finish(world.clock, opened, found, runs, folder, config, request, begun_s)
 
 
 def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
@@ -116,19 +123,21 @@ def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
     return config.changed_since(path) or [f"another dtype than {request.dtype}"]
 
 
-def _budgets(opened: Opened, found: Sequence[Searched], config: TuneConfig, begun: float) -> list[Budget]:
+def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, begun_s: float) -> list[Budget]:
     """What every search may spend: of a time its part, one after the other."""
     candidates, seconds = config.budget.candidates, config.budget.seconds
     weights = weights_of(opened, found) if len(found) > 1 else [1]
     if candidates is not None:
         return [Budget(count) for count in dealt(candidates, weights)]
     assert seconds is not None
-    return [Budget(deadline=begun + seconds * sum(weights[: i + 1]) / sum(weights)) for i in range(len(found))]
+    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
+    return [Budget(deadline=Deadline(clock, at_s)) for at_s in ends]
 
 
 def _searched(
-    opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder, config: TuneConfig, request: TuneRequest
-) -> OneSearch:
+    world: World, opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder[LocalPlace], config: TuneConfig,
+    request: TuneRequest,
+) -> OneSearch:  # fmt: skip
     """One search, until its budget is spent; its log is closed, its champions are known."""
     (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
     unit = ordered(given, config.search.order)
@@ -139,17 +148,17 @@ def _searched(
     board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
-        log = stack.enter_context(RunLog(folder.path, origin, FEATURE_SETS, beside))
+        log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
         facts = Facts(origin, unit, levels)
         evaluator = EvaluatorSpec(unit, levels, board)
         shared = None
         if request.shared is not None and request.shared.is_dir() and board is None:
-            shared = stack.enter_context(SharedResults(request.shared, unit, levels))
+            shared = stack.enter_context(SharedResults(LocalPlace(request.shared), world.clock, unit, levels))
         place = folder.place(piece)
         made = WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed)
-        jobs = stack.enter_context(_jobs(made, request, place, shared))
+        jobs = stack.enter_context(_jobs(world, made, request, place, shared))
         assert isinstance(folder.identity, RunIdentity)
-        run = OneSearch(facts, config, request, place, log, jobs, budget, folder.identity.warm_start)
+        run = OneSearch(world, facts, config, request, place, log, jobs, budget, folder.identity.warm_start)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             say(f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each")
@@ -159,16 +168,17 @@ def _searched(
 
 
 @contextmanager
-def _jobs(spec: WorkshopSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None) -> Iterator[Jobs]:
+def _jobs(world: World, spec: WorkshopSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None) -> Iterator[Jobs]:
     farm = spec.config.farm
     if farm.backend == "serial":
-        with Attempts(place.checkpoint, farm.item_timeout_s) as attempts, SerialJobs(spec, shared, attempts) as serial:
+        attempts = Attempts(place.checkpoint, world.clock, farm.item_timeout_s)
+        with SerialJobs(spec, shared, attempts) as serial:
             if attempts.culprits and not request.quiet:
                 say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
-    from tuner.farm.job_farm import JobFarm  # Ray takes seconds to import, and the serial backend does without it
+    from tuner.world.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
 
-    run, timeout_s, resource = spec.facts.origin.run, farm.item_timeout_s, farm.resource
-    with JobFarm(spec, farm.workers, request.address, farm.wait_s, run, item_timeout_s=timeout_s, resource=resource) as actors:
-        yield actors
+    run, made = spec.facts.origin.run, partial(JobWorker, spec)
+    with RayActors(made, farm.workers, request.address, farm.wait_s, run, farm.resource) as actors:
+        yield Pool(actors, world.clock, say, farm.item_timeout_s)

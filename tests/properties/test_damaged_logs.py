@@ -31,6 +31,8 @@ from tuner.log.recorder import FEATURE_SETS
 from tuner.log.run_log import Origin, RunLog
 from tuner.source import read_source
 from tuner.warm_start import lines, read_warm_start, sources
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 FEW = 4
 MANY = 200
@@ -141,7 +143,7 @@ def rename(run: Path, rng: random.Random) -> None:
 
 def replace(run: Path, rng: random.Random) -> None:
     path = any_part(run, rng)
-    table = read_part(path).table
+    table = read_part(LocalPlace(path)).table
     path.unlink()
     kind = rng.randrange(9)
     if kind == 0:
@@ -198,7 +200,7 @@ class Farm:
         quick(model, self.run, 8)
         shutil.copytree(self.run, self.good)
         quick(model, self.other, 4, seed=1)
-        opened = open_source(read_source(self.run).source)
+        opened = open_source(read_source(LocalPlace(self.run)).source)
         self.unit, self.levels = opened.unit, tuple(opened.machine.contention)
         programs = read_tasks(self.run).query("kind == 'program'")["payload"]
         kept = {parse_plan(path.read_text()).digest for path in (self.run / "plans").iterdir()}
@@ -256,8 +258,8 @@ class Farm:
 
     def resume(self) -> str:
         """All that a run that goes on reads of its log."""
-        with RunLog(self.run, self.origin, FEATURE_SETS) as log:
-            found = Checkpoint(self.run / "checkpoint", log).load()
+        with RunLog(LocalPlace(self.run), REAL, self.origin, FEATURE_SETS) as log:
+            found = Checkpoint(LocalPlace(self.run / "checkpoint"), log).load()
             lost = "rows were lost" if log.lost else ""
             return f"{sorted(log.tasks(1 << 40))} {found} {lost}"
 

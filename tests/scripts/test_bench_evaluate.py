@@ -17,7 +17,7 @@ from tests.tuning import save_small
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("bench")
-    words = ("--network", "squeezenet", "--seconds", "0.1", "--no-ray", "--cold", save_small("conv_chain", folder), "--json")
+    words = ("--network", "squeezenet", "--seconds", "0.1", "--cold", save_small("conv_chain", folder), "--json")
     done = run_script("bench_evaluate", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -26,7 +26,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_rates_are_counts_over_time(found: dict[str, Any]) -> None:
     assert (found["network"], found["machine"], found["levels"]) == ("squeezenet", "edge", 3)
-    assert "ray" not in found
     for name in ("programs", "tilings", "segments", "features"):
         r = found[name]
         assert r["per_s"] == pytest.approx(1e3 / r["ms"])
@@ -58,7 +57,7 @@ def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
 
 
 def test_a_model_to_compile_that_is_not_there_is_named_before_anything_is_measured(tmp_path: Path) -> None:
-    done = run_script("bench_evaluate", "--network", "squeezenet", "--no-ray", "--cold", "missing.onnx", cwd=tmp_path)
+    done = run_script("bench_evaluate", "--network", "squeezenet", "--cold", "missing.onnx", cwd=tmp_path)
     assert done.returncode == 2
     assert "missing.onnx: no such file" in done.stderr
 
@@ -70,7 +69,7 @@ def test_a_model_that_does_not_compile_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_network_is_named(tmp_path: Path) -> None:
-    done = run_script("bench_evaluate", "--network", "resnet51", "--no-ray", cwd=tmp_path)
+    done = run_script("bench_evaluate", "--network", "resnet51", cwd=tmp_path)
     assert done.returncode == 2
     assert "light:resnet51: no such network" in done.stderr
     assert "light:resnet50" in done.stderr

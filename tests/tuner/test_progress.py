@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 
+from tests.tuner.world.by_hand import Hand
 from tuner.progress import Progress, Snapshot
+from tuner.world.real import REAL
 
 
 class Terminal(io.StringIO):
@@ -13,20 +15,20 @@ class Terminal(io.StringIO):
 
 
 def test_plain_lines_say_everything_and_not_too_often() -> None:
-    out, now = io.StringIO(), [0.0]
-    with Progress(candidates=100, already=10, stream=out, clock=lambda: now[0]) as progress:
-        now[0] = 100.0
+    out, clock = io.StringIO(), Hand()
+    with Progress(clock, candidates=100, already=10, stream=out) as progress:
+        clock.now_s = 100.0
         progress.update(Snapshot(11, note="epoch 1"))
-        now[0] = 104.9
+        clock.now_s = 104.9
         progress.update(Snapshot(12, note="epoch 1"))
-        now[0] = 105.0
+        clock.now_s = 105.0
         progress.update(Snapshot(30, {"none": 1500, "severe": 4000}, {"none": 3000}, {"crash": 2, "ok": 0}))
         progress.update(Snapshot(31, {"none": 1400}))
-        now[0] = 105.5
+        clock.now_s = 105.5
         progress.update(Snapshot(32, {"none": 1400}))
-        now[0] = 106.5
+        clock.now_s = 106.5
         progress.update(Snapshot(33, {"none": 1400}, note="retrained"))
-        now[0] = 108.0
+        clock.now_s = 108.0
         progress.update(Snapshot(34, {"none": 1400}))
         progress.finish(Snapshot(100, {"none": 1400}))
         progress.say("waiting for 2 CPUs (free 0 of 2)")
@@ -41,18 +43,18 @@ def test_plain_lines_say_everything_and_not_too_often() -> None:
 
 
 def test_a_line_is_repeated_once_a_minute() -> None:
-    out, now = io.StringIO(), [0.0]
-    with Progress(candidates=100, stream=out, clock=lambda: now[0]) as progress:
-        for now[0] in range(0, 130, 5):
+    out, clock = io.StringIO(), Hand()
+    with Progress(clock, candidates=100, stream=out) as progress:
+        for clock.now_s in range(0, 130, 5):
             progress.update(Snapshot(0, note="epoch 0"))
-        now[0] += 10.0
+        clock.now_s += 10.0
         progress.update(Snapshot(0, note="epoch 1"))
     assert [line.rpartition(" ")[2] for line in out.getvalue().splitlines()] == ["0", "0", "0", "1"]
 
 
 def test_quiet_shows_nothing() -> None:
     for out in (io.StringIO(), Terminal()):
-        with Progress(seconds=5, quiet=True, stream=out) as progress:
+        with Progress(REAL.clock, seconds=5, quiet=True, stream=out) as progress:
             progress.update(Snapshot(1, {"none": 3}))
             progress.say("hello")
         assert out.getvalue() == ""
@@ -60,7 +62,7 @@ def test_quiet_shows_nothing() -> None:
 
 def test_a_terminal_gets_a_table() -> None:
     out = Terminal()
-    with Progress(seconds=60, stream=out) as progress:
+    with Progress(REAL.clock, seconds=60, stream=out) as progress:
         progress.update(Snapshot(7, {"none": 1500}, {"none": 3000}))
         progress.say("[a line] with brackets")
     text = out.getvalue()

@@ -17,11 +17,14 @@ from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
+from tests.tuner.world.by_hand import Hand
 from tuner.candidate import RESULTS
 from tuner.digests import task_digest
 from tuner.evaluate import Ask, Evaluator, task_kind
 from tuner.search.packing import to_bytes
 from tuner.shared import SharedResults
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 LEVELS = ("none", "slight", "severe")
 
@@ -45,11 +48,11 @@ def evaluator(u: Unit, shared: SharedResults | None) -> Evaluator:
 def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
     u = unit()
     alone = [evaluator(u, None).answer(ask) for ask in asks(u)]
-    with SharedResults(tmp_path, u, LEVELS) as shared:
+    with SharedResults(LocalPlace(tmp_path), REAL.clock, u, LEVELS) as shared:
         first = [evaluator(u, shared).answer(ask) for ask in asks(u)]
     assert not any(answer.shared for answer in first)
     again = unit()
-    second = evaluator(again, SharedResults(tmp_path, again, LEVELS))
+    second = evaluator(again, SharedResults(LocalPlace(tmp_path), REAL.clock, again, LEVELS))
     for ask, answer, before, other in zip(asks(u), map(second.answer, asks(u)), alone, first, strict=True):
         assert answer.shared, "a unit made again is the same computation"
         assert answer.values is not None
@@ -68,37 +71,37 @@ def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
 def test_another_computation_machine_or_level_has_a_place_of_its_own(
     tmp_path: Path, name: str, machine: str, levels: tuple[str, ...]
 ) -> None:
-    with SharedResults(tmp_path, unit(), LEVELS) as shared:
+    with SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS) as shared:
         shared.add("0" * 32, np.ones((3, len(RESULTS)), np.int64))
-    assert SharedResults(tmp_path, unit(), LEVELS).find("0" * 32) is not None
-    assert SharedResults(tmp_path, unit(name, machine), levels).find("0" * 32) is None
+    assert SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS).find("0" * 32) is not None
+    assert SharedResults(LocalPlace(tmp_path), REAL.clock, unit(name, machine), levels).find("0" * 32) is None
 
 
 def test_another_file_or_data_type_has_a_place_of_its_own(tmp_path: Path) -> None:
     """Two files may have operators of the same names and sizes, wired in two ways."""
     u = unit()
     others = [replace(u, graph=replace(u.graph, digest="of another file")), unit(dtype=DataType.float32)]
-    assert len({SharedResults(tmp_path, each, LEVELS).folder for each in (u, *others)}) == 3
+    assert len({SharedResults(LocalPlace(tmp_path), REAL.clock, each, LEVELS).folder for each in (u, *others)}) == 3
 
 
 def test_another_simulator_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = SharedResults(tmp_path, unit(), LEVELS).folder
+    here = SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS).folder
     monkeypatch.setattr("simulator.VERSION", "of another time")
-    assert SharedResults(tmp_path, unit(), LEVELS).folder != here
+    assert SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS).folder != here
 
 
-def test_others_are_heard_of_while_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("tuner.shared.time.monotonic", lambda: clock[0])
-    a, b = (SharedResults(tmp_path, unit(), LEVELS) for _ in range(2))
+def test_others_are_heard_of_while_they_run(tmp_path: Path) -> None:
+    clock = Hand()
+    clock.now_s = 100.0
+    a, b = (SharedResults(LocalPlace(tmp_path), clock, unit(), LEVELS) for _ in range(2))
     values = np.arange(3 * len(RESULTS)).reshape(3, -1) + 1
     assert b.find("a" * 32) is None
     a.add("a" * 32, values)
-    clock[0] += 3
+    clock.now_s += 3
     assert b.find("a" * 32) is None, "not published yet"
     a.add("b" * 32, values + 1)
     assert b.find("a" * 32) is None, "looked a moment ago"
-    clock[0] += 3
+    clock.now_s += 3
     np.testing.assert_array_equal(b.find("a" * 32), values)
     np.testing.assert_array_equal(b.find("b" * 32), values + 1)
     assert len(list(a.folder.iterdir())) == 1
@@ -113,7 +116,7 @@ def written(shared: SharedResults, arrays: dict[str, Any]) -> Path:
 
 def test_what_cannot_be_is_left_out(tmp_path: Path) -> None:
     """Rows that no measurement gives; the others of the file count."""
-    shared = SharedResults(tmp_path, unit(), LEVELS)
+    shared = SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS)
     values = np.ones((4, 3, len(RESULTS)), np.int64)
     values[1, 2, RESULTS.index("cycles")] = 0
     values[2, 0, RESULTS.index("ddr_read_bytes")] = -1
@@ -129,7 +132,7 @@ def test_what_cannot_be_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:-1] + b"\x09", lambda data: b"", lambda data: data[1:]])
 def test_a_damaged_file_is_not_read(tmp_path: Path, damage: Any) -> None:
-    shared = SharedResults(tmp_path, unit(), LEVELS)
+    shared = SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS)
     path = written(shared, {"task": np.array(["a" * 32], "S32"), "values": np.ones((1, 3, len(RESULTS)), np.int64)})
     path.write_bytes(damage(path.read_bytes()))
     assert shared.find("a" * 32) is None
@@ -138,4 +141,4 @@ def test_a_damaged_file_is_not_read(tmp_path: Path, damage: Any) -> None:
 def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match=r"file/[0-9a-f]{32}: cannot be made: Not a directory"):
-        SharedResults(tmp_path / "file", unit(), LEVELS)
+        SharedResults(LocalPlace(tmp_path / "file"), REAL.clock, unit(), LEVELS)

@@ -28,6 +28,7 @@ from tuner.log.read import read_log
 from tuner.search.question import cycles_of
 from tuner.source import Source as ModelSource
 from tuner.warm_start import read_warm_start, sources, taken
+from tuner.world.local import LocalPlace
 
 LEVELS = ("none", "slight", "severe")
 ELITES = 4
@@ -64,7 +65,7 @@ def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
     """A copy of a run with other values in all rows of some tasks: column -> task -> value."""
     shutil.copytree(run, out)
     for part in sorted((out / "log").glob("*.parquet")):
-        table = read_part(part).table
+        table = read_part(LocalPlace(part)).table
         tasks = table["task"].to_pylist()
         for name, values in columns.items():
             column = [values.get(task, value) for task, value in zip(tasks, table[name].to_pylist(), strict=True)]
@@ -147,7 +148,7 @@ def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) 
     run = tmp_path / "damaged"
     shutil.copytree(earlier, run)
     for part in sorted((run / "tasks").glob("*.parquet")):
-        table = read_part(part).table
+        table = read_part(LocalPlace(part)).table
         texts = [text.replace('"blocks":', '"blocks": ') if task == clean.tasks[0] else text
                  for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
         field = table.schema.field("payload")

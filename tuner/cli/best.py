@@ -13,8 +13,8 @@ app = new_app()
 
 @app.command()
 def best(folder: RunPlace, as_json: Json = False) -> None:
-    from tuner.folder.place import place
     from tuner.folder.runs import open_run
+    from tuner.world.url import place
 
     path = place(folder)
     run = open_run(path)

@@ -24,8 +24,8 @@ def compare(
 ) -> None:
     without_threads()
     from tuner.folder import standing
-    from tuner.folder.place import place
     from tuner.folder.runs import open_run
+    from tuner.world.url import place
 
     folders = place(first), place(second)
     found = standing.compare(open_run(folders[0]), open_run(folders[1]), force)

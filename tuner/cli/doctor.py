@@ -120,7 +120,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _ray(address: str | None) -> CheckResult:
-    from tuner.farm.ray_facts import ray_facts
+    from tuner.world.ray_facts import ray_facts
 
     try:
         facts = ray_facts(address)
@@ -144,9 +144,10 @@ def _log(run: Path) -> CheckResult:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
     from tuner.folder.runs import open_run
     from tuner.log.dataset import DATASETS, whole
+    from tuner.world.local import LocalPlace
 
     open_run(run)
-    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(run / name, name, ()).parts]
+    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(LocalPlace(run / name), name, ()).parts]
     size = sum(part.st_size for part in parts)
     last = max(part.st_mtime for part in parts)
     recent = [part for part in parts if last - part.st_mtime <= RATE_S]

@@ -13,8 +13,8 @@ from tuner.merit import speedup
 from tuner.terminal import print_line
 
 if TYPE_CHECKING:
-    from tuner.folder.place import Folder
     from tuner.folder.runs import Run
+    from tuner.world.place import Place
 
 app = new_app()
 
@@ -24,8 +24,8 @@ def ls(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder with runs in it or below, or its URL.")],
     as_json: Json = False,
 ) -> None:
-    from tuner.folder.place import place
     from tuner.folder.runs import find_runs
+    from tuner.world.url import place
 
     above = place(folder)
     runs = list(find_runs(above))
@@ -39,7 +39,7 @@ def ls(
     print_table(columns, [_row(above, run) for run in runs])
 
 
-def _row(folder: Folder, run: Run) -> tuple[object, ...]:
+def _row(folder: Place, run: Run) -> tuple[object, ...]:
     gains = programs = None
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())

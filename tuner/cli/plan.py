@@ -108,6 +108,7 @@ def _source(
     """What the plan was made for: as given, or as the run knows in whose folder it lies."""
     from simulator.npu.machine import DataType, load_machine
     from tuner.source import SOURCE, Source, read_source
+    from tuner.world.local import LocalPlace
 
     if model is not None and machine is not None:
         return Source(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
@@ -116,7 +117,7 @@ def _source(
     run = path.resolve().parent.parent
     if not (run / SOURCE).is_file():
         raise BadInputError(f"{path}: lies in no run folder, so give --model and --machine")
-    return read_source(run).source
+    return read_source(LocalPlace(run)).source
 
 
 def _print_primitives(plan: Plan, source: Source, where: str, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from tuner.cli.text import print_json
 from tuner.terminal import print_line
 
 if TYPE_CHECKING:
-    from tuner.folder.place import Folder
+    from tuner.world.place import Place
 
 app = new_app()
 
@@ -27,11 +27,12 @@ def report(
 ) -> None:
     from simulator.npu.files import atomic_write
     from tuner.build import check_out
-    from tuner.folder.place import Place, place
+    from tuner.world.local import LocalPlace
+    from tuner.world.url import place
 
     path = place(folder)
     if out is None:
-        if isinstance(path, Place):
+        if not isinstance(path, LocalPlace):
             raise BadInputError(f"{path}: only read from there; say with --out where the page goes")
         out = path / "report.html"
     text = _page(path)
@@ -44,15 +45,15 @@ def report(
         print_line(f"{out}: {size:,} bytes, opens in any browser, offline")
 
 
-def _page(folder: Folder) -> str:
-    from tuner.folder.place import Place
+def _page(folder: Place) -> str:
     from tuner.folder.runs import kind_of
+    from tuner.world.local import LocalPlace
 
     kind = kind_of(folder)
     if kind == "study":
         from tuner.report.study_page import study_page
 
-        if isinstance(folder, Place):
+        if not isinstance(folder, LocalPlace):
             raise BadInputError(f"{folder}: a study; its page is made where its folder is")
         return study_page(folder)
     if kind == "sweep":

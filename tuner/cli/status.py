@@ -14,8 +14,8 @@ from tuner.merit import speedup
 from tuner.terminal import print_line
 
 if TYPE_CHECKING:
-    from tuner.folder.place import Folder
     from tuner.folder.standing import Standing
+    from tuner.world.place import Place
 
 app = new_app()
 
@@ -26,14 +26,14 @@ def status(
     as_json: Json = False,
 ) -> None:
     without_threads()
-    from tuner.folder.place import place
     from tuner.folder.runs import kind_of
+    from tuner.world.url import place
 
     path = place(folder)
     {"run": _run, "sweep": _sweep, "study": _study}[kind_of(path)](path, as_json)
 
 
-def _run(path: Folder, as_json: bool) -> None:
+def _run(path: Place, as_json: bool) -> None:
     from tuner.folder.runs import baseline_of, open_run
     from tuner.folder.standing import standing
 
@@ -71,7 +71,7 @@ def _run(path: Folder, as_json: bool) -> None:
         )
 
 
-def _sweep(path: Folder, as_json: bool) -> None:
+def _sweep(path: Place, as_json: bool) -> None:
     from tuner.folder.runfolder import IDENTITY, read_json
     from tuner.folder.sweeps import sweep_standing
 
@@ -97,7 +97,7 @@ def _sweep(path: Folder, as_json: bool) -> None:
         print_table(("<run", "<state", "<programs"), [(path_below(path, run.path), run.state, _of(its)) for run, its in now.begun])
 
 
-def _study(path: Folder, as_json: bool) -> None:
+def _study(path: Place, as_json: bool) -> None:
     from tuner.folder.runs import state_of
     from tuner.folder.studies import study_summary
 

@@ -8,18 +8,17 @@ that goes down says nothing of the ask.
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from compiler.space.gene import Gene, gene_values
 from simulator.npu.errors import BadInputError
 from tuner.evaluate import Ask
-from tuner.farm.backend import DEATHS_ALONE, DIED
+from tuner.outcome import DEATHS_ALONE, DIED
 from tuner.search.jobs import Culprit
+from tuner.world.place import Place
+from tuner.world.world import Clock
 
 FILE = "attempts.jsonl"
 INTERRUPTED = "gave no answer until it was interrupted"
@@ -32,30 +31,23 @@ class Attempts:
     culprits: asks in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
     """
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
-        self.path, self._timeout_s = folder / FILE, timeout_s
+    def __init__(self, folder: Place, clock: Clock, timeout_s: float) -> None:
+        self.path, self._clock, self._timeout_s = folder / FILE, clock, timeout_s
         with self._written():
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            earlier = self.path.read_bytes()
+            earlier = self.path.read_bytes() if self.path.is_file() else b""
         self._end = earlier.rfind(b"\n") + 1  # what is behind it was not written whole
         self.culprits = tuple(_culprits(earlier[: self._end].splitlines()))
         self._leave()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
-
     @contextmanager
     def at(self, ask: Ask) -> Iterator[None]:
         """While it is measured."""
-        begun = time.monotonic()
+        begun = self._clock.monotonic_s()
         self._note("crash", ask)
         try:
             yield
         except KeyboardInterrupt:
-            if time.monotonic() - begun < self._timeout_s:
+            if self._clock.monotonic_s() - begun < self._timeout_s:
                 self._leave()
             else:
                 self._note("timeout", ask)
@@ -64,11 +56,11 @@ class Attempts:
 
     def _note(self, status: Status, ask: Ask) -> None:
         with self._written():
-            os.pwrite(self._file, json.dumps([status, *ask]).encode() + b"\n", self._end)
+            self.path.put([json.dumps([status, *ask]).encode(), b"\n"], self._end)
 
     def _leave(self) -> None:
         with self._written():
-            os.ftruncate(self._file, self._end)
+            self.path.put([], self._end)
 
     @contextmanager
     def _written(self) -> Iterator[None]:

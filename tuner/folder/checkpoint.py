@@ -7,17 +7,16 @@ counts, and the digest of that.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import write_whole
 from tuner.digests import canonical_json, text_digest
 from tuner.folder.runfolder import read_json
 from tuner.log.run_log import RunLog
+from tuner.world.place import Place
 
 VERSION = 9
 FILE = "state.json"
@@ -28,7 +27,7 @@ _LENGTH = struct.Struct("<Q")
 class Checkpoint:
     """Of one run.  folder: `RUN/checkpoint`."""
 
-    def __init__(self, folder: Path, log: RunLog) -> None:
+    def __init__(self, folder: Place, log: RunLog) -> None:
         self.folder, self.log = folder, log
         self._size, self._digest = 0, hashlib.sha256()
 
@@ -36,16 +35,12 @@ class Checkpoint:
         """Publish the log, then write `state`: anything JSON can hold, with `seq`, the number of the next task.  findings: those that are
         new."""
         self.log.flush()
-        data = b"".join(_LENGTH.pack(len(each)) + each for each in findings)
+        data, findings_file = b"".join(_LENGTH.pack(len(each)) + each for each in findings), self.folder / FINDINGS
         try:
-            with (self.folder / FINDINGS).open("r+b" if self._size else "wb") as file:
-                file.truncate(self._size)  # what a killed session wrote and did not count
-                file.seek(self._size)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            findings_file.put([data], self._size)  # over what a killed session wrote and did not count
+            findings_file.fsync()
         except OSError as error:
-            raise BadInputError(f"{self.folder / FINDINGS}: cannot be written: {error.strerror or error}") from None
+            raise BadInputError(f"{findings_file}: cannot be written: {error.strerror or error}") from None
         self._size += len(data)
         self._digest.update(data)
         text = canonical_json(state)
@@ -56,7 +51,7 @@ class Checkpoint:
             "run": self.log.origin.run,
             "findings": found,
         }
-        atomic_write(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
+        write_whole(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
 
     def load(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """The state saved last and all findings, None where nothing was; `BadInputError` for what is not this log's, or damaged."""
@@ -88,8 +83,7 @@ class Checkpoint:
     def _findings(self, size: int, digest: str) -> list[bytes]:
         path = self.folder / FINDINGS
         try:
-            with path.open("rb") as file:
-                data = file.read(size)
+            data = path.read_bytes()[:size]
         except OSError as error:
             raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
         self._size, self._digest = size, hashlib.sha256(data)

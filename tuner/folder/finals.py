@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 from tuner.runners.race import Turn
+from tuner.world.place import Place
 
 FILE = "finals.jsonl"
 VERSION = 1
@@ -21,9 +21,10 @@ VERSION = 1
 class Readings:
     """folder: of the search's checkpoints.  plans: digests of the programs, by their numbers in a turn."""
 
-    def __init__(self, folder: Path, plans: Sequence[str]) -> None:
+    def __init__(self, folder: Place, plans: Sequence[str]) -> None:
         self.path = folder / FILE
         self._head = json.dumps({"version": VERSION, "plans": list(plans)}).encode() + b"\n"
+        self._end = 0  # bytes that count
         self._known = self._load()
 
     def measured(self, turns: Sequence[Turn], measure: Callable[[Sequence[Turn]], Iterator[list[int]]]) -> Iterator[list[int]]:
@@ -32,28 +33,27 @@ class Readings:
         yield from known
         asked = turns[len(known) :]
         for turn, cycles in zip(asked, measure(asked), strict=True):
-            self._write("ab", json.dumps([turn.level, turn.programs, cycles]).encode() + b"\n")
+            self._write(json.dumps([turn.level, turn.programs, cycles]).encode() + b"\n")
             yield cycles
 
     def forget(self) -> None:
         """What the board said decided nothing."""
-        self.path.unlink(missing_ok=True)
+        self.path.remove()
 
     def _load(self) -> list[list[int]]:
         there = self.path.read_bytes() if self.path.is_file() else b""
         if not there.startswith(self._head):
-            self._write("wb", self._head)
+            self._write(self._head)
             return []
         whole = there[: there.rfind(b"\n") + 1]  # the last line may not be
-        self._write("r+b", b"", len(whole))
+        self._end = len(whole)
+        self._write(b"")
         return [json.loads(line)[2] for line in whole.splitlines()[1:]]
 
-    def _write(self, mode: str, data: bytes, size: int | None = None) -> None:
-        """size: what is left of it before."""
+    def _write(self, data: bytes) -> None:
+        """Behind what counts, over what does not."""
         try:
-            with self.path.open(mode) as file:
-                if size is not None:
-                    file.truncate(size)
-                file.write(data)
+            self.path.put([data], self._end)
         except OSError as error:
             raise BadInputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+        self._end += len(data)

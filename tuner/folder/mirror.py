@@ -1,4 +1,4 @@
-"""`--mirror URL`: a folder is copied to a URL while it grows, by a thread of its own.
+"""`--mirror URL`: a folder is copied to a URL while it grows, beside the driver.
 
 What lies there can be read at any moment, as the folder itself can: nothing appears there before what it refers to.  So files are read
 here in the order summary, checkpoint, models, log, tasks (a later one may be newer and never older), and written there the other way
@@ -9,24 +9,21 @@ The search does not wait for it.  An error is said once and tried again; what is
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple, Self
 
-import pyarrow as pa
-
 from simulator.npu.errors import BadInputError, TilefarmError
-from tuner.digests import text_digest
-from tuner.folder.place import Place, is_url, place
+from simulator.npu.files import put_whole
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.log.dataset import part_numbers
+from tuner.log.part import part_name
+from tuner.world.place import Place
+from tuner.world.url import UrlPlace, is_url, url_place
+from tuner.world.world import World
 
 POLL_S = 1.0
 MOST_S = 60.0  # between tries while it cannot be written
 TRIES = 3  # at the end
-_RENAMES = ("local", "hdfs")  # file systems where a file appears before it is whole, and has folders to be made
 
 RUN_DATASETS = ("tasks", "log")
 RUN_FILES = (
@@ -48,38 +45,40 @@ class _File(NamedTuple):
     data: bytes
 
 
-class Mirror:
-    """folder: with an identity in it; the copy may hold an earlier state of it.  datasets, files: names and globs, in order.
+def mirror_place(url: str) -> UrlPlace:
+    """What `--mirror` names.  Raises `BadInputError` for what is no URL, or one that no file system takes."""
+    if not is_url(url):
+        raise BadInputError(f"--mirror {url}: expected a URL such as s3://bucket/folder or file:///folder")
+    return url_place(url)
 
-    Raises `BadInputError` where nothing can be written at `url`, or something else is there.  A context manager: leaving it copies what
+
+class Mirror:
+    """folder: with an identity in it; the copy, `to`, may hold an earlier state of it.  datasets, files: names and globs, in order.
+
+    Raises `BadInputError` where nothing can be written at `to`, or something else is there.  A context manager: leaving it copies what
     is left and raises `MirrorError` where that fails.
     """
 
     def __init__(
         self,
-        folder: Path,
-        url: str,
+        folder: Place,
+        to: Place,
+        world: World,
         say: Callable[[str], None],
         datasets: tuple[str, ...] = RUN_DATASETS,
         files: tuple[str, ...] = RUN_FILES,
     ) -> None:
-        if not is_url(url):
-            raise BadInputError(f"--mirror {url}: expected a URL such as s3://bucket/folder or file:///folder")
-        to = place(url)
-        assert isinstance(to, Place)
-        self.folder, self.to, self._say = folder, to, say
+        self.folder, self.to, self._clock, self._say = folder, to, world.clock, say
         self._datasets, self._files = datasets, files
         self._next = dict.fromkeys(datasets, 0)
         self._there: dict[str, tuple[int, int]] = {}
-        self._failing = False
+        self._failing, self._wait_s = False, POLL_S
         try:
             self._adopt()
             self._put(IDENTITY, (folder / IDENTITY).read_bytes())
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             raise BadInputError(f"--mirror {to}: cannot be written: {_line(error)}") from None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
-        self._thread.start()
+        self._steps = world.threads.repeat("mirror", self._step, POLL_S)
 
     def __enter__(self) -> Self:
         return self
@@ -94,31 +93,29 @@ class Mirror:
 
     def close(self) -> None:
         """Copy what is left.  Raises `MirrorError`."""
-        self._stop.set()
-        self._thread.join()
+        self._steps.close()
         for last in range(TRIES):
             try:
                 self._copy()
                 return
-            except (OSError, pa.ArrowException) as error:
+            except OSError as error:
                 why = _line(error)
             if last < TRIES - 1:
-                time.sleep(POLL_S * 2**last)
+                self._clock.sleep(POLL_S * 2**last)
         raise MirrorError(f"--mirror {self.to}: not all of {self.folder} is there: {why}; --resume copies the rest")
 
-    def _run(self) -> None:
-        wait_s = POLL_S
-        while not self._stop.wait(wait_s):
-            try:
-                self._copy()
-            except (OSError, pa.ArrowException) as error:
-                if not self._failing:
-                    self._say(f"--mirror {self.to}: cannot be written, will be tried again: {_line(error)}")
-                self._failing, wait_s = True, min(MOST_S, wait_s * 2)
-            else:
-                if self._failing:
-                    self._say(f"--mirror {self.to}: is written again")
-                self._failing, wait_s = False, POLL_S
+    def _step(self) -> float:
+        try:
+            self._copy()
+        except OSError as error:
+            if not self._failing:
+                self._say(f"--mirror {self.to}: cannot be written, will be tried again: {_line(error)}")
+            self._failing, self._wait_s = True, min(MOST_S, self._wait_s * 2)
+        else:
+            if self._failing:
+                self._say(f"--mirror {self.to}: is written again")
+            self._failing, self._wait_s = False, POLL_S
+        return self._wait_s
 
     def _adopt(self) -> None:
         """Go on with what is there, if it is an earlier state of this folder."""
@@ -130,13 +127,13 @@ class Mirror:
             raise BadInputError(f"--mirror {self.to}: holds {whose}; give another")
         for name in self._datasets:
             here = part_numbers(self.folder / name)
-            sizes = (self.to / name).sizes()
+            sizes = _sizes(self.to / name)
             parts = {part for part in sizes if not part.startswith(".")}
-            if more := sorted(parts - {f"{number:08d}.parquet" for number in here}):
+            if more := sorted(parts - {part_name(number) for number in here}):
                 raise BadInputError(f"--mirror {self.to}: holds {name}/{more[0]} of {theirs['run']}, {self.folder} does not; give another")
             for number in here:
-                part = f"{number:08d}.parquet"
-                if sizes.get(part) != (self.folder / name / part).stat().st_size:
+                part = part_name(number)
+                if sizes.get(part) != (self.folder / name / part).version()[1]:
                     break
                 self._next[name] = number + 1
 
@@ -146,7 +143,7 @@ class Mirror:
         parts = [(name, self._published(name)) for name in reversed(self._datasets)]
         for name, stop in reversed(parts):
             for number in range(self._next[name], stop):
-                part = f"{name}/{number:08d}.parquet"
+                part = f"{name}/{part_name(number)}"
                 self._put(part, (self.folder / part).read_bytes())
                 self._next[name] = number + 1
         for file in reversed(files):
@@ -156,31 +153,28 @@ class Mirror:
     def _changed(self) -> Iterator[_File]:
         """Files that are not there as they are here, the last one first."""
         for pattern in reversed(self._files):
-            for path in sorted(self.folder.glob(pattern), reverse=True):
-                name, about = path.relative_to(self.folder).as_posix(), path.stat()
-                version = about.st_mtime_ns, about.st_size
+            for path in sorted(self.folder.glob(pattern), key=str, reverse=True):
+                name, version = str(path).removeprefix(f"{self.folder}/"), path.version()
                 if self._there.get(name) != version:
                     yield _File(name, version, path.read_bytes())
 
     def _published(self, name: str) -> int:
         """One past the last part of an unbroken row of them."""
         number = self._next[name]
-        while (self.folder / name / f"{number:08d}.parquet").exists():
+        while (self.folder / name / part_name(number)).exists():
             number += 1
         return number
 
     def _put(self, name: str, data: bytes) -> None:
         """A file that is there whole or not at all."""
         to = self.to / name
-        if self.to.filesystem.type_name not in _RENAMES:  # an object appears when it is complete
-            with to.filesystem.open_output_stream(to.at) as sink:
-                sink.write(data)
-            return
-        to.filesystem.create_dir(to.parent.at, recursive=True)
-        staged = to.parent / f".{to.name}.{text_digest(str(self.folder))[:8]}.tmp"
-        with to.filesystem.open_output_stream(staged.at) as sink:
-            sink.write(data)
-        to.filesystem.move(staged.at, to.at)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        put_whole(to, [data])
+
+
+def _sizes(folder: Place) -> dict[str, int]:
+    """Bytes of the files in it by name; {} where there is no folder."""
+    return {path.name: path.version()[1] for path in folder.iterdir() if path.is_file()} if folder.is_dir() else {}
 
 
 def _line(error: Exception) -> str:

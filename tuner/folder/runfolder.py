@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import shutil
-import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import atomic_write, leftover_of, remove_leftovers
+from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
 from tuner.digests import digest
-from tuner.folder.place import Folder
+from tuner.world.place import Lock, LockedError, Place
 
 IDENTITY = "run.json"
 LOCK = ".lock"
@@ -25,6 +21,15 @@ SETTINGS = "config.yaml"
 FOLDERS = ("plans", "checkpoint", "models", ".tmp")
 # of a run, a sweep, a study; a dataset's part 0 is written when it begins, without rows
 _RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
+
+
+P = TypeVar("P", bound=Place)
+
+
+class Readable(Protocol):
+    """A place or a path."""
+
+    def read_bytes(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -57,15 +62,15 @@ class RunIdentity(Identity):
         return f"{plain(f'{self.model}-{self.machine}')[:60]}-s{self.seed}-{digest(asdict(self))[:8]}"
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Place, value: Any) -> None:
     """One value, readable by people, whole or not at all."""
-    atomic_write(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
+    write_whole(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
 
 
-def read_json(path: Folder) -> Any:
+def read_json(path: Readable) -> Any:
     """Raises `BadInputError` with file and place."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_bytes().decode())
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -81,10 +86,22 @@ def plain(name: str) -> str:
 class SearchFolder:
     """Where one search of a run keeps what is its own.  path: of the run, whose log it shares.  resumed: the run was there before."""
 
-    path: Path
-    models: Path
-    checkpoint: Path
+    path: Place
+    models: Place
+    checkpoint: Place
     resumed: bool
+
+
+def _names(folder: Place) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def _there(folder: Place) -> None:
+    """Made, if it is not there, and its name outlives a crash."""
+    if folder.is_dir():
+        folder.parent.fsync()
+    else:
+        make_folder(folder)
 
 
 def _of_others(name: str) -> bool:
@@ -92,7 +109,7 @@ def _of_others(name: str) -> bool:
     return name not in (LOCK, *FOLDERS) and leftover_of(name) != IDENTITY
 
 
-class RunFolder:
+class RunFolder(Generic[P]):
     """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it.
 
     explain: words for what a field of the identity differs in, where its values say little.
@@ -103,7 +120,7 @@ class RunFolder:
 
     def __init__(
         self,
-        path: Path,
+        path: P,
         identity: Identity,
         resume: bool = False,
         folders: tuple[str, ...] = FOLDERS,
@@ -113,21 +130,27 @@ class RunFolder:
         self.resumed = False
         if path.exists() and not path.is_dir():
             raise BadInputError(f"--out {path}: a file is there; give a folder that is new or empty")
-        self._before: list[str] | None = os.listdir(path) if path.exists() else None
+        self._before: list[str] | None = _names(path) if path.exists() else None
         if self._before is None:
             try:
-                path.mkdir(parents=True)
+                make_folder(path)
             except OSError as error:
                 raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
-        elif not (path / IDENTITY).exists() and (others := sorted(filter(_of_others, os.listdir(path)))):
+        elif not (path / IDENTITY).exists() and (others := sorted(filter(_of_others, self._before))):
             raise BadInputError(f"--out {path}: holds other files ({', '.join(others[:3])}); give a folder that is new or empty")
         self._lock = self._locked()
         try:
             self._claim(resume)
             for name in folders:
-                (path / name).mkdir(exist_ok=True)
+                _there(path / name)
             for folder in (path, *(path / name for name in folders)):
                 remove_leftovers(folder)
+            if self._before is not None:
+                with suppress(PermissionError):  # a folder that one may pass through only, where nobody made this one
+                    path.parent.fsync()  # whoever made it may have been killed before its name would outlive a crash
+        except OSError as error:
+            self.close()
+            raise BadInputError(f"--out {path}: cannot be written: {error.strerror}") from None
         except BaseException:
             self.close()
             raise
@@ -144,35 +167,23 @@ class RunFolder:
         """Take away what this session brought, unless there are results."""
         if any(found for pattern in _RESULTS for found in self.path.glob(pattern)):
             return
-        for name in set(os.listdir(self.path)) - set(self._before or ()):
-            entry = self.path / name
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        brought = set(_names(self.path)) - set(self._before or ())
+        for name in sorted(brought, key=lambda name: (name == IDENTITY, name)):  # whose it is last: without it, the rest is somebody's
+            (self.path / name).remove()
         if self._before is None:
-            self.path.rmdir()
+            self.path.remove()
 
     def close(self) -> None:
         """Let the next driver in.  The lock also ends with the process, however that ends."""
         self._lock.close()
 
-    def _locked(self) -> IO[str]:
+    def _locked(self) -> Lock:
         try:
-            lock = (self.path / LOCK).open("a+")
+            return (self.path / LOCK).lock()
+        except LockedError as who:
+            raise BadInputError(f"--out {self.path}: {who} is writing here; wait for it, or give another --out") from None
         except OSError as error:
             raise BadInputError(f"--out {self.path}: cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            who = lock.read().strip() or "another driver"
-            lock.close()
-            raise BadInputError(f"--out {self.path}: {who} is writing here; wait for it, or give another --out") from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        lock.flush()
-        return lock
 
     def _claim(self, resume: bool) -> None:
         mine = json.loads(json.dumps({"run": self.run, **asdict(self.identity)}))
@@ -199,33 +210,33 @@ class RunFolder:
         """Of the one search, or of that of a piece: folders of its name."""
         models, checkpoint = (self.models, self.checkpoint) if piece is None else (self.models / piece, self.checkpoint / piece)
         for folder in (models, checkpoint):
-            folder.mkdir(exist_ok=True)
+            _there(folder)
         return SearchFolder(self.path, models, checkpoint, self.resumed)
 
     @property
-    def log(self) -> Path:
+    def log(self) -> P:
         return self.path / "log"
 
     @property
-    def tasks(self) -> Path:
+    def tasks(self) -> P:
         return self.path / "tasks"
 
     @property
-    def plans(self) -> Path:
+    def plans(self) -> P:
         return self.path / "plans"
 
     @property
-    def models(self) -> Path:
+    def models(self) -> P:
         return self.path / "models"
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> P:
         return self.path / "checkpoint"
 
     @property
-    def summary(self) -> Path:
+    def summary(self) -> P:
         return self.path / "summary.json"
 
     @property
-    def best(self) -> Path:
+    def best(self) -> P:
         return self.path / "best.onnx"

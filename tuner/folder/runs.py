@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.folder.served import copies, search_folders
+from tuner.world.place import Place
+from tuner.world.url import place
 
 SUMMARY = "summary.json"
 SUMMARY_VERSION: Literal[2] = 2
@@ -28,7 +29,7 @@ class Run:
     which a URL does not tell.
     """
 
-    path: Folder
+    path: Place
     identity: dict[str, Any]
     summary: dict[str, Any] | None
     state: State
@@ -38,7 +39,7 @@ class Run:
         return tuple(self.identity["levels"])
 
 
-def kind_of(path: Folder) -> Kind:
+def kind_of(path: Place) -> Kind:
     """What a folder's identity is of.  Raises `BadInputError` where there is none."""
     if not (path / IDENTITY).is_file():
         raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
@@ -48,8 +49,9 @@ def kind_of(path: Folder) -> Kind:
     return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
 
 
-def open_run(path: Folder) -> Run:
+def open_run(where: Place | Path | str) -> Run:
     """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
+    path = place(where)
     kind = kind_of(path)
     if kind == "sweep":
         raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
@@ -63,7 +65,7 @@ def open_run(path: Folder) -> Run:
     return Run(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
 
 
-def _read_summary(path: Folder) -> dict[str, Any]:
+def _read_summary(path: Place) -> dict[str, Any]:
     summary = read_json(path)
     version = summary.get("schema_version") if isinstance(summary, dict) else None
     if version != SUMMARY_VERSION:
@@ -71,30 +73,26 @@ def _read_summary(path: Folder) -> dict[str, Any]:
     return dict(summary)
 
 
-def find_runs(folder: Folder) -> Iterator[Run]:
+def find_runs(where: Place | Path | str) -> Iterator[Run]:
     """Every run in a folder or below it, by path."""
+    folder = place(where)
     if not folder.is_dir():
         raise BadInputError(f"{folder}: not a folder")
-    identities: Iterable[Folder] = folder.rglob(IDENTITY)
-    for found in sorted(identities, key=lambda path: path.parts):
+    for found in sorted(folder.glob(f"**/{IDENTITY}"), key=lambda path: str(path).split("/")):
         try:
             yield open_run(found.parent)
         except BadInputError:
             continue  # a study's identity, somebody else's file of that name, or a run of another version
 
 
-def state_of(path: Folder, ended: bool) -> State:
-    """Whether a driver holds the lock; it is tried shared, so that two who look do not see each other."""
-    if isinstance(path, Place):
-        return "done" if ended else "unfinished"
-    try:
-        with (path / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+def state_of(path: Place, ended: bool) -> State:
+    """Whether a driver holds the lock."""
+    held = (path / LOCK).is_locked()
+    if held:
         return "running"
-    except OSError:
-        pass
-    return "done" if ended else "stopped"
+    if ended:
+        return "done"
+    return "stopped" if held is not None else "unfinished"
 
 
 def baseline_of(run: Run) -> dict[str, int]:
@@ -112,14 +110,14 @@ def baseline_of(run: Run) -> dict[str, int]:
     return total
 
 
-def budget_of(path: Folder) -> int | None:
+def budget_of(path: Place) -> int | None:
     """Programs that were asked for last, as the folder's settings say."""
     import yaml
 
     if not (path / SETTINGS).is_file():
         return None
     try:
-        settings = yaml.safe_load((path / SETTINGS).read_text(encoding="utf-8"))
+        settings = yaml.safe_load((path / SETTINGS).read_bytes().decode())
         return settings["budget"]["candidates"]
     except (OSError, yaml.YAMLError, TypeError, KeyError):
         raise BadInputError(f"{path / SETTINGS}: not the settings of a run") from None

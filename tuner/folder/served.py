@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder
 from tuner.folder.runfolder import read_json
+from tuner.world.place import Place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 FILE = "pieces.json"
 
 
-def copies(folder: Folder) -> dict[str, int]:
+def copies(folder: Place) -> dict[str, int]:
     """Id of a search in a run's log -> how many pieces it serves; {} for a model in one piece.  Raises `BadInputError`."""
     return {run: len(pieces) for run, pieces in _searches(folder).items()}
 
 
-def search_folders(folder: Folder) -> list[str]:
+def search_folders(folder: Place) -> list[str]:
     """Names of the searches' folders in `models/` and `checkpoint/`; '' for a model in one piece, which needs none."""
     return [pieces[0] for pieces in _searches(folder).values()] or [""]
 
 
-def _searches(folder: Folder) -> dict[str, list[str]]:
+def _searches(folder: Place) -> dict[str, list[str]]:
     path = folder / FILE
     if not path.is_file():
         return {}

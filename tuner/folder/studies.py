@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder
 from tuner.folder.runfolder import read_json
 from tuner.folder.runs import SUMMARY
+from tuner.world.place import Place
 
 VERSION = 2  # of batches and summary
 
 
-def study_summary(path: Folder) -> dict[str, Any]:
+def study_summary(path: Place) -> dict[str, Any]:
     """Its summary.json.  Raises `BadInputError` where there is none, or one of another version."""
     file = path / SUMMARY
     if not file.is_file():

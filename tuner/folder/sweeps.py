@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder
 from tuner.folder.runfolder import IDENTITY
 from tuner.folder.runs import ENDED, INDEX, Run, State, open_run, state_of
 from tuner.folder.standing import Standing, standing
 from tuner.log.part import Mark, PartError, read_part
+from tuner.world.place import Place
 
 INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
 
@@ -40,7 +40,7 @@ class SweepStanding:
         return sum(self.runs[state] for state in ENDED)
 
 
-def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
+def read_index(path: Place, columns: list[str] | None = None) -> pd.DataFrame:
     """The table of a sweep's folder.  Raises `BadInputError` where it is not there, or not as it was written."""
     try:
         part = read_part(path / INDEX, columns)
@@ -52,7 +52,7 @@ def read_index(path: Folder, columns: list[str] | None = None) -> pd.DataFrame:
     raise BadInputError(f"{path / INDEX}: {what}; take it away, and `tilefarm sweep --resume` writes it anew")
 
 
-def sweep_standing(path: Folder) -> SweepStanding:
+def sweep_standing(path: Place) -> SweepStanding:
     """Raises `BadInputError` where the table is not there or cannot be read."""
     index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
     counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -16,44 +15,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.files import make_folder
 from tuner.candidate import RESULTS
 from tuner.folder.runs import state_of
 from tuner.log.count import FILE as COUNTS
 from tuner.log.count import Count, read_counts, write_counts
-from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, fsync_folder, part_numbers, whole, write_empty_part
+from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_numbers, whole, write_empty_part
 from tuner.log.part import Part, part_name, read_part
+from tuner.world.place import Place
+from tuner.world.url import place
 
 ASIDE = "aside"
 COMPACT_ROWS = 1 << 20
 
 
-def verify(run: Path | str) -> list[Fault]:
+def verify(run: Place | Path | str) -> list[Fault]:
     """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all of it holds.
 
     Raises `BadInputError` where `run` is no run folder, or its datasets are of another version.
     """
-    run = Path(run)
+    run = place(run)
     counts, faults = _counts(run)
     found = {name: _examined(run, name, counts) for name in DATASETS}
     faults += [fault for each in found.values() for fault in each.faults]
     return faults + _rows(found["log"], found["tasks"])
 
 
-def lost_rows(run: Path | str) -> dict[str, int]:
+def lost_rows(run: Place | Path | str) -> dict[str, int]:
     """By dataset, where rows were there and are not any more."""
-    counts, _ = _counts(Path(run))
-    found = {name: examine(Path(run) / name, name, (), counts).lost for name in DATASETS}
+    run = place(run)
+    counts, _ = _counts(run)
+    found = {name: examine(run / name, name, (), counts).lost for name in DATASETS}
     return {name: lost for name, lost in found.items() if lost}
 
 
-def repair(run: Path | str) -> list[Fault]:
+def repair(run: Place | Path | str) -> list[Fault]:
     """Move files that are not right parts to `RUN/aside/`, those that are parts under a wrong name from there to the right one, and put
     an empty part where one is missing; returns what was done.
 
     Rows that were in a damaged part are lost to readers; nothing is deleted.  Raises `BadInputError` while a driver writes, and where
     nothing can be moved.
     """
-    run = Path(run)
+    run = place(run)
     if state_of(run, ended=False) == "running":
         raise BadInputError(f"{run}: a driver is writing there; wait for it")
     counts, done = _counts(run)
@@ -74,12 +77,12 @@ def repair(run: Path | str) -> list[Fault]:
     return done
 
 
-def compact(run: Path | str, out: Path | str) -> dict[str, int]:
+def compact(run: Place | Path | str, out: Place | Path | str) -> dict[str, int]:
     """Write both datasets to the new folder `out` in parts of up to 2^20 rows; returns rows by dataset.
 
     Raises `BadInputError` where `out` exists or the run does not verify.
     """
-    run, out = Path(run), Path(out)
+    run, out = place(run), place(out)
     if out.exists():
         raise BadInputError(f"--out {out}: exists; give a new folder")
     if faults := verify(run):
@@ -87,19 +90,19 @@ def compact(run: Path | str, out: Path | str) -> dict[str, int]:
     return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
 
 
-def write_datasets(out: Path, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
+def write_datasets(out: Place, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
     """New datasets in the new folder `out`, in parts of up to 2^20 rows and a bit; returns rows by dataset.
 
     before: of the datasets that they are made from; what those had lost is lost here.
     """
-    out.mkdir(parents=True)
+    make_folder(out)
     counts = {name: _write(out / name, schema, parts, out / ".tmp") for name, (schema, parts) in tables.items()}
-    (out / ".tmp").rmdir()
+    (out / ".tmp").remove()
     write_counts(out, {name: count._replace(rows=max(count.rows, before.get(name, count).rows)) for name, count in counts.items()})
     return {name: count.rows for name, count in counts.items()}
 
 
-def _write(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Path) -> Count:
+def _write(folder: Place, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Place) -> Count:
     writer = DatasetWriter(folder, schema, tmp)
     waiting: list[pa.Table] = []
     for part in parts:
@@ -113,13 +116,13 @@ def _write(folder: Path, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Path
     return writer.count
 
 
-def _parts(folder: Path) -> tuple[pa.Schema, Iterator[pa.Table]]:
+def _parts(folder: Place) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Of a dataset that was verified: its schema, and its parts one after the other."""
     schema = whole(folder, folder.name, ()).schema
     return schema, (read_part(folder / part_name(number)).table for number in part_numbers(folder))
 
 
-def _counts(run: Path) -> tuple[dict[str, Count], list[Fault]]:
+def _counts(run: Place) -> tuple[dict[str, Count], list[Fault]]:
     """What `parts.json` says, or what is wrong with it."""
     try:
         return read_counts(run) or {}, []
@@ -127,43 +130,53 @@ def _counts(run: Path) -> tuple[dict[str, Count], list[Fault]]:
         return {}, [Fault(COUNTS, "damaged")]
 
 
-def _examined(run: Path, name: str, counts: dict[str, Count]) -> Dataset:
+def _examined(run: Place, name: str, counts: dict[str, Count]) -> Dataset:
     found = examine(run / name, name, None, counts)
     if not found.parts and not found.faults and not found.count.rows:
         raise BadInputError(f"{run / name}: no {name} here; expected a run folder")
     return found
 
 
-def _aside(run: Path, fault: Fault) -> Path:
+def _aside(run: Place, fault: Fault) -> Place:
     """Where a file was moved to: what an earlier repair moved stays."""
     wanted = run / ASIDE / fault.file
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    names = chain([wanted], (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(1)))
-    to = next(name for name in names if not os.path.lexists(name))
-    (run / fault.file).rename(to)
-    fsync_folder((run / fault.file).parent)
+    if not wanted.parent.is_dir():
+        make_folder(wanted.parent)
+    names = chain([wanted], (wanted.parent / f"{wanted.name}.{number}" for number in itertools.count(1)))
+    to = next(name for name in names if not _taken(name))
+    (run / fault.file).replace(to)
+    to.parent.fsync()
+    (run / fault.file).parent.fsync()
     return to
 
 
-def _put_back(run: Path, part: Part, path: Path, found: Mapping[str, Dataset]) -> bool:
+def _taken(path: Place) -> bool:
+    """Also by a link that leads nowhere."""
+    return any(other.name == path.name for other in path.parent.iterdir())
+
+
+def _put_back(run: Place, part: Part, path: Place, found: Mapping[str, Dataset]) -> bool:
     """A part that lay elsewhere, to its place if that is free; returns whether it is there now."""
     of = found.get(part.mark.dataset)
     to = run / part.mark.file
-    if of is None or not to.parent.is_dir() or os.path.lexists(to) or not (of.schema is None or part.schema.equals(of.schema, True)):
+    if of is None or not to.parent.is_dir() or _taken(to) or not (of.schema is None or part.schema.equals(of.schema, True)):
         return False
-    path.rename(to)
-    fsync_folder(to.parent)
+    path.replace(to)
+    to.parent.fsync()
     return True
 
 
-def _fill(run: Path, found: Dataset) -> None:
+def _fill(run: Place, found: Dataset) -> None:
     """An empty part for each that is missing; no folder where nobody can say what its parts were like."""
     folder = run / found.name
     if found.schema is None:
         if folder.is_dir():
-            folder.rmdir()
+            if any(folder.iterdir()):  # hidden files are nobody's fault
+                raise BadInputError(f"{folder}: cannot be repaired: Directory not empty")
+            folder.remove()
         return
-    folder.mkdir(exist_ok=True)
+    if not folder.is_dir():
+        make_folder(folder)
     for number in sorted({*range(found.end)} - {part.mark.number for part in found.parts}):
         write_empty_part(folder, number, found.schema, run / ".tmp")
 

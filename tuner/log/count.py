@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import write_whole
 from tuner.digests import canonical_json, text_digest
-from tuner.folder.place import Folder
+from tuner.world.place import Place
 
 FILE = "parts.json"
 VERSION = 1
@@ -27,13 +26,13 @@ class Count(NamedTuple):
     rows: int = 0
 
 
-def read_counts(run: Folder) -> dict[str, Count] | None:
+def read_counts(run: Place) -> dict[str, Count] | None:
     """By dataset; None where there is no such file, as beside a dataset that was copied alone.  Raises `BadInputError`."""
     path = run / FILE
     if not path.is_file():
         return None
     try:
-        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+        raw: Any = json.loads(path.read_bytes().decode())
         datasets, version, digest = raw["datasets"], raw["version"], raw["digest"]
         if version == VERSION and digest == text_digest(canonical_json(datasets)):
             return {str(name): Count(int(parts), int(rows)) for name, (parts, rows) in datasets.items()}
@@ -45,8 +44,8 @@ def read_counts(run: Folder) -> dict[str, Count] | None:
     raise BadInputError(f"{path}: {what}")
 
 
-def write_counts(run: Path, counts: Mapping[str, Count]) -> None:
+def write_counts(run: Place, counts: Mapping[str, Count]) -> None:
     """Raises `BadInputError` where it cannot be written."""
     datasets = {name: list(count) for name, count in counts.items()}
     text = canonical_json({"version": VERSION, "datasets": datasets, "digest": text_digest(canonical_json(datasets))})
-    atomic_write(run / FILE, [text.encode(), b"\n"])
+    write_whole(run / FILE, [text.encode(), b"\n"])

@@ -10,22 +10,20 @@ Whoever reads one here goes by `whole`, which refuses a dataset that is not as i
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from simulator.npu.errors import BadInputError
 from tuner.candidate import SCHEMA_VERSION, log_schema
-from tuner.folder.place import Folder
 from tuner.log.count import Count, read_counts
 from tuner.log.part import Mark, Part, PartError, encoded, part_name, part_number, read_part
+from tuner.world.place import Place
+from tuner.world.url import is_url
 
 DATASETS = ("tasks", "log")
 
@@ -46,7 +44,7 @@ class Dataset:
     count: of `parts.json`.  faults: all others, by name, then what is missing.
     """
 
-    folder: Folder
+    folder: Place
     name: str
     schema: pa.Schema | None
     parts: tuple[Part, ...]
@@ -72,30 +70,21 @@ class Dataset:
         return pa.concat_tables([part.table for part in self.parts])
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def part_numbers(folder: Folder) -> list[int]:
+def part_numbers(folder: Place) -> list[int]:
     """Numbers of the published parts, ascending; none where there is no folder."""
     return sorted(number for path in _files(folder) if (number := part_number(path.name)) is not None)
 
 
-def _files(folder: Folder) -> list[Folder]:
+def _files(folder: Place) -> list[Place]:
     """What readers of a folder look at: they pass over hidden names."""
     try:
-        found: list[Folder] = [*folder.iterdir()] if folder.is_dir() else []
+        found = [*folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
     return sorted((path for path in found if not path.name.startswith((".", "_"))), key=lambda path: path.name)
 
 
-def examine(folder: Folder, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
+def examine(folder: Place, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
     """Every file of a dataset, and what is missing.  counts: in place of those of `parts.json`.
 
     Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
@@ -136,7 +125,7 @@ def _gaps(count: Count, parts: Iterable[Part], faults: Iterable[Fault]) -> list[
     return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
 
 
-def _schema(folder: Folder, name: str, parts: Sequence[Part], others: Sequence[pa.Schema]) -> pa.Schema | None:
+def _schema(folder: Place, name: str, parts: Sequence[Part], others: Sequence[pa.Schema]) -> pa.Schema | None:
     """What most parts have."""
     found = Counter(part.schema.serialize().to_pybytes() for part in parts)
     if not found:
@@ -148,7 +137,7 @@ def _schema(folder: Folder, name: str, parts: Sequence[Part], others: Sequence[p
     return schema
 
 
-def whole(folder: Folder, name: str, columns: Sequence[str] | None = None) -> Dataset:
+def whole(folder: Place, name: str, columns: Sequence[str] | None = None) -> Dataset:
     """A dataset without a fault.  columns: of its parts' tables, all unless given.
 
     Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
@@ -156,8 +145,9 @@ def whole(folder: Folder, name: str, columns: Sequence[str] | None = None) -> Da
     found = examine(folder, name, columns)
     for fault in found.faults:
         more = f" ({len(found.faults)} such files)" if len(found.faults) > 1 else ""
-        run = shlex.quote(str(folder.parent)) if isinstance(folder, Path) else "RUN"
-        where = "" if isinstance(folder, Path) else " where it was written"
+        here = not is_url(str(folder))
+        run = shlex.quote(str(folder.parent)) if here else "RUN"
+        where = "" if here else " where it was written"
         raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
     if not found.parts and found.count.rows:
         raise BadInputError(f"{folder}: all {found.count.rows} rows of {name} were lost")
@@ -166,7 +156,7 @@ def whole(folder: Folder, name: str, columns: Sequence[str] | None = None) -> Da
     return found
 
 
-def schema_version(schema: pa.Schema, folder: Folder) -> int:
+def schema_version(schema: pa.Schema, folder: Place) -> int:
     """The version that a dataset's schema names; `BadInputError` where it names none."""
     try:
         return int((schema.metadata or {})[b"schema_version"])
@@ -174,7 +164,7 @@ def schema_version(schema: pa.Schema, folder: Folder) -> int:
         raise BadInputError(f"{folder}: schema of no version; this program reads {SCHEMA_VERSION}") from None
 
 
-def check_version(schema: pa.Schema, folder: Folder) -> None:
+def check_version(schema: pa.Schema, folder: Place) -> None:
     """Refuse any version but today's."""
     version = schema_version(schema, folder)
     if version > SCHEMA_VERSION:
@@ -189,11 +179,14 @@ class DatasetWriter:
     columns: of the rows that are there already, for `earlier`.  lost: rows that were there and are not.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, tmp: Path, columns: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Place, schema: pa.Schema, tmp: Place, columns: Sequence[str] = ()) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
-        tmp.mkdir(parents=True, exist_ok=True)
-        for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        try:
+            tmp.mkdir(parents=True, exist_ok=True)
+            for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+                left.remove()
+        except OSError as error:
+            raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
         self._most = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
             there = whole(folder, folder.name, columns)
@@ -203,14 +196,22 @@ class DatasetWriter:
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
             self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
             return
-        # the folder appears with its first part inside: an empty folder is not a dataset yet
-        staged = tmp / f"{folder.name}-new"
-        staged.mkdir()
-        self.write(staged / part_name(0), encoded(schema.empty_table(), Mark(folder.name, 0)))
-        fsync_folder(staged)
-        staged.rename(folder)
-        fsync_folder(folder.parent)
+        try:
+            self._begin()
+        except OSError as error:
+            raise BadInputError(f"{folder}: cannot be written: {error.strerror or error}") from None
         self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
+
+    def _begin(self) -> None:
+        """The folder appears with its first part inside: an empty folder is not a dataset yet."""
+        staged = self.tmp / f"{self.folder.name}-new"
+        staged.mkdir()
+        first = staged / part_name(0)
+        first.put([encoded(self.schema.empty_table(), Mark(self.folder.name, 0))])
+        first.fsync()
+        staged.fsync()
+        staged.replace(self.folder)
+        self.folder.parent.fsync()
 
     @property
     def lost(self) -> int:
@@ -222,37 +223,30 @@ class DatasetWriter:
         """For `parts.json`."""
         return Count(self._next, max(self._most, self._rows))
 
-    @staticmethod
-    def write(path: Path, data: bytes) -> None:
-        """A durable file."""
-        with path.open("wb") as sink:
-            sink.write(data)
-            sink.flush()
-            os.fsync(sink.fileno())
-
     def publish_table(self, table: pa.Table) -> None:
         """One new part of these rows."""
         table.validate()
         for field in self.schema:
             if not field.nullable and table[field.name].null_count:
                 raise ValueError(f"{self.folder.name}: {field.name} must not be null")
-        name = part_name(self._next)
-        staged = self.tmp / f"{self.folder.name}-{name}"
-        data = encoded(table, Mark(self.folder.name, self._next))
         try:
-            self.write(staged, data)
-            staged.rename(self.folder / name)
-            fsync_folder(self.folder)
+            _publish(self.folder, self._next, table, self.tmp)
         except OSError as error:  # the rows stay pending: a later flush may succeed
-            raise BadInputError(f"{self.folder / name}: cannot be written: {error.strerror or error}") from None
+            raise BadInputError(f"{self.folder / part_name(self._next)}: cannot be written: {error.strerror or error}") from None
         self._next += 1
         self._rows += table.num_rows
 
 
-def write_empty_part(folder: Path, number: int, schema: pa.Schema, tmp: Path) -> None:
+def write_empty_part(folder: Place, number: int, schema: pa.Schema, tmp: Place) -> None:
     """A part without rows, where there is none."""
     tmp.mkdir(parents=True, exist_ok=True)
+    _publish(folder, number, schema.empty_table(), tmp)
+
+
+def _publish(folder: Place, number: int, table: pa.Table, tmp: Place) -> None:
+    """Not beside the part, as other files are written: whoever lists a dataset's folder finds parts alone."""
     staged = tmp / f"{folder.name}-{part_name(number)}"
-    DatasetWriter.write(staged, encoded(schema.empty_table(), Mark(folder.name, number)))
-    staged.rename(folder / part_name(number))
-    fsync_folder(folder)
+    staged.put([encoded(table, Mark(folder.name, number))])
+    staged.fsync()
+    staged.replace(folder / part_name(number))
+    folder.fsync()

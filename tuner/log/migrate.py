@@ -7,7 +7,6 @@ adds one entry here and nothing else; versions in between are walked through one
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,8 @@ from tuner.log.care import verify, write_datasets
 from tuner.log.count import read_counts
 from tuner.log.dataset import DATASETS, part_numbers, schema_version, whole
 from tuner.log.part import part_name
+from tuner.world.place import Place
+from tuner.world.url import place
 
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 
@@ -58,13 +59,13 @@ class Migrated(NamedTuple):
     rows: int
 
 
-def migrate(run: Path | str, out: Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
+def migrate(run: Place | Path | str, out: Place | Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
     """Write both datasets of `run` to the new folder `out` with today's schemas; `run` stays as it is.
 
     Raises `BadInputError` where `out` exists, a part cannot be read, a dataset is newer than this program, or no step leads here, and
     leaves nothing behind then.
     """
-    run, out = Path(run), Path(out)
+    run, out = place(run), place(out)
     if out.exists():
         raise BadInputError(f"--out {out}: exists; give a new folder")
     plans = {name: _plan(run / name, name, steps) for name in DATASETS}
@@ -74,12 +75,12 @@ def migrate(run: Path | str, out: Path | str, steps: Steps = STEPS) -> dict[str,
         if faults := verify(out):
             raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
     except BaseException:
-        shutil.rmtree(out)
+        out.remove()
         raise
     return {name: Migrated(version, rows[name]) for name, (version, *_) in plans.items()}
 
 
-def _plan(folder: Path, name: str, steps: Steps) -> tuple[int, list[Step], pa.Schema]:
+def _plan(folder: Place, name: str, steps: Steps) -> tuple[int, list[Step], pa.Schema]:
     """(version, steps from it to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
@@ -98,7 +99,7 @@ def _plan(folder: Path, name: str, steps: Steps) -> tuple[int, list[Step], pa.Sc
     return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(there, folder, name)
 
 
-def _today(there: pa.Schema, folder: Path, name: str) -> pa.Schema:
+def _today(there: pa.Schema, folder: Place, name: str) -> pa.Schema:
     if name == "log":
         return log_schema()
     try:
@@ -108,7 +109,7 @@ def _today(there: pa.Schema, folder: Path, name: str) -> pa.Schema:
     return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
 
 
-def _walked(folder: Path, path: list[Step], schema: pa.Schema) -> Iterator[pa.Table]:
+def _walked(folder: Place, path: list[Step], schema: pa.Schema) -> Iterator[pa.Table]:
     for number in part_numbers(folder):
         table = _read(folder, number)
         for step in path:
@@ -125,11 +126,11 @@ def _walked(folder: Path, path: list[Step], schema: pa.Schema) -> Iterator[pa.Ta
             raise BadInputError(f"{folder / part_name(number)}: {' '.join(str(error).split())}") from None
 
 
-def _read(folder: Path, number: int) -> pa.Table:
+def _read(folder: Place, number: int) -> pa.Table:
     path = folder / part_name(number)
     try:
         if path.is_file():  # a pipe would be waited for
-            return pq.ParquetFile(path).read()
+            return pq.ParquetFile(pa.BufferReader(path.mapped())).read()
         what = "no file there"
     except (OSError, pa.ArrowException) as error:
         what = f"cannot be read: {' '.join(str(error).split())}"

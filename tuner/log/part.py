@@ -8,7 +8,6 @@ the footer's metadata.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tuner.folder.place import Folder, Place
+from tuner.world.place import Place
 
 SUFFIX = ".parquet"
 _KEY = "tilefarm_part"
@@ -83,12 +82,12 @@ def encoded(table: pa.Table, mark: Mark) -> bytes:
     return bytes(data)
 
 
-def read_part(path: Folder, columns: Sequence[str] | None = None) -> Part:
+def read_part(path: Place, columns: Sequence[str] | None = None) -> Part:
     """A file whose every byte is as it was written.  Raises `PartError`; what it read until then was never parsed as Parquet."""
     try:
         if not path.is_file():  # a pipe would be waited for
             raise PartError("no file there")
-        data = memoryview(path.read_bytes()) if isinstance(path, Place) else _mapped(path)
+        data = path.mapped()  # a file may be as large as it likes before its mark has been looked at
     except OSError as error:
         raise PartError(f"cannot be read: {error.strerror or error}") from None
     mark = _mark(data)
@@ -102,15 +101,6 @@ def read_part(path: Folder, columns: Sequence[str] | None = None) -> Part:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise PartError(f"cannot be read: {' '.join(str(error).split())[:200]}") from None
     return Part(mark, file.metadata.num_rows, schema, table.replace_schema_metadata(schema.metadata))
-
-
-def _mapped(path: Folder) -> memoryview:
-    """Not read: a file may be as large as it likes before its mark has been looked at."""
-    assert not isinstance(path, Place)
-    with path.open("rb") as file:
-        if not file.seek(0, 2):
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _mark(data: memoryview) -> Mark | None:

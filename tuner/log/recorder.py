@@ -20,9 +20,9 @@ from compiler.unit.unit import Unit
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, log_schema, task_schema
 from tuner.digests import canonical_json, task_digest
 from tuner.evaluate import Answer, Ask, task_kind
-from tuner.farm.backend import Outcome
 from tuner.log.run_log import Batch, Origin
 from tuner.log.travelling import packed, side_by_side
+from tuner.outcome import Outcome
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.packing import pack_individuals, to_bytes
 from tuner.search.population import Individual

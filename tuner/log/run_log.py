@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -22,6 +18,8 @@ from tuner.log.count import write_counts
 from tuner.log.dataset import DatasetWriter
 from tuner.log.read import read_log
 from tuner.log.travelling import Columns, gathered
+from tuner.world.place import Place
+from tuner.world.world import World
 
 PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
 PUBLISH_ROWS = 65_536
@@ -68,16 +66,18 @@ class _Chosen(NamedTuple):
 class RunLog:
     """`tasks/` and `log/` of one run: a task is durable before a row that names it.
 
-    Thread-safe; a daemon thread publishes what is due, while the driver goes on, and what goes wrong there (a full disk) is raised by
+    Thread-safe; a step beside the driver publishes what is due, and what goes wrong there (a full disk) is raised by
     the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
     row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
     beside: ids of other searches, one after the other, that write to the same folder.
     """
 
-    def __init__(self, run_folder: Path, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()) -> None:
-        self.origin = origin
-        self._lock = threading.Lock()  # of what waits
-        self._publishing = threading.Lock()  # of the writers; taken first where both are
+    def __init__(
+        self, run_folder: Place, world: World, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()
+    ) -> None:
+        self.origin, self._clock, self._threads = origin, world.clock, world.threads
+        self._lock = self._threads.lock()  # of what waits
+        self._publishing = self._threads.lock()  # of the writers; taken first where both are
         self._run_folder, tmp = run_folder, run_folder / ".tmp"
         self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
         self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq"))
@@ -93,9 +93,7 @@ class RunLog:
         self._pending = 0  # rows
         self._oldest_s = 0.0
         self._failure: Exception | None = None
-        self._stop = threading.Event()
-        self._publisher = threading.Thread(target=self._publish_due, name="log-publisher", daemon=True)
-        self._publisher.start()
+        self._publisher = self._threads.repeat("log-publisher", self._publish_due, PUBLISH_AFTER_S / 10)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +127,7 @@ class RunLog:
                     self._known_tasks.add(batch.names[at])
                     unknown.append(at)
             if not self._pending:
-                self._oldest_s = time.monotonic()
+                self._oldest_s = self._clock.monotonic_s()
             if unknown:
                 self._new_tasks.append(_Chosen(batch.tasks, _mask(unknown, len(batch.names))))
             if len(new):
@@ -147,21 +145,19 @@ class RunLog:
 
     def close(self) -> None:
         """Flush and stop the publisher."""
-        self._stop.set()
-        self._publisher.join()
+        self._publisher.close()
         self.flush()
 
     def _publish_aside(self) -> None:
         """Ctrl-C interrupts the main thread wherever it is: there, between a part and the note that its rows wait no longer, the part
         would be written again."""
-        with ThreadPoolExecutor(1) as aside:
-            aside.submit(self._publish).result()
+        self._threads.apart(self._publish)
 
     def _publish(self) -> None:
         """Whatever waits now; what cannot be written goes on waiting."""
         with self._publishing:
             with self._lock:
-                tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), time.monotonic()
+                tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()
             if tasks:
                 self._tasks.publish_table(pa.table(_gathered(tasks, self._tasks.schema), schema=self._tasks.schema))
                 with self._lock:
@@ -192,16 +188,16 @@ class RunLog:
     @property
     def _due(self) -> bool:
         """Time to publish: so long since the oldest row that waits."""
-        return self._pending > 0 and time.monotonic() - self._oldest_s >= PUBLISH_AFTER_S
+        return self._pending > 0 and self._clock.monotonic_s() - self._oldest_s >= PUBLISH_AFTER_S
 
-    def _publish_due(self) -> None:
-        while not self._stop.wait(PUBLISH_AFTER_S / 10):
-            if self._due:
-                try:
-                    self._publish()
-                except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
-                    self._failure = error
-                    return
+    def _publish_due(self) -> float | None:
+        if self._due:
+            try:
+                self._publish()
+            except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
+                self._failure = error
+                return None
+        return PUBLISH_AFTER_S / 10
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

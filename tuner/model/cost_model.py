@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,9 +29,10 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import seen
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write
+from simulator.npu.files import write_whole
 from tuner.config import Model as ModelParams
 from tuner.folder.runfolder import read_json, write_json
+from tuner.world.place import Place
 
 VERSION = 2
 BINS = 64  # of a column: few hundred rows fill no more, and a search waits for trainings
@@ -105,7 +105,7 @@ class CostModel:
         """Its metrics, as JSON has them."""
         return asdict(self.metrics)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Place) -> None:
         """`path` (.ubj) holds the trees, with .judge.ubj the judge's, with .json the metrics and the digests."""
         facts = {
             "version": VERSION,
@@ -117,20 +117,24 @@ class CostModel:
             "left_out": self.left_out,
             "metrics": asdict(self.metrics),
         }
-        atomic_write(path, [self.raw])
-        atomic_write(path.with_suffix(".judge.ubj"), [self.judge])
-        write_json(path.with_suffix(".json"), facts)
+        write_whole(path, [self.raw])
+        write_whole(_beside(path, ".judge.ubj"), [self.judge])
+        write_json(_beside(path, ".json"), facts)
 
 
-def load_cost_model(path: Path) -> CostModel:
+def _beside(path: Place, suffix: str) -> Place:
+    return path.parent / (path.name.rpartition(".")[0] + suffix)
+
+
+def load_cost_model(path: Place) -> CostModel:
     """What `save` wrote; `BadInputError` where the files do not belong together.  Digests are checked before xgboost sees a byte."""
-    about = path.with_suffix(".json")
+    about = _beside(path, ".json")
     facts = read_json(about)
     if isinstance(facts, dict) and facts.get("version") != VERSION:
         raise BadInputError(f"{about}: version {facts.get('version')!r}; this program reads {VERSION}")
     try:
         share, width = float(facts["ddr_share"]), int(facts["width"])
-        versions = {path: facts["model_version"], path.with_suffix(".judge.ubj"): facts["judge_version"]}
+        versions = {path: facts["model_version"], _beside(path, ".judge.ubj"): facts["judge_version"]}
         trained, left_out, metrics = int(facts["trained_rows"]), int(facts["left_out"]), Metrics(**facts["metrics"])
     except (TypeError, KeyError, ValueError) as error:
         raise BadInputError(f"{about}: not the facts of a cost model: {error!r}") from None

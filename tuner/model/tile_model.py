@@ -26,6 +26,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.folder.runfolder import read_json
 from tuner.model.cost_model import CostModel, load_cost_model
 from tuner.source import SOURCE, read_source
+from tuner.world.local import LocalPlace
 
 SHORTLIST = 256
 Models = Mapping[str, CostModel]  # by level
@@ -38,6 +39,7 @@ def load_models(path: Path, unit: Unit) -> Models:
 
     Raises `BadInputError` where there is none, or it was trained for another machine, data type or set of features.
     """
+    path = LocalPlace(path)
     run = path if (path / SOURCE).is_file() else path.resolve().parent
     source = read_source(run).source
     for what, theirs, ours in (
@@ -61,9 +63,9 @@ def load_models(path: Path, unit: Unit) -> Models:
     return models
 
 
-def _promoted(models: Path) -> dict[str, list[Path]]:
+def _promoted(models: LocalPlace) -> dict[str, list[LocalPlace]]:
     """By level the file that was promoted last, of each search of a run.  models: of the run, with a folder for each of several pieces."""
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[LocalPlace]] = {}
     for history in sorted([*models.glob("history.json"), *models.glob("*/history.json")]):
         last = {row["level"]: history.parent / row["file"] for row in read_json(history) if row["promoted"]}
         for level, file in last.items():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tuner.config import Model as ModelParams
 from tuner.folder.runfolder import write_json
 from tuner.model.cost_model import CostModel, load_cost_model
 from tuner.search.jobs import Models, Trained, TrainedModel
+from tuner.world.place import Place
 
 
 class Trainer:
@@ -20,7 +20,7 @@ class Trainer:
     measured: segments so far.  models: those in use after each training that is done.
     """
 
-    def __init__(self, folder: Path, levels: Sequence[str], params: ModelParams) -> None:
+    def __init__(self, folder: Place, levels: Sequence[str], params: ModelParams) -> None:
         self.folder, self.levels, self.params = folder, tuple(levels), params
         self.measured = self.trained_at = 0
         self.asked_at: list[int] = []  # segments measured when each training was asked for

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -19,6 +18,7 @@ from tuner.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.study.trials import distribution
+from tuner.world.place import Place
 
 _FEW = 8  # trials under which an importance is noise
 _RESULT = (
@@ -36,7 +36,7 @@ _AXIS = "speed-up over the untuned plan"
 _SETTINGS = "Every setting on its own, later trials darker: a trend that the other settings hide shows as a cloud."
 
 
-def study_page(folder: Path) -> str:
+def study_page(folder: Place) -> str:
     """The whole page of a study's folder.  Raises `BadInputError` where no trial has ended yet."""
     summary = study_summary(folder)
     ran = [trial for trial in summary["trials"] if trial["value"] is not None]
@@ -174,5 +174,5 @@ def _failures(trials: list[dict[str, Any]]) -> str:
     return table(("trial", "<why"), rows) if rows else "<p>None.</p>"
 
 
-def _yaml(folder: Path) -> str:
-    return preformatted((folder / "best.yaml").read_text(encoding="utf-8"))
+def _yaml(folder: Place) -> str:
+    return preformatted((folder / "best.yaml").read_bytes().decode())

@@ -6,12 +6,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.place import Folder
 from tuner.folder.runs import ENDED
 from tuner.folder.sweeps import read_index
 from tuner.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, error_text, section, table, tabs
 from tuner.report.style import color, figure
+from tuner.world.place import Place
 
 _GAIN = (
     "Cycles of the baseline (layer by layer, every operator tuned) over the champion's: the median over the seeds, and in brackets the "
@@ -21,7 +21,7 @@ _LEFT = "`tilefarm sweep` with --resume runs what is left. Unconfirmed: a run ha
 _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be from another with the same budget."
 
 
-def sweep_page(folder: Folder) -> str:
+def sweep_page(folder: Place) -> str:
     """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
     index = read_index(folder)
     done = index[index["state"].isin(ENDED)]

@@ -15,11 +15,12 @@ from simulator.npu.machine import Machine
 from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
-from tuner.folder.place import Folder, Place
 from tuner.folder.runfolder import read_json
 from tuner.folder.runs import open_run
 from tuner.folder.served import copies, search_folders
 from tuner.log.read import read_rows
+from tuner.world.local import LocalPlace
+from tuner.world.place import Place
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
@@ -30,7 +31,7 @@ _LOG_COLUMNS = [
 class RunView:
     """A finished run.  levels: in the order of the summary, the least contended first.  lost: rows that its log had once."""
 
-    path: Folder
+    path: Place
     summary: dict[str, Any]
     config: str
     history: list[dict[str, Any]]
@@ -79,7 +80,7 @@ class RunView:
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
-def open_view(path: Folder) -> RunView:
+def open_view(path: Place) -> RunView:
     """Read a run folder.  Raises `BadInputError` where it is none, or its run has not ended."""
     run = open_run(path)
     if run.summary is None:
@@ -87,12 +88,12 @@ def open_view(path: Folder) -> RunView:
     models = path / "models"
     histories = [(models / name if name else models) / "history.json" for name in search_folders(path)]
     best = path / "best.onnx"
-    view = memoryview(best.read_bytes()) if isinstance(best, Place) else read_file(best)
+    view = read_file(best) if isinstance(best, LocalPlace) else memoryview(best.read_bytes())
     return RunView(
         path,
         run.summary,
-        (path / "config.yaml").read_text(encoding="utf-8"),
+        (path / "config.yaml").read_bytes().decode(),
         [row for history in histories if history.is_file() for row in read_json(history)],
         *read_rows(path, "log", _LOG_COLUMNS),
-        compiled_of(view, str(path / "best.onnx"), None if isinstance(path, Place) else path),
+        compiled_of(view, str(path / "best.onnx"), path if isinstance(path, LocalPlace) else None),
     )

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.npu.errors import TilefarmError
-from tuner.farm.backend import Backend
+from tuner.farm.each import Each
 from tuner.runners.find import RunnerSpec
 from tuner.runners.race import FAILED, Turn
 from tuner.runners.reading import Bench, Encoded
 
-Finals = Backend[Turn, list[int]]
+Finals = Each[Turn, list[int]]
 
 
 @dataclass(frozen=True)
 class FinalsSpec:
-    """Makes a worker of a farm that reads finalists.  programs: by their numbers in a turn."""
+    """Makes what reads finalists.  programs: by their numbers in a turn."""
 
     runner: RunnerSpec
     programs: tuple[Encoded, ...]
@@ -29,20 +29,18 @@ class FinalsSpec:
 
 @dataclass(frozen=True)
 class FinalsWorker:
-    """A farm's worker: cycles of the programs of each turn, in its order, FAILED where there was no reading."""
+    """Cycles of a turn's programs, in its order, FAILED where there was no reading."""
 
     bench: Bench
     programs: tuple[Encoded, ...]
 
-    def run(self, batch: list[Turn]) -> list[list[int]]:
-        return [[self.bench.once(self.programs[at], turn.level).cycles or FAILED for at in turn.programs] for turn in batch]
+    def __call__(self, turn: Turn) -> list[int]:
+        return [self.bench.once(self.programs[at], turn.level).cycles or FAILED for at in turn.programs]
 
 
 def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
     """One after the other, as they come.  Raises `TilefarmError` where a turn took its worker along."""
-    farm.submit(turns)
-    for turn in turns:
-        (outcome,) = farm.collect(1)
-        if outcome.value is None:
-            raise TilefarmError(f"level {turn.level}: finalists could not be measured again: {outcome.error}; --resume tries it again")
-        yield outcome.value
+    for turn, (cycles, error) in zip(turns, farm(turns), strict=True):
+        if cycles is None:
+            raise TilefarmError(f"level {turn.level}: finalists could not be measured again: {error}; --resume tries it again")
+        yield cycles

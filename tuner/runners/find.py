@@ -73,7 +73,7 @@ def check_runner(spec: RunnerSpec | None, serial: bool, address: str | None) -> 
     Raises `BadInputError` at once where the workers are on this computer and the runner is not; elsewhere they say so themselves.
     """
     if spec is not None:
-        search_here()  # workers are told (`tuner.farm.cluster.worker_environment`), wherever they are started
+        search_here()  # workers are told (`tuner.world.ray_cluster.worker_environment`), wherever they are started
     here = serial or (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
     if spec is not None and here:
         find_runner(spec.name, spec.timeout_s)

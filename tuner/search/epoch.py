@@ -25,6 +25,7 @@ from tuner.search.proposals import proposed, varied
 from tuner.search.segments import explore
 
 FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; the last is where evolution starts
+LAG = 1  # epochs of others that an island need not have heard of, from there on: a rule of the search, its results follow from it
 ESTIMATE_ERROR = 0.02  # of programs, where all cores run one segment after the other
 
 

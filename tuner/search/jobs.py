@@ -19,16 +19,15 @@ from compiler.plan.plan import Infeasible
 from compiler.space.decode import realise
 from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
 from compiler.space.starts import single_operators
-from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import TuneConfig
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm.backend import Outcome, one_line
 from tuner.log.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
 from tuner.model.cost_model import CostModel, Retrained, Rows, cost_model_from, retrain
+from tuner.outcome import Outcome, one_line
 from tuner.runners.find import BUILT_IN
-from tuner.search.epoch import exchanges, run_epoch
+from tuner.search.epoch import LAG, exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge, Learnable
 from tuner.search.lab import Lab
@@ -52,8 +51,8 @@ class Job(NamedTuple):
     """An epoch of an island.
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
-    not among them, b"" for none.  state: of the island.  models: number of the models that predict, 0 for none.  programs, seconds: what
-    may still be measured, and for how long.  culprits: asks that must not be tried.
+    not among them, epoch by epoch.  state: of the island.  models: number of the models that predict, 0 for none.  programs: that could
+    still be measured when what it builds on was complete.  seconds: for which it may still go on.  culprits: asks that must not be tried.
     """
 
     epoch: int
@@ -61,7 +60,7 @@ class Job(NamedTuple):
     version: int
     models: int
     state: bytes
-    own: bytes = b""
+    own: Sequence[bytes] = ()
     programs: int | None = None
     seconds: float | None = None
     culprits: Culprits = ()
@@ -159,19 +158,15 @@ class WorkshopSpec:
             workshop.warm(here)
         return workshop
 
-    def without_worker(self) -> Workshop:
-        """For jobs whose asks are answered elsewhere."""
-        return Workshop(self, None)
-
 
 class Workshop:
     """Runs jobs.  done: items finished so far, which tells somebody else that it is alive."""
 
-    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator | None) -> None:
+    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator) -> None:
         self.spec, self.evaluator = spec, evaluator
         facts = spec.facts
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
-        self.known = Knowledge(evaluator.structures if evaluator is not None else Structures(facts.unit), len(facts.levels))
+        self.known = Knowledge(evaluator.structures, len(facts.levels))
         self.models: Models = (None,) * len(facts.levels)
         self.predictors: list[CostModel | None] = [None] * len(facts.levels)
         self.done = 0
@@ -189,19 +184,13 @@ class Workshop:
             levels = len(self.rules.levels)
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
-        if whole and self.evaluator is not None:
+        if whole:
             list(self._here([Ask("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
     def share(self, results: SharedResults) -> None:
         """From now on, after `warm`: results of others compile no kernel."""
-        assert self.evaluator is not None
         assert self.evaluator.bench is None
         self.evaluator.shared = results
-
-    def run(self, batch: list[Ask]) -> list[Answer]:
-        """Asks one by one, for whoever looks for the one that does harm."""
-        assert self.evaluator is not None
-        return self.evaluator.run(batch)
 
     def hear(self, news: News) -> None:
         if news.first != self.known.version:
@@ -229,15 +218,15 @@ class Workshop:
         recorder = Recorder(spec.facts, self._spared(answers or self._here, culprits), job.island, job.epoch, versions, limit)
         island = unpack_island(job.state)
         with self.known.aside():
-            if job.own:
-                self.known.learn(job.own)
+            for findings in job.own:
+                self.known.learn(findings)
             lab = Lab(self.rules, self.known, recorder, job.island, job.epoch, predictors)
             whole = True
             try:
                 run_epoch(lab, island)
             except Enough:
                 whole = False
-        if exchanges(job.epoch + 2, config.search.exchange_every):
+        if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
             lab.findings.elites = island.members[: config.search.elites]
         levels = len(spec.facts.levels)
         return Result(
@@ -255,7 +244,6 @@ class Workshop:
 
     def answered(self, ask: Ask) -> Outcome[Answer]:
         """By the evaluator here."""
-        assert self.evaluator is not None
         begun = time.perf_counter()
         try:
             answer = self.evaluator.answer(ask)

@@ -1,10 +1,12 @@
 """Which jobs may run now: lag instead of barriers.
 
-Job (e, i) builds on what its island found up to epoch e - 1 and on what all found up to e - 2, and results are committed in the order of
-(epoch, island).  So nobody waits for the slowest of its own epoch, and what a job knows does not depend on who ran what when.  Only the
+Job (e, i) builds on what its island found up to epoch e - 1 and on what all found up to e - 1 - LAG, and results are committed in the order
+of (epoch, island).  So nobody waits for the slowest of its own epoch, and what a job knows does not depend on who ran what when.  Only the
 beginning has barriers: the first segments are everybody's ground.
 
-Models trained from the first v sets of findings are in use from a fixed epoch on, late enough that a training has an epoch's time.
+Models trained from the first v sets of findings are in use from a fixed epoch on, late enough that a training has an epoch's time.  What
+may still be measured is counted where the findings end that a job builds on, too: that is the same whoever was faster meanwhile, and no
+less than is left, which the ledger knows to the last program.
 """
 
 from __future__ import annotations
@@ -13,18 +15,18 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tuner.search.epoch import EVOLVING, FIRST
-from tuner.search.jobs import Culprits, Job, Result, Training
+from tuner.search.epoch import EVOLVING, FIRST, LAG
+from tuner.search.jobs import Job, Result, Training
 
 
 def version_of(epoch: int) -> int:
     """Epochs that a job builds on, of all islands: 0 .. version - 1."""
-    return min(epoch, max(EVOLVING, epoch - 1))
+    return min(epoch, max(EVOLVING, epoch - LAG))
 
 
 def in_use_from(version: int) -> int:
     """The first epoch that predicts by models from so many epochs."""
-    return version + 1 if version <= EVOLVING else version + 2
+    return version + 1 if version <= EVOLVING else version + 1 + LAG
 
 
 BEGAN = 1  # what a run begins with counts as one set of findings before epoch 0
@@ -41,7 +43,8 @@ class Schedule:
     """Of one run.  frontier: (epoch, island) of the next commit.  states: of the islands there, as they were committed.
 
     current: findings of the frontier's epoch that are committed, and `before`: those of the islands' last epochs, in their order.
-    trainings: epochs that they build on -> number of their models; trained: models that are there.
+    trainings: epochs that they build on -> number of their models; trained: models that are there.  programs: that were measured when so
+    many epochs were complete.
     """
 
     def __init__(self, states: Sequence[bytes]) -> None:
@@ -51,8 +54,9 @@ class Schedule:
         self.current: list[bytes] = []
         self.trainings: dict[int, int] = {}
         self.trained = 0
+        self.programs = [0]
         self._ahead = list(states)  # of the islands, as they were received
-        self._own = [b""] * self.islands  # findings of the epoch before the next one
+        self._own = [list[bytes]() for _ in states]  # findings of the islands' last epochs, as many as a job may need
         self._next = [FIRST] + [FIRST + 1] * (self.islands - 1)
         self._running: set[tuple[int, int]] = set()
         self.waiting: dict[tuple[int, int], Result] = {}
@@ -67,30 +71,29 @@ class Schedule:
         """Islands of an epoch."""
         return 1 if epoch == FIRST else self.islands
 
-    def next(
-        self, programs: int | None, seconds: float | None, culprits: Culprits = (), at_home: Callable[[int], bool] = lambda _: True
-    ) -> Due | None:
+    def next(self, programs: int | None, seconds: float | None, at_home: Callable[[int], bool] = lambda _: True) -> Due | None:
         """The earliest job that may run and does not, one of an island `at_home` if there is one; None where all wait for something.
 
-        programs, seconds: that are left.
+        programs: of the whole run.  seconds: that are left.
         """
         ready = [(epoch, island) for island, epoch in enumerate(self._next) if self._may(epoch, island)]
         if not ready:
             return None
         epoch, island = key = min(ready, key=lambda each: (not at_home(each[1]), each))
         self._running.add(key)
+        version = version_of(epoch)
+        left = None if programs is None or key in self._unlimited else max(0, programs - self.programs[version])
         return Due(
             key,
             Job(
                 epoch,
                 island,
-                BEGAN + version_of(epoch),
+                BEGAN + version,
                 self.models_of(epoch),
                 self._ahead[island],
-                self._own[island] if epoch > version_of(epoch) else b"",
-                None if key in self._unlimited else programs,
+                tuple(self._own[island][version - epoch :]) if epoch > version else (),
+                left,
                 None if epoch == FIRST else seconds,  # a run always has one program
-                tuple(culprits),
             ),
         )
 
@@ -121,7 +124,8 @@ class Schedule:
         self._running.discard(key)
         self.waiting[key] = result
         if result.whole:
-            self._ahead[island], self._own[island], self._next[island] = result.state, result.findings, epoch + 1
+            self._ahead[island], self._next[island] = result.state, epoch + 1
+            self._own[island] = [*self._own[island], result.findings][-LAG:]
 
     def to_commit(self) -> Result | None:
         """The result that is next in order, once it is there."""
@@ -132,8 +136,8 @@ class Schedule:
         del self.waiting[self.frontier]
         self._unlimited.add(self.frontier)
 
-    def committed(self) -> list[bytes] | None:
-        """Moves the frontier on.  Returns the findings of an epoch that is complete now."""
+    def committed(self, programs: int) -> list[bytes] | None:
+        """Moves the frontier on.  Returns the findings of an epoch that is complete now.  programs: measured until now."""
         (epoch, island), result = self.frontier, self.waiting.pop(self.frontier)
         self.states[island] = result.state
         self.current.append(result.findings)
@@ -141,6 +145,7 @@ class Schedule:
             self.frontier = (epoch, island + 1)
             return None
         self.frontier = (epoch + 1, 0)
+        self.programs.append(programs)
         findings, self.current = self.current, []
         return findings
 
@@ -152,6 +157,7 @@ class Schedule:
             "frontier": list(self.frontier),
             "islands": [base64.b64encode(state).decode() for state in self.states],
             "trainings": sorted(self.trainings.items()),
+            "programs": self.programs,
         }
 
     def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], trained: int) -> list[list[bytes]]:
@@ -159,6 +165,7 @@ class Schedule:
         self.frontier = epoch, island = int(state["frontier"][0]), int(state["frontier"][1])
         self.states = [base64.b64decode(text) for text in state["islands"]]
         self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
+        self.programs = [int(count) for count in state["programs"]]
         epochs: list[list[bytes]] = []
         at = 0
         for each in range(epoch):
@@ -169,6 +176,6 @@ class Schedule:
         self._next = [epoch + (i < island) for i in range(self.islands)]
         if epoch == FIRST:
             self._next[1:] = [FIRST + 1] * (self.islands - 1)
-        last = [*epochs, self.current]
-        self._own = [last[n - 1][i] if n > FIRST + 1 else b"" for i, n in enumerate(self._next)]
+        every = [*epochs, self.current]
+        self._own = [[every[e][i] for e in range(max(FIRST + 1, n - LAG), n)] for i, n in enumerate(self._next)]
         return epochs

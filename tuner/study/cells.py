@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 from tuner.board import runner_spec
 from tuner.config import TuneConfig, load_config
-from tuner.farm.backend import Backend, R, SerialBackend, T, Worker
+from tuner.farm.each import Each, Make, R, T, each_here, each_on_ray
 from tuner.networks.zoo import is_made, resolve
 from tuner.request import FarmRequest
 from tuner.runners.find import check_runner
@@ -23,17 +23,16 @@ def cells_config(request: FarmRequest) -> TuneConfig:
     return config
 
 
-def cells_backend(request: FarmRequest, config: TuneConfig, make: Callable[[], Worker[T, R]], run_id: str, cells: int) -> Backend[T, R]:
-    """Workers for `cells` runs: each takes minutes on one CPU, so one at a time, and none is too long."""
+def cells_workers(
+    request: FarmRequest, config: TuneConfig, make: Make[T, R], run_id: str, cells: int
+) -> AbstractContextManager[Each[T, R]]:
+    """For `cells` runs: each takes minutes on one CPU, so one at a time, and none is too long."""
     if (request.backend or config.farm.backend) == "serial":
-        return SerialBackend(make)
-    from tuner.farm.actors import RayBackend  # Ray takes seconds to import
-
+        return each_here(make)
     workers = request.workers if request.workers is not None else config.farm.workers
     wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
     workers = workers and min(workers, cells)
-    resource = config.farm.resource
-    return RayBackend(make, workers, request.address, wait_s, run_id, item_timeout_s=None, in_flight=1, max_batch=1, resource=resource)
+    return each_on_ray(make, workers, request.address, wait_s, run_id, config.farm.resource)
 
 
 def there(model: Path) -> Path:

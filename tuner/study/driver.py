@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +23,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import TuneConfig
 from tuner.digests import digest
-from tuner.farm.backend import Backend
+from tuner.farm.each import Each, Make
 from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
 from tuner.folder.runs import SUMMARY
 from tuner.folder.studies import VERSION
@@ -29,6 +31,7 @@ from tuner.merit import speedup
 from tuner.shared import FOLDER as SHARED
 from tuner.study.storage import StudyStorage
 from tuner.study.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
+from tuner.world.local import LocalPlace
 
 
 class RunCell(Protocol):
@@ -48,12 +51,12 @@ class TrialRun(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialWorker:
-    """A farm's worker that runs trials on networks."""
+    """Runs a cell."""
 
     run_cell: RunCell
 
-    def run(self, batch: list[TrialRun]) -> list[list[float]]:
-        return [[float(value) for value in self.run_cell(*cell)] for cell in batch]
+    def __call__(self, cell: TrialRun) -> list[float]:
+        return [float(value) for value in self.run_cell(*cell)]
 
 
 @dataclass(frozen=True)
@@ -94,19 +97,20 @@ class StudyIdentity(Identity):
         return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, digest(study), spec.inputs)
 
 
-MakeBackend = Callable[[Callable[[], TrialWorker]], Backend[TrialRun, list[float]]]
+Cells = Each[TrialRun, list[float]]
+Workers = Callable[[Make[TrialRun, list[float]]], AbstractContextManager[Cells]]
 
 
 def run_study(
-    folder: Path, spec: StudySpec, run_cell: RunCell, make_backend: MakeBackend, resume: bool = False, say: Callable[[str], None] = print
+    folder: Path, spec: StudySpec, run_cell: RunCell, workers: Workers, resume: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Run or resume a study in `folder`; returns what `summary.json` holds.
 
     That file and `best.yaml`, for `tune --config`, are written after every batch, of the trials so far.
 
-    `make_backend` turns a worker's factory into a backend: `SerialBackend`, or
-    `lambda make: RayBackend(make, workers, item_timeout_s=None, in_flight=1, max_batch=1)`.
+    workers: where cells run (`tuner.farm.each`), for what makes a `TrialWorker`.
     """
+    folder = LocalPlace(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     size = spec.config.study.batch
     with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches", SHARED)) as run:
@@ -116,9 +120,9 @@ def run_study(
         summary = _write_summary(folder, spec, run.run, records)
         say(_stopping(spec))
         if spec.trials > len(records):
-            with make_backend(partial(TrialWorker, run_cell)) as backend:
+            with workers(partial(TrialWorker, run_cell)) as cells:
                 for b in range(len(records) // size, math.ceil(spec.trials / size)):
-                    batch = _batch(folder, spec, b, records, backend)
+                    batch = _batch(folder, spec, b, records, cells)
                     write_json(_path(folder, b), {"version": VERSION, "trials": [asdict(record) for record in batch]})
                     records[b * size :] = batch
                     storage.publish(records, spec.config)
@@ -145,11 +149,11 @@ def _stopping(spec: StudySpec) -> str:
     return f"{runs}; a trial behind the median after {(where.start + 1) * seeds} or more is stopped"
 
 
-def _path(folder: Path, b: int) -> Path:
+def _path(folder: LocalPlace, b: int) -> LocalPlace:
     return folder / "batches" / f"{b:06d}.json"
 
 
-def _load(folder: Path, size: int) -> list[Record]:
+def _load(folder: LocalPlace, size: int) -> list[Record]:
     """The trials of all batch files, of which the last may be short."""
     records: list[Record] = []
     while len(records) % size == 0 and (path := _path(folder, len(records) // size)).exists():
@@ -166,7 +170,7 @@ def _load(folder: Path, size: int) -> list[Record]:
     return records
 
 
-def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], backend: Backend[TrialRun, list[float]]) -> list[Record]:
+def _batch(folder: LocalPlace, spec: StudySpec, b: int, records: Sequence[Record], cells: Cells) -> list[Record]:
     """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
     size = spec.config.study.batch
     earlier, kept = records[: b * size], list(records[b * size :])
@@ -174,11 +178,11 @@ def _batch(folder: Path, spec: StudySpec, b: int, records: Sequence[Record], bac
     if [record.params for record in asked[: len(kept)]] != [record.params for record in kept]:
         raise BadInputError(f"{_path(folder, b)}: optuna {optuna.__version__} asks other trials than these; give another --out")
     new = asked[len(kept) :]
-    _run_batch(new, spec, backend, earlier)
+    _run_batch(new, spec, cells, earlier)
     return kept + new
 
 
-def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[TrialRun, list[float]], earlier: Sequence[Record]) -> None:
+def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier: Sequence[Record]) -> None:
     """Fill in means and values, network by network; all cells of one network go out together."""
     configs: dict[int, TuneConfig] = {}
     for record in records:
@@ -190,15 +194,15 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Tria
     where = stops(len(spec.models), len(spec.seeds)) if spec.config.study.prune else ()
     for network, model in enumerate(spec.models):
         alive = [record for record in records if record.error is None and not record.pruned]
-        backend.submit(TrialRun(model, spec.machine, configs[record.number], seed) for record in alive for seed in spec.seeds)
+        told = cells([TrialRun(model, spec.machine, configs[record.number], seed) for record in alive for seed in spec.seeds])
         for record in alive:
-            for outcome in backend.collect(len(spec.seeds)):
-                if outcome.status != "ok" or outcome.value is None:
-                    record.error = record.error or f"{model}: {outcome.error}"
-                elif not outcome.value or not all(map(math.isfinite, outcome.value)):
-                    record.error = record.error or f"{model}: not a finite number per level: {outcome.value}"
+            for value, why in islice(told, len(spec.seeds)):
+                if value is None:
+                    record.error = record.error or f"{model}: {why}"
+                elif not value or not all(map(math.isfinite, value)):
+                    record.error = record.error or f"{model}: not a finite number per level: {value}"
                 else:
-                    totals[record.number] += outcome.value
+                    totals[record.number] += value
             if record.error is None:
                 record.means.append(fmean(totals[record.number]))
                 record.pruned = network in where and behind(record.means[-1], network, earlier, spec.config.study.startup)
@@ -207,7 +211,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, backend: Backend[Tria
             record.value = pruned_value(record, earlier) if record.pruned else record.means[-1]
 
 
-def _write_summary(folder: Path, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
+def _write_summary(folder: LocalPlace, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
     """`summary.json` and `best.yaml` of the trials that there are; returns what the former holds."""
     best = best_of(records)
     summary = {

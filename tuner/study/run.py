@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from typing import Any
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.config import TuneConfig
-from tuner.farm.backend import Backend
+from tuner.farm.each import Make
 from tuner.folder.served import copies
 from tuner.log.read import read_log
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
-from tuner.study.cells import cells_backend, cells_config, model_digest, there
-from tuner.study.driver import StudySpec, TrialRun, TrialWorker, run_study
+from tuner.study.cells import cells_config, cells_workers, model_digest, there
+from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
+from tuner.world.local import LocalPlace
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
@@ -44,10 +46,10 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
     at_once = config.study.batch * request.seeds  # the cells of one network and batch
 
-    def backend(make: Callable[[], TrialWorker]) -> Backend[TrialRun, list[float]]:
-        return cells_backend(request, config, make, "study", at_once)
+    def workers(make: Make[TrialRun, list[float]]) -> AbstractContextManager[Cells]:
+        return cells_workers(request, config, make, "study", at_once)
 
-    return run_study(request.out, spec, cell, backend, request.resume, say)
+    return run_study(request.out, spec, cell, workers, request.resume, say)
 
 
 def run_cell(
@@ -60,7 +62,7 @@ def run_cell(
     with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
         settings = Path(folder) / "config.yaml"
         atomic_write(settings, [config.to_yaml().encode()])
-        out = Path(folder) / "run"
+        out = LocalPlace(folder) / "run"
         summary = tune(
             TuneRequest(
                 model=Path(model),

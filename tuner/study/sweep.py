@@ -29,8 +29,7 @@ from tuner.candidate import Column
 from tuner.config import Budget, TuneConfig, load_config
 from tuner.crash import details, keep
 from tuner.digests import digest
-from tuner.folder.mirror import Mirror
-from tuner.folder.place import url_below
+from tuner.folder.mirror import Mirror, mirror_place
 from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.folder.sweeps import INDEX_MARK, read_index
@@ -39,8 +38,11 @@ from tuner.merit import speedup
 from tuner.networks.zoo import title
 from tuner.request import SweepRequest, TuneRequest
 from tuner.shared import FOLDER as SHARED
-from tuner.study.cells import cells_backend, cells_config, model_digest, there
+from tuner.study.cells import cells_config, cells_workers, model_digest, there
 from tuner.warm_start import sources
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+from tuner.world.url import url_below
 
 INDEX_COLUMNS = (
     Column("path", pa.string(), "the run folder, below that of the sweep"),
@@ -103,16 +105,13 @@ class SweepCell(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepWorker:
-    """A farm's worker that runs cells: '' for one that is done, else why it failed."""
+    """Runs a cell: '' where it is done, else why it failed."""
 
     request: SweepRequest
     out: Path
     config: TuneConfig
 
-    def run(self, batch: list[SweepCell]) -> list[str]:
-        return [self._run(cell) for cell in batch]
-
-    def _run(self, cell: SweepCell) -> str:
+    def __call__(self, cell: SweepCell) -> str:
         from tuner.tune import tune
 
         folder, asked = self.out / cell.name, self.request
@@ -161,7 +160,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
     cells = cells_of(request)
     config = cells_config(request)
-    out = request.out.resolve()
+    out = LocalPlace(request.out).resolve()
     identity = SweepIdentity(
         tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
@@ -187,16 +186,14 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         ended: dict[str, list[dict[str, Any]]] = {}
         write_index(out, cells, config.budget, errors, ended)
         if request.mirror is not None:
-            stack.enter_context(Mirror(out, request.mirror, say, datasets=(), files=(SETTINGS, INDEX)))
+            stack.enter_context(Mirror(out, mirror_place(request.mirror), REAL, say, datasets=(), files=(SETTINGS, INDEX)))
             for cell in cells:
                 if cell not in waiting:  # done before, and perhaps not copied to the end
-                    Mirror(out / cell.name, url_below(request.mirror, cell.name), say).close()
+                    Mirror(out / cell.name, mirror_place(url_below(request.mirror, cell.name)), REAL, say).close()
         if waiting:
-            with cells_backend(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as backend:
-                backend.submit(waiting)
-                for done, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
-                    outcome = backend.collect(1)[0]
-                    error = outcome.error if outcome.status != "ok" else outcome.value
+            with cells_workers(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as each:
+                for done, (cell, (failed, lost)) in enumerate(zip(waiting, each(waiting), strict=True), len(cells) - len(waiting) + 1):
+                    error = lost or failed
                     if error:
                         errors[cell.name] = error
                     write_index(out, cells, config.budget, errors, ended)
@@ -210,7 +207,7 @@ def _gains(folder: Path) -> str:
     return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
 
 
-def _no_less(out: Path, cells: tuple[SweepCell, ...], budget: Budget) -> None:
+def _no_less(out: LocalPlace, cells: tuple[SweepCell, ...], budget: Budget) -> None:
     """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
     if not (out / INDEX).is_file():
         return

@@ -14,6 +14,7 @@ from tests.models import small_model
 from tuner.build import build_variants, default_plan, open_source, package
 from tuner.cli import main
 from tuner.source import Source, write_source
+from tuner.world.local import LocalPlace
 
 LEVELS = ("none", "slight", "severe")
 
@@ -65,6 +66,6 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     copied = tmp_path / model.name
     copied.write_bytes(model.read_bytes())
     opened = open_source(Source(copied, load_machine("edge")))
-    write_source(run, opened.source, opened.unit.graph.digest)
+    write_source(LocalPlace(run), opened.source, opened.unit.graph.digest)
     package(opened, [build_variants(opened.packed[0], chosen)], run / "best.onnx")
     return run

@@ -15,6 +15,8 @@ from simulator.npu.machine import load_machine
 from tuner.candidate import FeatureSet
 from tuner.cli import app
 from tuner.log.run_log import Origin, RunLog
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 
 def paths(command: Any, name: str = "") -> Iterator[str]:
@@ -129,7 +131,7 @@ def test_schemas_are_printed(cli, name):
 
 def test_log_commands(cli, tmp_path):
     run = tmp_path / "run"
-    with RunLog(run, Origin(run="r1", model="net", machine="tiny", simulator="1"), (FeatureSet("s", ("m",)),)):
+    with RunLog(LocalPlace(run), REAL, Origin(run="r1", model="net", machine="tiny", simulator="1"), (FeatureSet("s", ("m",)),)):
         pass
     assert cli("log", "verify", run)[0] == 0
     assert cli("log", "compact", run, "--out", tmp_path / "small")[0] == 0

@@ -18,8 +18,8 @@ import pytest
 from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
 from tuner.cli import doctor, main
-from tuner.farm import ray_facts as facts
-from tuner.farm.ray_facts import RayNode, ray_facts
+from tuner.world import ray_facts as facts
+from tuner.world.ray_facts import RayNode, ray_facts
 
 
 @pytest.fixture

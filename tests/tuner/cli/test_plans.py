@@ -13,6 +13,8 @@ from simulator.onnx_container import read_container
 from tests.models import small_model
 from tests.rows import Row, put
 from tuner.log.run_log import Origin, RunLog
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 
 def test_plan_show(cli, tmp_path, plans):
@@ -89,7 +91,7 @@ def test_export_finds_a_plan_in_the_tasks(cli, run_folder, tmp_path, plans):
         update={"segments": (*plans[0].segments[:-1], plans[0].segments[-1].model_copy(update={"blocks": 1, "window": 2}))}
     )
     payload = json.dumps({"unit": "u", "plan": other.model_dump(mode="json")})
-    with RunLog(run_folder, Origin("r", "net", "tiny", "1")) as log:
+    with RunLog(LocalPlace(run_folder), REAL, Origin("r", "net", "tiny", "1")) as log:
         put(log, Row(0, {}), Row(1, json.loads(payload), kind="program"))
     assert cli("export", run_folder, "--plan", other.digest, "--out", tmp_path / "out.onnx")[0] == 0
     assert decode(read_container(tmp_path / "out.onnx")).variants[0].plan_digest == other.digest

@@ -17,10 +17,7 @@ import pandas as pd
 import pytest
 
 from tests.ray_heads import Head, ray_head
-from tests.tuner.farm.test_farm import Squares
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
-from tuner.farm import actors
-from tuner.farm.actors import RayBackend
 from tuner.log.care import verify
 
 N = 96  # measured programs: seconds of work, so that a kill lands in the middle
@@ -56,22 +53,6 @@ def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path,
     code, errors = driver.wait()
     assert code == 0, errors
     assert_equal_runs(tmp_path / "run", whole)
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_a_worker_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGSTOP: the process is there, holds its CPU and says nothing."""
-    monkeypatch.setattr(actors, "SUSPICION_S", 1.0)
-    said: list[str] = []
-    with RayBackend(Squares, 2, run_id="stopped", item_timeout_s=3.0, say=said.append) as backend:
-        backend.submit(range(10))
-        backend.collect(10)
-        pid = int(next(slot.name for slot in backend._slots if slot.works).rsplit(":")[-1])
-        os.kill(pid, signal.SIGSTOP)
-        backend.submit(range(2000))
-        outcomes = backend.collect(2000)
-        assert [outcome.value for outcome in outcomes] == [i * i for i in range(2000)]
-        assert backend.replaced >= 1
 
 
 def limit_files() -> None:
@@ -140,8 +121,10 @@ from pathlib import Path
 from tuner.log import run_log
 from tuner.log.run_log import Origin, RunLog
 from tests.rows import Row, put
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 run_log.PUBLISH_ROWS = 5
-with RunLog(Path(sys.argv[1]), Origin(sys.argv[2], "net", "tiny", "1")) as log:
+with RunLog(LocalPlace(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tiny", "1")) as log:
     for seq in range(200):
         put(log, Row(seq, {"n": seq}, seq))
         time.sleep(0.004)

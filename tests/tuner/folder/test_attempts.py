@@ -19,6 +19,8 @@ from tuner.folder.attempts import INTERRUPTED, Attempts
 from tuner.folder.runfolder import read_json
 from tuner.log.care import verify
 from tuner.log.read import read_log
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 ASK = Ask("segment", (Gene(1, 2, 3, choices=(1,), cores=(0, 1)),))
 N = 16
@@ -27,7 +29,7 @@ OTHER = Ask("program", (Gene(0, 1), Gene(1, 2, 3)))
 
 def ended_at(folder: Path, ask: Ask) -> None:
     """A session that measured another ask and then ended in the midst of this one."""
-    attempts = Attempts(folder, 60.0)
+    attempts = Attempts(LocalPlace(folder), REAL.clock, 60.0)
     with attempts.at(OTHER):
         pass
     attempts.at(ask).__enter__()
@@ -35,12 +37,10 @@ def ended_at(folder: Path, ask: Ask) -> None:
 
 def test_the_second_end_at_an_ask_makes_it_a_culprit(tmp_path: Path) -> None:
     for ask in (ASK, OTHER, ASK):
-        with Attempts(tmp_path, 60.0) as attempts:
-            assert attempts.culprits == ()
+        assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits == ()
         ended_at(tmp_path, ask)
     for _ in range(2):
-        with Attempts(tmp_path, 60.0) as attempts:
-            ((ask, culprit),) = attempts.culprits
+        ((ask, culprit),) = Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits
     assert ask == ASK
     assert hash(ask) == hash(ASK)
     assert culprit == ("crash", "the worker process died", 1)
@@ -48,10 +48,9 @@ def test_the_second_end_at_an_ask_makes_it_a_culprit(tmp_path: Path) -> None:
 
 def test_what_an_interrupt_ends_in_time_is_innocent_and_later_it_hangs(tmp_path: Path) -> None:
     for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(ASK, ("timeout", INTERRUPTED, 1))])):
-        with Attempts(tmp_path, timeout_s) as attempts, suppress(KeyboardInterrupt), attempts.at(ASK):
+        with suppress(KeyboardInterrupt), Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).at(ASK):
             raise KeyboardInterrupt
-        with Attempts(tmp_path, timeout_s) as attempts:
-            assert list(attempts.culprits) == found
+        assert list(Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).culprits) == found
 
 
 def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) -> None:
@@ -59,22 +58,22 @@ def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) 
     path = tmp_path / "attempts.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b'["crash", "segment", [[1, 2, {}]], true]\n' * 2 + b"[]\n" * 2 + whole + whole[:-9])
-    with Attempts(tmp_path, 60.0) as attempts:
-        assert attempts.culprits == ()
+    assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits == ()
     ended_at(tmp_path, ASK)
-    with Attempts(tmp_path, 60.0) as attempts:
-        assert [ask for ask, _ in attempts.culprits] == [ASK]
+    assert [ask for ask, _ in Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits] == [ASK]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"attempts\.jsonl: cannot be written: No such file"):
-        Attempts(tmp_path / "missing", 60.0)
+        Attempts(LocalPlace(tmp_path / "missing"), REAL.clock, 60.0)
 
 
 HARMFUL = """
 import os, signal, sys
 from tuner.cli import main
 from tuner.evaluate import Evaluator
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 answer = Evaluator.answer
 

@@ -19,13 +19,15 @@ from tests.tuner.study.test_sweep import request
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.folder import mirror as mirror_module
-from tuner.folder.mirror import Mirror, MirrorError
-from tuner.folder.place import Place, place, url_below
+from tuner.folder.mirror import Mirror, MirrorError, mirror_place
 from tuner.folder.runfolder import read_json, write_json
 from tuner.log.care import verify
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog
 from tuner.study.sweep import sweep
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+from tuner.world.url import UrlPlace, place, url_below
 
 N = 16
 
@@ -131,7 +133,7 @@ def test_a_killed_driver_leaves_a_mirror_that_reads_and_resumes(model: Path, tmp
 
 def identity(folder: Path, run: str = "r") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "run.json", {"run": run})
+    write_json(LocalPlace(folder / "run.json"), {"run": run})
 
 
 def add_rows(log: RunLog, first: int, count: int) -> None:
@@ -159,10 +161,13 @@ def test_what_is_there_is_readable_at_any_moment(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Mirror, "_put", put_and_look)
     said: list[str] = []
-    with Mirror(run, copy.as_uri(), said.append), RunLog(run, Origin("r", "net", "tiny", "1")) as log:
+    with (
+        Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append),
+        RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log,
+    ):
         for step in range(12):
             add_rows(log, 3 * step, 3)
-            write_json(run / "checkpoint" / "state.json", {"rows": len(read_log(run))})
+            write_json(LocalPlace(run / "checkpoint" / "state.json"), {"rows": len(read_log(run))})
             time.sleep(0.01)
     assert said == []
     assert looked
@@ -182,7 +187,10 @@ def test_errors_are_said_once_and_nothing_is_lost(tmp_path: Path, monkeypatch: p
         put(self, name, data)
 
     monkeypatch.setattr(Mirror, "_put", fail)
-    with Mirror(run, copy.as_uri(), said.append), RunLog(run, Origin("r", "net", "tiny", "1")) as log:
+    with (
+        Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append),
+        RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log,
+    ):
         add_rows(log, 0, 2)
         broken.set()
         add_rows(log, 2, 2)
@@ -205,7 +213,7 @@ def test_what_is_not_there_in_the_end_is_an_error(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     def until(end: Exception | None) -> None:
-        with monkeypatch.context() as patch, Mirror(run, copy.as_uri(), said.append):
+        with monkeypatch.context() as patch, Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append):
             patch.setattr(Mirror, "_put", fail)
             (run / "source.json").write_text("{}")
             time.sleep(0.1)
@@ -219,32 +227,32 @@ def test_what_is_not_there_in_the_end_is_an_error(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyError, match="the run's own"):
         until(KeyError("the run's own"))
     assert "not all of" in said[-1]
-    Mirror(run, copy.as_uri(), said.append).close()
+    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append).close()
     assert contents(copy) == contents(run)
 
 
 def test_what_a_mirror_is_not_laid_over(tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
-    with RunLog(run, Origin("r", "net", "tiny", "1")) as log:
+    with RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log:
         add_rows(log, 0, 3)
-    Mirror(run, copy.as_uri(), print).close()
+    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
     identity(tmp_path / "other", "other")
     with pytest.raises(BadInputError, match="holds r; give another"):
-        Mirror(tmp_path / "other", copy.as_uri(), print)
+        Mirror(LocalPlace(tmp_path / "other"), mirror_place(copy.as_uri()), REAL, print)
     identity(tmp_path / "again")
     with pytest.raises(BadInputError, match=r"holds tasks/00000000\.parquet of r"):
-        Mirror(tmp_path / "again", copy.as_uri(), print)
+        Mirror(LocalPlace(tmp_path / "again"), mirror_place(copy.as_uri()), REAL, print)
     with pytest.raises(BadInputError, match="expected a URL"):
-        Mirror(run, str(copy), print)
+        Mirror(LocalPlace(run), mirror_place(str(copy)), REAL, print)
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadInputError, match="cannot be written"):
-        Mirror(run, (tmp_path / "file" / "below").as_uri(), print)
+        Mirror(LocalPlace(run), mirror_place((tmp_path / "file" / "below").as_uri()), REAL, print)
 
 
 def test_places_and_urls() -> None:
     there = place("s3://key:secret@bucket/a/b?region=eu-west-1")
-    assert isinstance(there, Place)
+    assert isinstance(there, UrlPlace)
     assert str(there / "c") == "s3://bucket/a/b/c"
     assert ((there / "c").parent.at, there.name) == ("bucket/a/b", "b")
     assert url_below("s3://k:s@bucket/a?region=x", "b") == "s3://k:s@bucket/a/b?region=x"

@@ -20,14 +20,18 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put, write_part
+from tests.tuner.world.by_hand import Disk, Hand, Steps
 from tuner.candidate import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
 from tuner.digests import digest
-from tuner.log import dataset, run_log
+from tuner.log import run_log
 from tuner.log.care import compact, repair, verify
 from tuner.log.dataset import DatasetWriter, part_numbers
 from tuner.log.part import PartError, part_name, read_part
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog, row_ids
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+from tuner.world.world import World
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
 FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
@@ -52,7 +56,7 @@ def test_digest_ignores_key_order_and_tells_values_apart() -> None:
 
 
 def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         program = Row(1, {"plan": []}, status="crash", kind="program", feature_set="prog1", features=[4, 9])
         assert add(log, row(0, cycles=7, predicted_cycles=6.5, model_version="m1"), program) == 2
         assert len(read_log(tmp_path)) == 0
@@ -76,7 +80,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
 
 
 def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert len(read_log(tmp_path)) == 0
         add(log, row(0))
         assert len(read_log(tmp_path)) == 0
@@ -86,7 +90,7 @@ def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path
 
 def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "PUBLISH_AFTER_S", 0.1)
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
         deadline = time.monotonic() + 10
         while not len(read_log(tmp_path)) and time.monotonic() < deadline:
@@ -95,16 +99,9 @@ def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = dataset.DatasetWriter.write
-
-    def full(path: Path, table: pa.Table) -> None:
-        if path.name.startswith("tasks-"):
-            raise OSError(28, "No space left on device")
-        write(path, table)
-
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(Disk(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
-        monkeypatch.setattr(dataset.DatasetWriter, "write", staticmethod(full))
+        monkeypatch.setattr(Disk, "full", "tasks-")
         with pytest.raises(BadInputError, match=r"tasks/00000001\.parquet: cannot be written: No space left"):
             log.flush()
         assert len(read_log(tmp_path)) == 0
@@ -114,14 +111,15 @@ def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monke
 
 
 def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, table: pa.Table) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run_log, "PUBLISH_AFTER_S", 0.05)
-    log = RunLog(tmp_path, ORIGIN, FEATURES)
-    monkeypatch.setattr(dataset.DatasetWriter, "write", staticmethod(full))
+    clock, threads = Hand(), Steps()
+    log = RunLog(Disk(tmp_path), World(clock, threads), ORIGIN, FEATURES)
+    step = threads.steps["log-publisher"]
     add(log, row(0))
-    log._publisher.join(10)
+    assert step() == run_log.PUBLISH_AFTER_S / 10
+    assert len(read_log(tmp_path)) == 0
+    monkeypatch.setattr(Disk, "full", "log-")
+    clock.now_s += run_log.PUBLISH_AFTER_S
+    assert step() is None, "it has ended"
     with pytest.raises(BadInputError, match="No space left"):
         add(log, row(1))
 
@@ -139,7 +137,7 @@ def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypat
             time.sleep(0.05)
 
     def run() -> None:
-        with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
             add(log, row(0), row(1))
             log.flush()
 
@@ -159,7 +157,7 @@ def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypat
 
 def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "PUBLISH_ROWS", 3)
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         for seq in range(4):
             add(log, row(seq, 0))
         assert len(read_log(tmp_path)) == 3
@@ -168,7 +166,7 @@ def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> None:
     for session in range(2):
-        with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+        with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
             rows = [row(seq, 0, attempt=session) for seq in range(2 + session)]
             assert add(log, *rows[:1], *rows[1:]) == (2 if session == 0 else 1)
     assert part_numbers(tmp_path / "log") == [0, 1, 2]
@@ -177,18 +175,18 @@ def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> Non
 
 
 def test_another_run_or_another_schema_is_refused(tmp_path: Path) -> None:
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
     with pytest.raises(BadInputError, match="another schema"):
-        RunLog(tmp_path, ORIGIN, FEATURES[:1])
+        RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES[:1])
     with pytest.raises(BadInputError, match="rows of run r1"):
-        RunLog(tmp_path, Origin(run="r2", model="net", machine="tiny", simulator="1"), FEATURES)
+        RunLog(LocalPlace(tmp_path), REAL, Origin(run="r2", model="net", machine="tiny", simulator="1"), FEATURES)
     with pytest.raises(BadInputError, match="no log here"):
         read_log(tmp_path / ".tmp")
 
 
 def small_run(run: Path) -> None:
-    with RunLog(run, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(run), REAL, ORIGIN, FEATURES) as log:
         for number in range(3):
             good = row(2 * number, number, workload=f"net{number}")
             add(log, good, good._replace(seq=2 * number + 1, status="timeout", attempt=1))
@@ -220,7 +218,7 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
     assert {fault.file for fault in repair(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
     assert verify(tmp_path) == []
     assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert log.lost == {"log": 4}
 
 
@@ -232,9 +230,9 @@ def test_every_byte_of_a_part_matters(tmp_path: Path) -> None:
     for at in range(0, len(good), 29):
         path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
         with pytest.raises(PartError):
-            read_part(path, ())
+            read_part(LocalPlace(path), ())
     path.write_bytes(good)
-    assert read_part(path).rows == 2
+    assert read_part(LocalPlace(path)).rows == 2
 
 
 def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
@@ -247,7 +245,7 @@ def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path)
 def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     small_run(tmp_path)
     folder = tmp_path / "log"
-    table = read_part(folder / "00000001.parquet").table
+    table = read_part(LocalPlace(folder / "00000001.parquet")).table
     twice = table.slice(0, 1)
     stranger = table.slice(1, 1).set_column(9, table.schema.field("task"), [["f" * 32]])
     wrong = table.slice(1, 1).set_column(19, table.schema.field("cycles"), [[5]])
@@ -278,9 +276,11 @@ from tuner.log import run_log
 from tuner.log.read import read_log
 from tuner.log.run_log import Origin, RunLog
 from tests.rows import Row, put
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 run_log.PUBLISH_ROWS = 7
 run = Path(sys.argv[1])
-log = RunLog(run, Origin("r1", "net", "tiny", "1"))
+log = RunLog(LocalPlace(run), REAL, Origin("r1", "net", "tiny", "1"))
 start = len(read_log(run))
 print(f"start {start}", flush=True)
 for seq in range(start, 10**9):
@@ -316,7 +316,7 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> Non
 
 
 def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
-    with RunLog(tmp_path, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
         for seq in range(5):
             add(log, row(seq, cycles=seq, status="crash" if seq == 3 else "ok"))
             log.flush()  # a part each
@@ -334,8 +334,8 @@ def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
 
 def test_a_log_of_a_newer_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = log_schema().with_metadata({"schema_version": "99"})
-    DatasetWriter(tmp_path / "log", newer, tmp_path / ".tmp")
+    DatasetWriter(LocalPlace(tmp_path / "log"), newer, LocalPlace(tmp_path / ".tmp"))
     with pytest.raises(BadInputError, match=r"log: schema 99; this program reads up to \d+"):
         read_log(tmp_path)
     with pytest.raises(BadInputError, match="schema 99"):
-        DatasetWriter(tmp_path / "log", log_schema(), tmp_path / ".tmp")
+        DatasetWriter(LocalPlace(tmp_path / "log"), log_schema(), LocalPlace(tmp_path / ".tmp"))

@@ -21,6 +21,8 @@ from tuner.log.migrate import STEPS, Migrated, Step, Steps, migrate
 from tuner.log.part import read_part
 from tuner.log.read import read_log, read_tasks
 from tuner.log.run_log import Origin, RunLog
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 FEATURES = (FeatureSet("s", ("m", "k")),)
 LAST, FIRST = SCHEMA_VERSION - 1, SCHEMA_VERSION - 2
@@ -41,7 +43,7 @@ LONG_AGO: Steps = {
 def run(tmp_path: Path) -> Path:
     """A run of today with five rows in two parts, one of which failed."""
     folder = tmp_path / "run"
-    with RunLog(folder, Origin("r1", "net", "tiny", "1"), FEATURES) as log:
+    with RunLog(LocalPlace(folder), REAL, Origin("r1", "net", "tiny", "1"), FEATURES) as log:
         for seq in range(5):
             status = "crash" if seq == 3 else "ok"
             values: dict[str, Any] = {"feature_set": "s", "features": [seq, 2.5], "wall_s": 0.25 * seq}
@@ -117,7 +119,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"5 rows, was schema {SCHEMA_VERSION} already" in capsys.readouterr().out
     assert main(["log", "migrate", str(run), "--out", str(tmp_path / "a")]) == 2
     for part in (run / "log").iterdir():
-        table = read_part(part).table
+        table = read_part(LocalPlace(part)).table
         write_part(part, table.replace_schema_metadata({**table.schema.metadata, b"schema_version": b"99"}))
     capsys.readouterr()
     assert main(["log", "migrate", str(run), "--out", str(tmp_path / "c")]) == 2

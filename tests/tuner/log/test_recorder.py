@@ -22,14 +22,16 @@ from tests.models import small_graph
 from tuner.candidate import log_schema, task_schema
 from tuner.digests import digest
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm.backend import Outcome
-from tuner.ledger import Budget, Ledger
+from tuner.ledger import Budget, Deadline, Ledger
 from tuner.log.read import read_log, read_tasks
 from tuner.log.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
 from tuner.log.run_log import Origin, RunLog, row_ids
 from tuner.log.travelling import travelling, unpacked
+from tuner.outcome import Outcome
 from tuner.search.champions import Champions
 from tuner.search.question import Question
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 LEVELS = ("none", "slight", "severe")
 CRASHES = Gene(0, 1, 1, 1, 1, 0, False, (7,))
@@ -65,7 +67,7 @@ def bench(unit: Unit) -> Bench:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[RunLog]:
-    with RunLog(tmp_path, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
+    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
         yield log
 
 
@@ -234,7 +236,7 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
 
 
 def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Unit, bench: Bench, log: RunLog) -> None:
-    book = ledger(log, Budget(deadline=time.monotonic() - 1))
+    book = ledger(log, Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     assert not book.spent
     book.commit(several(unit, bench, 1))
     assert book.spent
@@ -242,7 +244,7 @@ def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Uni
 
 def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Bench, tmp_path: Path) -> None:
     for blocks in ((1, 2), (1, 2, 3)):
-        with RunLog(tmp_path, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
+        with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
             ledger(log, Budget(candidates=9)).commit(several(unit, bench, *blocks))
     found = read_log(tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(6) for _ in LEVELS]

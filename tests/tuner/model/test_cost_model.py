@@ -13,6 +13,7 @@ from compiler.cost.features import FEATURES, scaled, seen
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
 from tuner.model.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
+from tuner.world.local import LocalPlace
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
 
@@ -145,7 +146,7 @@ def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
 def test_save_load_and_damage(tmp_path: Path) -> None:
     x, cycles, groups = synthetic()
     model = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
-    path = tmp_path / "m.ubj"
+    path = LocalPlace(tmp_path / "m.ubj")
     model.save(path)
     back = load_cost_model(path)
     assert isinstance(back, CostModel)

@@ -25,6 +25,8 @@ from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.schedule import Schedule
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
 
 LEVELS = ("none", "slight", "severe")
 
@@ -36,10 +38,10 @@ def test_a_training_learns_from_the_segments_that_the_log_holds(tmp_path: Path, 
     config = load_config(None, QUICK)
     made = WorkshopSpec(EvaluatorSpec(unit, LEVELS), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
     (tmp_path / "models").mkdir()
-    with SerialJobs(made) as jobs, RunLog(tmp_path, made.facts.origin, FEATURE_SETS) as log:
+    with SerialJobs(made) as jobs, RunLog(LocalPlace(tmp_path), REAL, made.facts.origin, FEATURE_SETS) as log:
         schedule = Schedule(first_states(3, config, 0))
         ledger = Ledger(LEVELS, log, Champions(3), Budget(programs))
-        conductor = Conductor(jobs, schedule, ledger, Trainer(tmp_path / "models", LEVELS, config.model))
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(tmp_path / "models"), LEVELS, config.model))
         conductor.begin(())
         conductor.run()
         learnt = {

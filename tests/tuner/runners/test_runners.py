@@ -16,7 +16,6 @@ import pytest
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.tuning import ROOT
-from tuner.farm.cluster import worker_environment
 from tuner.runners import find, simulated
 from tuner.runners.command import CommandRunner
 from tuner.runners.finals import FinalsWorker
@@ -24,6 +23,7 @@ from tuner.runners.find import RunnerSpec, check_runner, find_runner
 from tuner.runners.race import FAILED, Turn
 from tuner.runners.reading import Bench, Encoded, Reading
 from tuner.runners.simulated import measure
+from tuner.world.ray_cluster import worker_environment
 
 PROGRAM = Encoded(b"bytes of a program", load_machine("tiny"), "program")
 
@@ -288,5 +288,5 @@ def test_a_worker_of_the_finals_reads_a_turn_in_its_order() -> None:
 
     programs = tuple(PROGRAM._replace(container=text) for text in (b"0", b"1", b"2"))
     worker = FinalsWorker(Bench(board, 5, 2), programs)
-    assert worker.run([Turn("none", (2, 1, 0)), Turn("severe", (0,))]) == [[11, FAILED, 11], [13]]
+    assert [worker(Turn("none", (2, 1, 0))), worker(Turn("severe", (0,)))] == [[11, FAILED, 11], [13]]
     assert asked == [b"2", b"1", b"1", b"0", b"0"], "one reading each, not the median of 5; two tries"

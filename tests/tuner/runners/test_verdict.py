@@ -18,7 +18,7 @@ from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import DataType, load_machine
 from tests.tuning import quick, save_small
 from tuner.build import Opened, compile_plan, open_source
-from tuner.farm.backend import SerialBackend
+from tuner.farm.each import each_here
 from tuner.log.read import read_log, read_tasks
 from tuner.runners.encode import encoded
 from tuner.runners.finals import FinalsWorker, read
@@ -48,7 +48,7 @@ def decided(run: tuple[Path, Opened], board: Measure, budget: int = 9) -> Verdic
     baseline = Plan.model_validate_json((folder / "plans" / "baseline.json").read_text())
     *entered, base = contenders(packed, [*(plan for plan in plans if plan.digest != baseline.digest), baseline], LEVELS)
     worker = FinalsWorker(Bench(board), tuple(each.program for each in (*entered, base)))
-    with SerialBackend(lambda: worker) as farm:
+    with each_here(lambda: worker) as farm:
         return decide(entered, base, LEVELS, budget, partial(read, farm))
 
 
@@ -167,12 +167,11 @@ def test_a_baseline_that_fails_is_said(run: tuple[Path, Opened]) -> None:
 
 
 def test_a_turn_that_takes_its_worker_along_is_said() -> None:
-    class Dies:
-        def run(self, batch: list[Turn]) -> list[list[int]]:
-            raise RuntimeError("gone")
+    def gone(turn: Turn) -> list[int]:
+        raise RuntimeError("gone")
 
     with (
-        SerialBackend(Dies) as farm,
+        each_here(lambda: gone) as farm,
         pytest.raises(TilefarmError, match=r"level slight: finalists could not be measured again: RuntimeError: gone; --resume"),
     ):
         list(read(farm, [Turn("slight", (0, 1))]))

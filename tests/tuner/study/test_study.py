@@ -18,7 +18,7 @@ from ray import cloudpickle
 from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
-from tuner.farm.actors import RayBackend, SerialBackend
+from tuner.farm.each import each_here, each_on_ray
 from tuner.study.driver import StudySpec, run_study
 from tuner.study.storage import JOURNAL
 from tuner.study.trials import INSTANCES, Record, behind, pruned_value, stops
@@ -62,7 +62,7 @@ def quiet(_: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_study(tmp_path_factory.mktemp("study") / "whole", SPEC, bowl, SerialBackend, say=quiet)
+    return run_study(tmp_path_factory.mktemp("study") / "whole", SPEC, bowl, each_here, say=quiet)
 
 
 def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str,
     default = dict(leaves(CONFIG.model_dump()))
     assert whole["trials"][0]["params"] == {path: default[path] for path in CONFIG.study.parameters}, "the settings as they are come first"
     spec = StudySpec(("a",), "tiny", (0,), CONFIG, trials=4)
-    summary = run_study(tmp_path / "s", spec, bowl, SerialBackend, say=quiet)
+    summary = run_study(tmp_path / "s", spec, bowl, each_here, say=quiet)
     assert summary["trials_done"] == len(summary["trials"]) == 4, "as many as were asked for"
     assert summary["best"]["value"] == min(trial["value"] for trial in summary["trials"])
     best = load_config(str(tmp_path / "s" / "best.yaml"))
@@ -82,13 +82,13 @@ def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str,
 @pytest.mark.parametrize("cells", [0, 20, 52, 100])
 def test_an_interrupted_study_goes_on_as_if_nothing_had_been(tmp_path: Path, whole: dict[str, Any], cells: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_study(tmp_path / "s", SPEC, Interrupted(cells), SerialBackend, say=quiet)
+        run_study(tmp_path / "s", SPEC, Interrupted(cells), each_here, say=quiet)
     journal = tmp_path / "s" / JOURNAL
     journal.write_bytes(journal.read_bytes() + b'{"op_code":')  # a torn line, and the lock of its writer
     (tmp_path / "s" / f"{JOURNAL}.lock").symlink_to(journal)
     with pytest.raises(BadInputError, match="--resume continues"):
-        run_study(tmp_path / "s", SPEC, bowl, SerialBackend, say=quiet)
-    assert run_study(tmp_path / "s", SPEC, bowl, SerialBackend, resume=True, say=quiet) == whole
+        run_study(tmp_path / "s", SPEC, bowl, each_here, say=quiet)
+    assert run_study(tmp_path / "s", SPEC, bowl, each_here, resume=True, say=quiet) == whole
 
 
 def test_killed_between_a_batch_and_its_copy(tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +103,9 @@ def test_killed_between_a_batch_and_its_copy(tmp_path: Path, whole: dict[str, An
     spec = StudySpec(**{**SPEC.__dict__, "storage": f"sqlite:///{tmp_path / 'db.sqlite'}"})
     monkeypatch.setattr(optuna.Study, "add_trials", dying)
     with pytest.raises(KeyboardInterrupt):
-        run_study(tmp_path / "s", spec, bowl, SerialBackend, say=quiet)
+        run_study(tmp_path / "s", spec, bowl, each_here, say=quiet)
     monkeypatch.undo()
-    summary = run_study(tmp_path / "s", spec, bowl, SerialBackend, resume=True, say=quiet)
+    summary = run_study(tmp_path / "s", spec, bowl, each_here, resume=True, say=quiet)
     assert summary["trials"] == whole["trials"]
     copy = optuna.load_study(study_name=summary["study"], storage=spec.storage)
     assert [(trial.params, trial.value) for trial in copy.trials] == [(trial["params"], trial["value"]) for trial in whole["trials"]]
@@ -123,32 +123,32 @@ def test_more_trials_go_on_from_fewer(tmp_path: Path, whole: dict[str, Any], ste
     asked = 0
     for count in steps:
         spec = StudySpec(**{**SPEC.__dict__, "trials": count})
-        summary = run_study(tmp_path / "s", spec, counting, SerialBackend, resume=asked > 0, say=quiet)
+        summary = run_study(tmp_path / "s", spec, counting, each_here, resume=asked > 0, say=quiet)
         asked = max(asked, count)
         assert summary["trials"] == whole["trials"][:asked]
     assert len(ran) == INSTANCES * sum(len(trial["means"]) for trial in whole["trials"])
 
 
 def test_trials_of_another_sampler_are_said(tmp_path: Path) -> None:
-    run_study(tmp_path / "s", StudySpec(**{**SPEC.__dict__, "trials": 4}), bowl, SerialBackend, say=quiet)
+    run_study(tmp_path / "s", StudySpec(**{**SPEC.__dict__, "trials": 4}), bowl, each_here, say=quiet)
     path = tmp_path / "s" / "batches" / "000001.json"
     raw = json.loads(path.read_text())
     raw["trials"][0]["params"]["search.mutation_rate"] += 0.001
     path.write_text(json.dumps(raw))
     with pytest.raises(BadInputError, match=r"000001.json: optuna .* asks other trials"):
-        run_study(tmp_path / "s", SPEC, bowl, SerialBackend, resume=True, say=quiet)
+        run_study(tmp_path / "s", SPEC, bowl, each_here, resume=True, say=quiet)
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_two_ray_workers_ask_the_same_trials(tmp_path: Path, whole: dict[str, Any]) -> None:
-    def backend(make: Any) -> Any:
-        return RayBackend(make, 2, run_id="study", item_timeout_s=None, in_flight=1, max_batch=1)
+    def workers(make: Any) -> Any:
+        return each_on_ray(make, 2, None, 60.0, "study")
 
-    assert run_study(tmp_path / "s", SPEC, bowl, backend, say=quiet) == whole
+    assert run_study(tmp_path / "s", SPEC, bowl, workers, say=quiet) == whole
 
 
 def test_a_failing_cell_fails_its_trial_only(tmp_path: Path) -> None:
-    summary = run_study(tmp_path / "s", SPEC, crashing, SerialBackend, say=quiet)
+    summary = run_study(tmp_path / "s", SPEC, crashing, each_here, say=quiet)
     failed = [trial for trial in summary["trials"] if trial["value"] is None]
     assert failed
     assert all(trial["params"]["search.mutation_rate"] < 0.6 for trial in failed)
@@ -214,19 +214,19 @@ def test_what_is_stopped_early_is_said_first(tmp_path: Path, networks: int, seed
     lines: list[str] = []
     config = load_config(None, ["study.batch=3", "study.startup=3", *settings])
     spec = StudySpec(tuple("abc"[:networks]), "tiny", tuple(range(seeds)), config, trials=6)
-    summary = run_study(tmp_path / "s", spec, worse_and_worse, SerialBackend, say=lines.append)
+    summary = run_study(tmp_path / "s", spec, worse_and_worse, each_here, say=lines.append)
     assert lines[0] == line
     assert any(trial["pruned"] for trial in summary["trials"]) == ("no trial is stopped" not in line)
 
 
 def test_storage_that_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--storage nonsense"):
-        run_study(tmp_path / "a", StudySpec(**{**SPEC.__dict__, "storage": "nonsense"}), bowl, SerialBackend, say=quiet)
+        run_study(tmp_path / "a", StudySpec(**{**SPEC.__dict__, "storage": "nonsense"}), bowl, each_here, say=quiet)
     url = f"sqlite:///{tmp_path / 'db.sqlite'}"
     spec = StudySpec(**{**SPEC.__dict__, "storage": url, "trials": 3})
-    run_study(tmp_path / "b", spec, bowl, SerialBackend, say=quiet)
+    run_study(tmp_path / "b", spec, bowl, each_here, say=quiet)
     (tmp_path / "b" / "batches" / "000000.json").rename(tmp_path / "aside.json")
     with pytest.raises(BadInputError, match="of another folder"):
-        run_study(tmp_path / "b", spec, bowl, SerialBackend, resume=True, say=quiet)
+        run_study(tmp_path / "b", spec, bowl, each_here, resume=True, say=quiet)
     with pytest.raises(BadInputError, match="of another folder"):
-        run_study(tmp_path / "c", spec, bowl, SerialBackend, say=quiet)
+        run_study(tmp_path / "c", spec, bowl, each_here, say=quiet)

@@ -1,4 +1,4 @@
-"""What a running Ray has, asked by a process of its own: `python -m tuner.farm.ray_facts [ADDRESS]` prints a JSON value, starts nothing.
+"""What a running Ray has, asked by a process of its own: `python -m tuner.world.ray_facts [ADDRESS]` prints a JSON value, starts nothing.
 
 Ray ends the process that asks where it does not like the answer (a token, a version), which must not be the user's command.
 """
@@ -46,7 +46,7 @@ def ray_facts(address: str | None) -> RayFacts | None:
         if not _runs_here():
             return None
         address = "auto"
-    command = [sys.executable, "-m", "tuner.farm.ray_facts", *([address] if address else [])]
+    command = [sys.executable, "-m", "tuner.world.ray_facts", *([address] if address else [])]
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     try:
@@ -72,7 +72,7 @@ def _runs_here() -> bool:
 
 
 def _ask(address: str | None) -> dict[str, Any]:
-    from tuner.farm.cluster import connect, cpus
+    from tuner.world.ray_cluster import connect, cpus
 
     logging.disable(logging.CRITICAL)
     connection = connect(address)

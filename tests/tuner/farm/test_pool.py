@@ -6,6 +6,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -20,8 +24,9 @@ from tests.tuning import QUICK
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.farm import actors, job_farm
-from tuner.farm.job_farm import JobFarm
+from tuner.farm import pool
+from tuner.farm.pool import Pool
+from tuner.farm.workers import JobWorker
 from tuner.ledger import Budget, Ledger
 from tuner.log.read import read_log
 from tuner.log.recorder import FEATURE_SETS, Facts
@@ -31,6 +36,10 @@ from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.jobs import WorkshopSpec
 from tuner.search.schedule import Schedule
+from tuner.world import ray_actors
+from tuner.world.local import LocalPlace
+from tuner.world.ray_actors import RayActors
+from tuner.world.real import REAL
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -39,18 +48,22 @@ N = 24
 
 
 class Fragile(Evaluator):
-    """Measuring a certain operator in three blocks does harm: raises, ends the process, or never comes back.
+    """Measuring a certain operator in a certain way does harm: raises, ends the process, or never comes back.
 
-    hurry: measurements after which it is as fast as others.
+    hurry: measurements after which it is as fast as others.  lame: it never is.
     """
 
     harm, hurry = "raise", 0
+    lame = False
 
     def answer(self, ask: Ask) -> Answer:
+        if ask.measure and self.lame:
+            time.sleep(0.3)
         if ask.measure and self.hurry:
             self.hurry -= 1
             time.sleep(0.5)
-        if ask.measure and ask.kind == "segment" and (ask.genome[0].start, ask.genome[0].stop, ask.genome[0].blocks) == (1, 2, 3):
+        gene = ask.genome[0]
+        if ask.measure and ask.kind == "segment" and (gene.start, gene.stop, gene.blocks, gene.chunk) == (1, 2, 3, 0):
             if self.harm == "exit":
                 os._exit(1)
             if self.harm == "stop":
@@ -78,12 +91,18 @@ def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
 def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
     schedule = Schedule(first_states(3, made.config, 0))
-    with RunLog(folder, made.facts.origin, FEATURE_SETS) as log:
+    with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), Budget(N))
-        conductor = Conductor(jobs, schedule, ledger, Trainer(folder / "models", LEVELS, made.config.model))
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))
         conductor.begin(())
         conductor.run()
     return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])
+
+
+@contextmanager
+def on_actors(made: WorkshopSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[Pool]:
+    with RayActors(partial(JobWorker, made), 2, run_id=name, say=said.append) as actors:
+        yield Pool(actors, REAL.clock, said.append, item_timeout_s)
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +118,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_farm, "SILENCE_S", 3.0)
-    monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
-    monkeypatch.setattr(actors, "SUSPICION_S", 2.0)
+    monkeypatch.setattr(pool, "SILENCE_S", 3.0)
+    monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     made, said = spec(harm), list[str]()
-    with JobFarm(made, 2, run_id=f"harm-{harm}", item_timeout_s=8.0, say=said.append) as jobs:
+    with on_actors(made, f"harm-{harm}", said, item_timeout_s=3.0) as jobs:
         found = searched(made, jobs, tmp_path / "run")
-        assert jobs.replaced >= 2
-        assert {culprit.status for _, culprit in jobs.culprits} == {status}
+        assert jobs.replaced == 3, "as one of many, as what was announced, and alone"
+        assert {culprit.status for culprit in jobs.culprits.values()} == {status}
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)
     log = read_log(tmp_path / "run")
     bad = log[log["status"] != "ok"]
@@ -116,10 +134,10 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_farm, "SILENCE_S", 5.0)
-    monkeypatch.setattr(job_farm, "PULSE_S", 0.5)
+    monkeypatch.setattr(pool, "SILENCE_S", 5.0)
+    monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     said = list[str]()
-    with JobFarm(spec("raise", hurry=16), 2, run_id="slow", say=said.append) as jobs:
+    with on_actors(spec("raise", hurry=16), "slow", said, item_timeout_s=5.0) as jobs:
         begin = time.monotonic()
         found = searched(spec("raise"), jobs, tmp_path / "run")
         assert time.monotonic() - begin > 1.5 * 5.0
@@ -128,11 +146,41 @@ def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tm
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)
 
 
+class OneLame:
+    """The first that is made is."""
+
+    def __init__(self, unit: Unit, mark: Path) -> None:
+        self.unit, self.mark = unit, mark
+
+    def __call__(self) -> Fragile:
+        found = Fragile(self.unit, LEVELS)
+        try:
+            self.mark.open("x").write(str(os.getpid()))
+            found.lame = True
+        except FileExistsError:
+            pass
+        return found
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_slow_worker_holds_up_nobody(expected: pd.DataFrame, tmp_path: Path) -> None:
+    """A job takes it seconds; the other one does what it is late with, and counts."""
+    made, mark, said = spec("raise"), tmp_path / "lame", list[str]()
+    with on_actors(replace(made, evaluator=OneLame(made.facts.unit, mark)), "lame", said) as jobs:
+        found = searched(made, jobs, tmp_path / "run")
+        (slow,) = [name for name in jobs.names if name.endswith(f":{mark.read_text()}")]
+        assert jobs.replaced == 0
+    assert not said
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)
+    workers = read_log(tmp_path / "run")["worker"]
+    assert (workers == slow).sum() < len(workers) / 4
+
+
 @pytest.mark.usefixtures("local_ray")
 def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_path: Path) -> None:
     made = spec("raise")
 
-    class Killing(JobFarm):
+    class Killing(Pool):
         """Kills the worker of the third job that it starts."""
 
         started = 0
@@ -141,11 +189,11 @@ def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_p
             super().start(key, job)
             Killing.started += 1
             if Killing.started == 3:
-                slot = next(slot for slot in self._slots if slot.alone is not None)
                 time.sleep(0.05)
-                os.kill(int(slot.name.rsplit(":")[-1]), signal.SIGKILL)
+                os.kill(int(self.names[0].rsplit(":")[-1]), signal.SIGKILL)
 
-    with Killing(made, 2, run_id="outside", say=lambda _: None) as jobs:
+    with RayActors(partial(JobWorker, made), 2, run_id="outside") as actors:
+        jobs = Killing(actors, REAL.clock, lambda _: None)
         found = searched(made, jobs, tmp_path / "run")
         assert jobs.replaced == 1
         assert not jobs.culprits

@@ -28,9 +28,10 @@ os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.npu.errors import BadInputError
 from tuner import terminal
 from tuner.module_path import folders, is_pythons
+from tuner.world.actors import ClusterGoneError
 
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
@@ -45,16 +46,6 @@ ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "M
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
 Say = Callable[[str], None]
-
-
-class FarmError(TilefarmError):
-    """The cluster, not the input: workers that cannot be kept alive."""
-
-
-class ClusterGoneError(FarmError):
-    """The Ray under the driver has ended."""
-
-    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same command, with --resume, may well succeed
 
 
 class Watch:

@@ -1,0 +1,34 @@
+"""`python -m tests.simulated`: many seeds, or one with all that happened in it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.simulated.bugs import BUGS
+from tests.simulated.run import Case, report, simulated
+from tests.simulated.scenarios import SCENARIOS
+
+
+def main() -> int:
+    """1 where a seed failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulated", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="this one alone, with what happened in it")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--scenario", choices=[scenario.name for scenario in SCENARIOS], help="each seed has one of its own otherwise")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="planted before")
+    options = parser.parse_args()
+    if options.seed is None:
+        seeds = range(options.first, options.first + options.seeds)
+        return int(bool(report([Case(seed, options.scenario, options.bug) for seed in seeds], options.processes)))
+    trace: list[str] = []
+    verdict = simulated(Case(options.seed, options.scenario, options.bug), trace)
+    print("\n".join(trace))
+    print(f"{verdict.sessions} sessions, {verdict.time_s:.1f} s, {verdict.deaths} deaths: {verdict.fault or 'as it should be'}")
+    return int(verdict.fault is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

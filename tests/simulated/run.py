@@ -1,0 +1,140 @@
+"""Seeds: a scenario in a world of faults each, from the first session of its driver to the end of the run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tests.simulated.bugs import planted
+from tests.simulated.disk import SimDisk, SimPlace
+from tests.simulated.faults import Faults, sessions
+from tests.simulated.kernel import US, Crash, Kernel, Process, SimulationError
+from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_standing
+from tests.simulated.replay import replaying
+from tests.simulated.scenarios import SCENARIOS, Computed, computed
+from tests.simulated.session import OUT, searched
+
+EVENTS_MAX = 100_000
+SECONDS_MAX = 50_000
+VERIFIED = 0.3  # of the ends of sessions
+
+
+class Case(NamedTuple):
+    """A seed.  scenario: None for the one that the seed has."""
+
+    seed: int
+    scenario: str | None = None
+    bug: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its scenario."""
+        return self.scenario or SCENARIOS[self.seed % len(SCENARIOS)].name
+
+    @property
+    def command(self) -> str:
+        """Does it again, and says what happened."""
+        return f"python -m tests.simulated --seed {self.seed} --scenario {self.name}" + (f" --bug {self.bug}" if self.bug else "")
+
+
+class Verdict(NamedTuple):
+    """fault: what was wrong, None where all was right."""
+
+    case: Case
+    fault: str | None
+    sessions: int
+    time_s: float
+    deaths: int
+
+
+def simulated(case: Case, trace: list[str] | None = None) -> Verdict:
+    """One seed."""
+    run = _Run(computed(case.name), case.seed, trace)
+    fault = None
+    try:
+        with planted(case.bug), acknowledged() as run.published:
+            run.until_it_ends()
+    except SimulationError as error:
+        fault = str(error)
+        if trace is not None:
+            import traceback
+
+            trace.append("".join(traceback.format_exception(error)))
+    return Verdict(case, fault, run.sessions, run.kernel.now_us / US, run.kernel.deaths)
+
+
+class _Run:
+    def __init__(self, found: Computed, seed: int, trace: list[str] | None) -> None:
+        self.computed, self.kernel = found, Kernel(seed, trace)
+        self.kernel.events_max, self.kernel.until_us = EVENTS_MAX, SECONDS_MAX * US
+        self.disk = SimDisk(self.kernel.stream("disk"))
+        above = SimPlace(self.disk, OUT).parent
+        above.mkdir()
+        above.parent.fsync()
+        self.rng = self.kernel.stream("faults")
+        self.parts = Parts()
+        self.sessions = 0
+        self.struck: set[bytes] = set()
+
+    def until_it_ends(self) -> None:
+        for faults in sessions(self.rng, self.computed.calls):
+            if self._session(faults) and self.rng.random() < 0.5:
+                break
+        else:
+            self._session(Faults(switch=0.1), calm=True)
+
+    def _session(self, faults: Faults, calm: bool = False) -> bool:
+        """Returns whether the run has come to its end."""
+        kernel, found = self.kernel, self.computed
+        kernel.forget()
+        kernel.now_us += self.rng.randrange(100 * US)
+        process = Process(kernel, faults)
+        self.sessions += 1
+        kernel.say(f"session {self.sessions}: {faults}")
+        try:
+            ended = kernel.run(
+                process,
+                lambda: searched(
+                    found.search, found.recording, lambda: replaying(found.recording), self.disk, kernel, process, self.struck
+                ),
+            )
+        except SimulationError:
+            raise
+        except (Crash, KeyboardInterrupt, Exception) as error:
+            kernel.say(f"ended with {error!r}")
+            if calm:
+                raise SimulationError(f"a session without faults ended with {error!r}") from error
+            allowed(error, process)
+            if process.power_lost:
+                self.disk.power_cut()
+            check_standing(found, self.disk, self.published, self.parts, self.rng.random() < VERIFIED)
+            return False
+        check_standing(found, self.disk, self.published, self.parts, self.rng.random() < VERIFIED)
+        check_end(found, self.disk, ended, self.parts)
+        return True
+
+
+def run_all(cases: Sequence[Case], processes: int) -> Iterator[Verdict]:
+    """Verdicts, as they come.  Scenarios are computed before the processes part."""
+    for name in dict.fromkeys(case.name for case in cases):
+        computed(name)
+    if processes == 1:
+        yield from map(simulated, cases)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(partial(simulated), cases, chunksize=4)
+
+
+def report(cases: Sequence[Case], processes: int) -> list[Verdict]:
+    """Those that failed; says how it goes."""
+    begun, failed, done = time.perf_counter(), list[Verdict](), 0
+    for verdict in run_all(cases, processes):
+        done += 1
+        if verdict.fault is not None:
+            failed.append(verdict)
+            print(f"seed {verdict.case.seed} ({verdict.case.name}): {verdict.fault}\n  {verdict.case.command}", flush=True)
+    print(f"{done} seeds, {len(failed)} failed, {time.perf_counter() - begun:.1f} s")
+    return failed

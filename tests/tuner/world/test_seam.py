@@ -1,0 +1,97 @@
+"""The driver, the farm and the store ask `tuner.world` for time, files and threads, and nobody else: so they run in a simulated one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TUNER = Path(__file__).resolve().parents[3] / "tuner"
+SEAM = (
+    "log/*.py", "folder/*.py", "farm/*.py", "tune.py", "one_search.py", "conduct.py", "ledger.py", "shared.py", "progress.py", "plateau.py",
+    "pieces.py", "source.py", "finish.py", "model/training.py", "model/cost_model.py", "search/schedule.py",
+)  # fmt: skip
+MODULES = {
+    "time", "threading", "os", "shutil", "tempfile", "socket", "fcntl", "mmap", "concurrent", "subprocess", "signal", "multiprocessing",
+    "asyncio", "selectors", "glob", "io", "sched", "secrets", "random",
+}  # fmt: skip
+CALLS = {
+    "open", "write_bytes", "write_text", "read_text", "unlink", "rename", "rmdir", "touch", "stat", "lstat", "symlink_to", "hardlink_to",
+    "rglob", "samefile", "now", "utcnow", "today",
+}  # fmt: skip
+"""Of files that no place has, and of the time of day."""
+REAL = {"tuner.world.local", "tuner.world.real"}
+"""Which world it is, is said by who begins: `tune`, and what it ends with, a file on this computer."""
+
+OUTSIDE = {
+    ("log/recorder.py", "time"): "runs beside the worker",
+    ("tune.py", "tuner.world.local"): "says which world",
+    ("tune.py", "tuner.world.real"): "says which world",
+    ("finish.py", "tuner.world.local"): "ends with files that onnxruntime reads",
+    ("finish.py", "tempfile"): "ends with files that onnxruntime reads",
+    ("farm/each.py", "tuner.world.real"): "says which world: studies and sweeps are not driven in another one",
+}
+NOT_YET = {f"farm/{name}.py" for name in ("actors", "backend", "cluster", "job_farm", "ray_facts")}
+"""Modules that still have time, files and threads of their own."""
+
+
+def modules() -> dict[str, Path]:
+    found = {path.relative_to(TUNER).as_posix(): path for pattern in SEAM for path in TUNER.glob(pattern)}
+    return {name: path for name, path in found.items() if name not in NOT_YET}
+
+
+def reaches(source: str) -> Iterator[str]:
+    """What a module uses of the world without asking."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+            names = [f"{name}()"] if name in CALLS else []
+        else:
+            continue
+        yield from (name for name in names if name in REAL or name.endswith("()"))
+        yield from (top for name in names if (top := name.partition(".")[0]) in MODULES)
+
+
+def test_every_pattern_names_modules() -> None:
+    assert all(any(TUNER.glob(pattern)) for pattern in SEAM)
+    assert {"log/run_log.py", "folder/checkpoint.py", "one_search.py"} <= modules().keys()
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_module_asks_the_seam_only(name: str) -> None:
+    found = {what for what in reaches(modules()[name].read_text()) if (name, what) not in OUTSIDE}
+    assert not found, f"tuner/{name} uses {', '.join(sorted(found))}; ask tuner.world"
+
+
+def test_what_is_excepted_is_there() -> None:
+    for name, what in OUTSIDE:
+        if (path := TUNER / name).is_file():
+            assert what in reaches(path.read_text()), f"tuner/{name} does without {what} now"
+    for name in NOT_YET:
+        assert not (path := TUNER / name).is_file() or [*reaches(path.read_text())], f"tuner/{name} has come through the seam"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import time", ["time"]),
+        ("import os.path as p", ["os"]),
+        ("from concurrent.futures import ThreadPoolExecutor", ["concurrent"] * 2),
+        ("def f():\n    from threading import Lock", ["threading"] * 2),
+        ("from tuner.world.real import REAL", ["tuner.world.real"]),
+        ("from tuner.world import real", ["tuner.world.real"]),
+        ("x = open('a')", ["open()"]),
+        ("(path / 'a').open('wb')", ["open()"]),
+        ("datetime.now(UTC)", ["now()"]),
+        ("path.write_bytes(b'')", ["write_bytes()"]),
+        ("from tuner.world.place import Place\nplace.put([])\nplace.fsync()\ntimes = path.read_bytes()", []),
+    ],
+)
+def test_it_sees(source: str, found: list[str]) -> None:
+    assert [*reaches(source)] == found

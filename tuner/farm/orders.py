@@ -1,0 +1,97 @@
+"""What supervision is given, and what it wants done: values, for a machine that does nothing itself (`tuner.farm.supervision`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from tuner.outcome import DEATHS_ALONE
+from tuner.world.actors import Actor
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How pieces of work of a kind are looked after.
+
+    silence_s: with nothing finished for so long it hangs; None: never.  announces: it has items, and can say which one it is about to try.
+    pure: it may be done twice at a time, and is where it is late.  follows: it may lie behind another piece of work.  followed: another one
+    may lie behind it.  tries: actors that it may take along, where it does not announce.
+    """
+
+    silence_s: float | None = None
+    announces: bool = False
+    pure: bool = False
+    follows: bool = False
+    followed: bool = False
+    tries: int = DEATHS_ALONE
+
+
+class Work(NamedTuple):
+    """A piece of work, to be done once.
+
+    number: ascending in the order in which they are wanted.  home: slot that does it best.  until_s: it stops by itself then, so it must
+    begin before.
+    """
+
+    number: int
+    kind: Kind
+    home: int | None = None
+    until_s: float | None = None
+
+
+class Start(NamedTuple):
+    slot: int
+    actor: Actor
+
+
+class Kill(NamedTuple):
+    actor: Actor
+
+
+class Send(NamedTuple):
+    """To an actor.  number: of this message.  name: of the actor, for the log.  item: this one alone, instead of the whole."""
+
+    actor: Actor
+    number: int
+    work: int
+    name: str
+    announces: bool
+    item: bytes | None
+
+
+class Say(NamedTuple):
+    """A line for a person."""
+
+    line: str
+
+
+class Deliver(NamedTuple):
+    """A result, the first and only one of this work."""
+
+    work: int
+    result: bytes
+
+
+class Blame(NamedTuple):
+    """An item that takes its actor along; its work is done again and must not try it.  attempt: deaths before the last one."""
+
+    item: bytes
+    status: Literal["crash", "timeout"]
+    error: str
+    attempt: int
+
+
+class Failed(NamedTuple):
+    """Work that is one item, and has taken along as many actors as it may."""
+
+    work: int
+    error: str
+
+
+class GiveUp(NamedTuple):
+    """The run cannot go on."""
+
+    error: Exception
+
+
+Action = Start | Kill | Send | Say | Deliver | Blame | Failed | GiveUp

@@ -1,0 +1,128 @@
+"""Jobs of a search on actors: an epoch of an island each, with no round trip inside.
+
+An actor keeps what it has heard; a job brings what it has not.  What becomes of jobs whose actors are lost is decided in
+`tuner.farm.supervision`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tuner.conduct import Key
+from tuner.evaluate import Ask
+from tuner.farm.crew import Crew
+from tuner.farm.orders import Blame, Deliver, Failed, Kind, Send, Work
+from tuner.farm.workers import Lone, Told
+from tuner.search.jobs import Bulletin, Culprit, Job, Models, Result, Trained, Training
+from tuner.world.actors import Actor, Actors, FarmError
+from tuner.world.world import Clock
+
+SILENCE_S = 60.0  # a job in which nothing is finished for so long hangs; to compile a kernel takes half a minute, once
+TRAINING_SILENCE_S = 600.0
+TRAINING_TRIES = 3
+
+
+class _Begun(NamedTuple):
+    """until_s: when it has to stop."""
+
+    key: Key
+    job: Job | Training
+    until_s: float | None
+
+
+class Pool:
+    """`Jobs` on actors that were made with `JobWorker`.  say: takes a line for a person.
+
+    item_timeout_s: an item that takes longer is a `timeout`; None: neither items nor jobs hang.
+    """
+
+    def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None], item_timeout_s: float | None = 60.0) -> None:
+        self._bulletin = Bulletin()
+        self._heard: dict[Actor, tuple[int, int]] = {}
+        self._jobs: dict[int, _Begun] = {}
+        self._number = 0
+        self._done: list[tuple[Key, Result | Trained]] = []
+        self.culprits: dict[Ask, Culprit] = {}
+        silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
+        self._epoch = Kind(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._training = Kind(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
+        self._crew = Crew(actors, clock, self, say, item_timeout_s)
+
+    # the side of the conductor
+
+    @property
+    def workers(self) -> int:
+        return self._crew.actors.count
+
+    @property
+    def replaced(self) -> int:
+        """Actors that died or were killed and were replaced."""
+        return self._crew.supervision.replaced
+
+    @property
+    def names(self) -> list[str]:
+        """Of the actors that are there: `w0@host:pid`."""
+        return self._crew.supervision.names
+
+    @property
+    def free(self) -> int:
+        return self._crew.supervision.room
+
+    def at_home(self, island: int) -> bool:
+        return self._crew.supervision.at_home(self._home(island))
+
+    def _home(self, island: int) -> int:
+        """Slot of an island: its actor's caches hold the segments of the island's programs, compiled.
+
+        By rule, not by who ran it last: islands that move to whoever is idle end up with one actor, and all of them run somewhere else.
+        """
+        return island % self.workers
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._bulletin.epochs.append(self._crew.actors.share(list(findings)))
+
+    def tell_models(self, models: Models) -> None:
+        self._bulletin.models.append(self._crew.actors.share(models))
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        number, self._number = self._number, self._number + 1
+        if isinstance(job, Training):
+            self._jobs[number] = _Begun(key, job, None)
+            self._crew.submit(Work(number, self._training))
+            return
+        until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
+        self._jobs[number] = _Begun(key, job, until_s)
+        self._crew.submit(Work(number, self._epoch, self._home(job.island), until_s))
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        clock = self._crew.clock
+        end_s = clock.monotonic_s() + patience_s
+        while True:
+            self._crew.turn(0.0 if self._done else max(0.0, end_s - clock.monotonic_s()))
+            if self._done or clock.monotonic_s() >= end_s:
+                done, self._done = self._done, []
+                return done
+
+    # the side of the actors
+
+    def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
+        if send.item is not None:
+            return pickle.dumps(Lone(send.name, send.item)), ()
+        _, job, until_s = self._jobs[send.work]
+        news = self._bulletin.news(job, self._heard.get(send.actor, (0, 0)))
+        self._heard[send.actor] = (job.version, job.models or self._heard.get(send.actor, (0, 0))[1])
+        if isinstance(job, Job):
+            seconds = None if until_s is None else max(0.0, until_s - self._crew.clock.monotonic_s())
+            job = job._replace(seconds=seconds, culprits=tuple(self.culprits.items()))
+        return pickle.dumps(Told(send.name, job, news.first)), (news.models, *news.epochs)
+
+    def delivered(self, done: Deliver) -> None:
+        self._done.append((self._jobs.pop(done.work).key, pickle.loads(done.result)))
+
+    def failed(self, failed: Failed) -> None:
+        raise FarmError(f"the cost model could not be trained: {TRAINING_TRIES} workers were lost: {failed.error}")
+
+    def blamed(self, blame: Blame) -> None:
+        self.culprits[pickle.loads(blame.item)] = Culprit(blame.status, blame.error, blame.attempt)

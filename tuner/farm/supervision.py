@@ -1,0 +1,394 @@
+"""Supervision of actors as a machine of states: events in, actions out.  It has no clock, no Ray and no thread; whoever runs it does
+(`tuner.farm.crew`).
+
+Two pieces of work lie with an actor, so that it need not wait for the driver between them.  It works on them in order: when it dies or
+falls silent, the first one is the suspect, and the other goes back unblamed.  A suspect is done again with another actor if there is one,
+has it to itself, and announces every item before it tries it.  The item that was announced last when that actor is lost too is run once
+more, alone, elsewhere; is that lost, it is blamed, and the work begins again without it.  So nothing is blamed for one loss, nor for two of
+which the second had another cause in the same process; and what happens to a whole computer, or to the way there, counts against nobody.
+
+Work that does not announce is an item itself: it is tried again elsewhere, so often and no more.
+
+An actor that is free, with nothing that waits, does a piece again that another one is late with; the first result counts.  So a slow
+actor holds up nobody, and neither does what lies behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Say, Send, Start, Work
+from tuner.outcome import DIED
+from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
+
+DEPTH = 2  # pieces of work that lie with an actor
+BUILD_TRIES = 3
+PATIENCE_S = 20.0  # an actor starts in seconds where there is room
+LATE_TIMES, LATE_S = 4.0, 1.0  # as usual work takes, and at least: who takes longer is late
+NEWEST = 0.3  # weight of the last piece of work in what is usual
+LOST_MAX = 16  # actors of one piece of work, with no item of it to blame
+
+
+@dataclass(eq=False)
+class _Tracked:
+    """Work that has no result yet.
+
+    announces: from now on.  tried: item that was announced last by an actor that was lost.  item: it is to be tried alone before the rest
+    goes on.  lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
+    """
+
+    work: Work
+    announces: bool = False
+    tried: bytes | None = None
+    item: bytes | None = None
+    lost: int = 0
+    shunned: int | None = None
+    copies: int = 0
+    over: bool = False
+
+    @property
+    def suspect(self) -> bool:
+        return self.lost > 0 or self.announces
+
+
+class _Lying(NamedTuple):
+    """With an actor: under this number."""
+
+    number: int
+    work: _Tracked
+
+
+@dataclass
+class _Slot:
+    """since_s: when its first piece of work could begin, or last said something new; or when its actor was started.
+
+    trying: item that it announced last.  items: that it had finished when it last said so.  waits: that it does was said.
+    """
+
+    index: int
+    actor: Actor | None = None
+    name: str = ""
+    built: bool = False
+    since_s: float = 0.0
+    queue: deque[_Lying] = field(default_factory=deque)
+    trying: bytes | None = None
+    items: int = -1
+    failed_builds: int = 0
+    waits: bool = False
+
+    def begins(self, now_s: float) -> None:
+        """Its first piece of work."""
+        self.since_s, self.trying, self.items = now_s, self.queue[0].work.item if self.queue else None, -1
+
+    @property
+    def head(self) -> _Tracked:
+        """What it is at."""
+        return self.queue[0].work
+
+
+class Supervision:
+    """Of `slots` places for actors.  Every method returns what is to be done now, in this order.
+
+    item_timeout_s: an item that was announced and takes longer hangs; None: never.
+    """
+
+    def __init__(self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0) -> None:
+        self._slots = [_Slot(index) for index in range(slots)]
+        self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
+        self._of: dict[Actor, _Slot] = {}
+        self._born = self._sent = 0
+        self._fresh: deque[_Tracked] = deque()
+        self._suspects: deque[_Tracked] = deque()
+        self._blamed: set[bytes] = set()
+        self._usual_s: float | None = None
+        self._longest_s = 0.0
+        self._actions: list[Action] = []
+
+    # what is asked
+
+    @property
+    def replaced(self) -> int:
+        """Actors that were started in place of others."""
+        return max(0, self._born - len(self._slots))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the actors that are there."""
+        return [slot.name for slot in self._built]
+
+    @property
+    def room(self) -> int:
+        """Pieces of work, of a kind that follows and is followed, that would lie with an actor at once."""
+        deep = 1 if self._suspects else DEPTH
+        places = sum(deep if not slot.queue else int(self._open(slot)) for slot in self._built)
+        return max(0, places - len(self._fresh))
+
+    def at_home(self, home: int) -> bool:
+        """Whether work that is given now may lie with this slot: nobody has less."""
+        open_ = [slot for slot in self._built if not slot.queue or self._open(slot)]
+        least = min((len(slot.queue) for slot in open_), default=0)
+        return any(slot.index == home and len(slot.queue) == least for slot in open_)
+
+    def due_s(self, now_s: float) -> float | None:
+        """Until `tick` has something to do, if nothing happens before."""
+        return min((at_s - now_s for at_s in self._instants(now_s)), default=None)
+
+    # what happens
+
+    def begin(self, now_s: float) -> list[Action]:
+        for slot in self._slots:
+            self._start(slot, now_s)
+        return self._decided(now_s)
+
+    def submit(self, work: Work, now_s: float) -> list[Action]:
+        self._fresh.append(_Tracked(work))
+        return self._decided(now_s)
+
+    def heard(self, event: Event, now_s: float) -> list[Action]:
+        """Of an actor that is not there any more: nothing."""
+        slot = self._of.get(event.actor)
+        if slot is None:
+            return []
+        if isinstance(event, Built):
+            self._is_built(slot, event, now_s)
+        elif isinstance(event, Lost):
+            self._lost(slot, "crash", event.why, event.outside, now_s)
+        elif isinstance(event, Raised):
+            self._actions.append(GiveUp(event.error))
+        elif isinstance(event, Done):
+            self._done(slot, event, now_s)
+        elif slot.queue and slot.queue[0].number == event.job:
+            self._said(slot, event, now_s)
+        return self._decided(now_s)
+
+    def tick(self, now_s: float) -> list[Action]:
+        """Time has passed."""
+        for slot in self._slots:
+            if slot.actor is None:
+                continue
+            allowed_s, waited_s = self._allowed_s(slot), now_s - slot.since_s
+            if self._waits_long(slot) and waited_s > PATIENCE_S:
+                slot.waits = True
+                self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
+            if allowed_s is not None and waited_s > allowed_s:
+                if slot.built:
+                    self._lost(slot, "timeout", f"no answer within {allowed_s:g} s", False, now_s)
+                else:
+                    self._build_failed(slot, f"not ready within {allowed_s:g} s", now_s)
+        return self._decided(now_s)
+
+    def _decided(self, now_s: float) -> list[Action]:
+        self._assign(now_s)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _say(self, line: str) -> None:
+        self._actions.append(Say(line))
+
+    # actors
+
+    @property
+    def _built(self) -> Iterator[_Slot]:
+        return (slot for slot in self._slots if slot.built)
+
+    def _start(self, slot: _Slot, now_s: float) -> None:
+        slot.actor, slot.built, slot.since_s = self._born, False, now_s
+        self._of[self._born] = slot
+        self._born += 1
+        self._actions.append(Start(slot.index, slot.actor))
+
+    def _end(self, slot: _Slot) -> None:
+        assert slot.actor is not None
+        self._actions.append(Kill(slot.actor))
+        del self._of[slot.actor]
+        slot.actor, slot.built = None, False
+
+    def _is_built(self, slot: _Slot, event: Built, now_s: float) -> None:
+        if slot.built:
+            return
+        slot.name, slot.built, slot.failed_builds, slot.since_s = f"w{slot.index}@{event.name}", True, 0, now_s
+        if slot.waits:
+            self._say(f"worker {slot.index} is back")
+            slot.waits = False
+
+    def _build_failed(self, slot: _Slot, why: str, now_s: float) -> None:
+        slot.failed_builds += 1
+        self._end(slot)
+        if slot.failed_builds < BUILD_TRIES:
+            self._start(slot, now_s)
+            return
+        left = sum(other.actor is not None for other in self._slots)
+        text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {why}"
+        if left:
+            self._say(f"{text}; going on with {left} of {len(self._slots)}")
+        else:
+            self._actions.append(GiveUp(FarmError(text)))
+
+    def _waits_long(self, slot: _Slot) -> bool:
+        """Whether it is to be said of one that is not built in time: at the start kernels are compiled, which takes longer."""
+        return not slot.built and not slot.waits and self.replaced > 0 and any(self._built)
+
+    def _allowed_s(self, slot: _Slot) -> float | None:
+        if not slot.built:
+            return None if any(self._built) else self._build_timeout_s
+        if not slot.queue:
+            return None
+        return slot.head.work.kind.silence_s if slot.trying is None else self._item_timeout_s
+
+    def _instants(self, now_s: float) -> Iterator[float]:
+        idle = any(not slot.queue for slot in self._built)
+        for slot in self._slots:
+            if slot.actor is None:
+                continue
+            if self._waits_long(slot):
+                yield slot.since_s + PATIENCE_S
+            if (allowed_s := self._allowed_s(slot)) is not None:
+                yield slot.since_s + allowed_s
+            if idle and slot.queue and self._usual_s is not None and (late_s := slot.since_s + self._late_s) > now_s:
+                yield late_s
+
+    # what actors say
+
+    def _said(self, slot: _Slot, event: Announced | Progress, now_s: float) -> None:
+        if isinstance(event, Announced):
+            slot.trying, slot.since_s = event.item, now_s
+        elif event.items != slot.items:
+            slot.items, slot.since_s = event.items, now_s
+
+    def _done(self, slot: _Slot, event: Done, now_s: float) -> None:
+        lying = next((lying for lying in slot.queue if lying.number == event.job), None)
+        if lying is None:
+            return
+        each = lying.work
+        if lying is slot.queue[0]:
+            if each.work.kind.pure and not each.suspect:
+                took_s = now_s - slot.since_s
+                self._usual_s = took_s if self._usual_s is None else (1 - NEWEST) * self._usual_s + NEWEST * took_s
+                self._longest_s = max(self._longest_s, took_s)
+            slot.queue.popleft()
+            slot.begins(now_s)
+        else:
+            slot.queue.remove(lying)
+        each.copies -= 1
+        if each.over:
+            return
+        if each.item is not None:  # alone it does no harm
+            each.item = None
+            self._back(each)
+            return
+        each.over = True
+        self._actions.append(Deliver(each.work.number, event.result))
+
+    def _lost(self, slot: _Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
+        """An actor that is gone, or is killed for its silence."""
+        if not slot.built:
+            self._build_failed(slot, why, now_s)
+            return
+        queue, trying, name = [lying.work for lying in slot.queue], slot.trying, slot.name
+        slot.queue.clear()
+        self._end(slot)
+        self._start(slot, now_s)
+        for each in queue:
+            each.copies -= 1
+        for each in reversed(queue[1:] if not outside else queue):
+            self._back(each)
+        if not queue or outside or (head := queue[0]).over:
+            return
+        if trying is not None or head.tried is None:
+            head.shunned = slot.index
+        if not head.work.kind.announces:
+            self._again(head, why)
+            return
+        if not head.announces:
+            self._say(f"{name} {'died' if status == 'crash' else 'gave no sign of life'}; what it did is done again item by item")
+            head.announces = True
+        head.lost += 1
+        if head.item is not None:
+            if head.item not in self._blamed:  # another job may have been at it
+                self._blamed.add(head.item)
+                self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, 1))
+            head.item, head.lost = None, 0
+        elif trying is not None:
+            head.tried = trying
+        self._back(head)
+        if head.lost >= LOST_MAX:
+            self._actions.append(GiveUp(FarmError(f"a job was lost with {head.lost} workers, and no item of it is at fault: {why}")))
+
+    def _again(self, each: _Tracked, why: str) -> None:
+        each.lost += 1
+        if each.lost < each.work.kind.tries:
+            self._back(each)
+        else:
+            each.over = True
+            self._actions.append(Failed(each.work.number, why))
+
+    def _back(self, each: _Tracked) -> None:
+        """Where no actor has it any more, it waits for another one."""
+        if each.over or each.copies:
+            return
+        if each.suspect:
+            each.item, each.tried = each.item or each.tried, None
+        (self._suspects if each.suspect else self._fresh).appendleft(each)
+
+    # who does what
+
+    def _assign(self, now_s: float) -> None:
+        for each in list(self._suspects):
+            if (slot := self._elsewhere(each)) is not None:
+                self._suspects.remove(each)
+                each.item = None if each.item in self._blamed else each.item
+                self._send(slot, each, now_s)
+        while self._fresh and (slot := self._place(self._fresh[0], now_s)) is not None:
+            self._send(slot, self._fresh.popleft(), now_s)
+        if not self._fresh and not self._suspects:
+            self._help(now_s)
+
+    def _elsewhere(self, each: _Tracked) -> _Slot | None:
+        """An actor for a suspect, which has it to itself: another one than where it was, as long as there is one."""
+        others = [slot for slot in self._built if slot.index != each.shunned]
+        idle = [slot for slot in others or self._built if not slot.queue]
+        return min(idle, key=lambda slot: slot.index != each.work.home, default=None)
+
+    def _place(self, each: _Tracked, now_s: float) -> _Slot | None:
+        """Whoever has least, of those the one where it is at home."""
+        work = each.work
+        behind = work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s)
+        open_ = [slot for slot in self._built if not slot.queue or (behind and self._open(slot))]
+        return min(open_, key=lambda slot: (len(slot.queue), slot.index != work.home), default=None)
+
+    def _open(self, slot: _Slot) -> bool:
+        """Whether work may be put behind what it has.  Not while a suspect waits for an actor of its own."""
+        last = slot.queue[-1].work
+        return len(slot.queue) < DEPTH and not self._suspects and last.work.kind.followed and not last.suspect
+
+    def _send(self, slot: _Slot, each: _Tracked, now_s: float) -> None:
+        assert slot.actor is not None
+        number, self._sent = self._sent, self._sent + 1
+        slot.queue.append(_Lying(number, each))
+        each.copies += 1
+        if len(slot.queue) == 1:
+            slot.begins(now_s)
+        announces = (each.announces or each.copies > 1) and each.item is None
+        self._actions.append(Send(slot.actor, number, each.work.number, slot.name, announces, each.item))
+
+    @property
+    def _late_s(self) -> float:
+        return max(LATE_S, LATE_TIMES * (self._usual_s or 0.0))
+
+    def _help(self, now_s: float) -> None:
+        """Whoever has nothing to do takes what somebody is late with, that which is wanted first.
+
+        It announces what it tries: who is late may hang, and then this one will.
+        """
+        for slot in self._built:
+            if slot.queue or self._usual_s is None:
+                continue
+            slow = [other for other in self._built if other.queue and now_s - other.since_s >= self._late_s]
+            pure = (lying.work for other in slow for lying in other.queue if lying.work.work.kind.pure)
+            late = [each for each in pure if each.copies == 1 and not each.suspect and not each.over]
+            if not late:
+                return
+            self._send(slot, min(late, key=lambda each: each.work.number), now_s)

@@ -1,0 +1,57 @@
+"""What actors of a search do: jobs, and single items of them for whoever looks for the one that does harm."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tuner.evaluate import Answer, Ask
+from tuner.outcome import Outcome
+from tuner.search.jobs import Job, News, Training, Workshop
+from tuner.world.actors import Announce
+
+
+class Told(NamedTuple):
+    """A job, for an actor of this name.  first: as of `News`, the rest of which is shared: models, then epochs."""
+
+    name: str
+    job: Job | Training
+    first: int
+
+
+class Lone(NamedTuple):
+    """An ask, packed, that is tried alone."""
+
+    name: str
+    item: bytes
+
+
+class JobWorker:
+    """`Worker` around a Workshop.
+
+    Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
+    """
+
+    def __init__(self, make: Callable[[], Workshop]) -> None:
+        self.workshop = make()
+
+    @property
+    def done(self) -> int:
+        return self.workshop.done
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        told = pickle.loads(packed)
+        self.workshop.worker = told.name
+        if isinstance(told, Lone):
+            self.workshop.answered(pickle.loads(told.item))
+            return b""
+
+        def announced(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+            assert announce is not None
+            for ask in asks:
+                announce(pickle.dumps(ask))
+                yield self.workshop.answered(ask)
+
+        models, *epochs = shared
+        return pickle.dumps(self.workshop.work(told.job, News(told.first, epochs, models), None if announce is None else announced))
