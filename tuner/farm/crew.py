@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Say, Send, Start, Work
+from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
 from tuner.farm.supervision import Supervision
 from tuner.world.actors import Actors, Message
 from tuner.world.world import Clock
@@ -33,16 +33,16 @@ class Crew:
         self.supervision = Supervision(actors.count, item_timeout_s)
         self._do(self.supervision.begin(clock.monotonic_s()))
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: Errand) -> None:
         self._do(self.supervision.submit(work, self.clock.monotonic_s()))
 
     def turn(self, patience_s: float) -> None:
         """What has happened, or happens within so long.  Raises `FarmError` where it cannot go on, and what a worker raised."""
-        now_s = self.clock.monotonic_s()
-        self._do(self.supervision.tick(now_s))
-        due_s = self.supervision.due_s(now_s)
+        due_s = self.supervision.due_s(self.clock.monotonic_s())
         for event in self.actors.events(patience_s if due_s is None else max(0.0, min(patience_s, due_s))):
             self._do(self.supervision.heard(event, self.clock.monotonic_s()))
+        # last: where it was this process that did nothing for a while, those who said something meanwhile were not silent
+        self._do(self.supervision.tick(self.clock.monotonic_s()))
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -53,7 +53,7 @@ class Crew:
             elif isinstance(action, Send):
                 packed, shared = self._client.message(action)
                 self.actors.send(action.actor, Message(action.number, packed, shared, action.announces))
-            elif isinstance(action, Say):
+            elif isinstance(action, SayLine):
                 self._say(action.line)
             elif isinstance(action, Deliver):
                 self._client.delivered(action)

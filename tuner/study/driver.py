@@ -98,11 +98,11 @@ class StudyIdentity(Identity):
 
 
 Cells = Each[TrialRun, list[float]]
-Workers = Callable[[Make[TrialRun, list[float]]], AbstractContextManager[Cells]]
+CellsOn = Callable[[Make[TrialRun, list[float]]], AbstractContextManager[Cells]]
 
 
 def run_study(
-    folder: Path, spec: StudySpec, run_cell: RunCell, workers: Workers, resume: bool = False, say: Callable[[str], None] = print
+    folder: Path, spec: StudySpec, run_cell: RunCell, workers: CellsOn, resume: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Run or resume a study in `folder`; returns what `summary.json` holds.
 
