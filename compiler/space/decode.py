@@ -18,9 +18,9 @@ from compiler.segment.buffers import fits, packed
 from compiler.segment.memory import (
     UbBuffers,
     apart_rule,
-    live_blocks,
     repeated,
     stays,
+    tensor_blocks,
     tensor_requests,
     through_ub,
     ub_buffers,
@@ -29,7 +29,7 @@ from compiler.segment.memory import (
     weight_slots,
 )
 from compiler.segment.run import can_stream
-from compiler.segment.segment import StripBlocks, largest_part, widest_strip
+from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.segment.siblings import Joined, chosen, joined, with_siblings
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
@@ -51,12 +51,12 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
         made = joined(unit, gene.start, gene.stop, families)
         plan = realise(made.unit, of_joined(gene, made))
         return None if plan is None else with_siblings(unit, plan, made, gene.stop - gene.start)
-    if len(working_cores(unit, gene)) == 1:
-        gene = gene._replace(split="rows")
-    strip = seen_by_core(unit, gene)
-    if strip is None:
-        return None
     divided = outline(unit, gene)
+    strip = largest_strip(unit, divided)
+    if isinstance(strip, Infeasible):
+        return None
+    if divided.channels == 1:
+        gene = gene._replace(split="rows")
     for streamed in _in_chunks(strip.unit, gene):
         if streamed:
             strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
@@ -90,14 +90,6 @@ def of_joined(gene: Gene, made: Joined) -> Gene:
     stop = gene.start + len(made.kept)
     inner = gene._replace(stop=stop, choices=choices if any(choices) else (), siblings=0)
     return inner._replace(cached=whole_or(inner, cached))
-
-
-def seen_by_core(unit: Unit, gene: Gene) -> StripBlocks | None:
-    """What the gene's cores have of its segment, as large as any of them has it; None where channels or columns cannot be split so."""
-    divided = outline(unit, gene)
-    part = largest_part(unit, divided)
-    strip = part if isinstance(part, Infeasible) else widest_strip(part, divided)
-    return None if isinstance(strip, Infeasible) else strip
 
 
 class _Asked(NamedTuple):
@@ -146,7 +138,7 @@ class _Fitting:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
         self.staged = tensor_requests(unit, layout, gene.prefetch, window)
-        self.live, held = live_blocks(self.staged, len(self.operators))
+        self.live, held = tensor_blocks(unit, layout, gene.prefetch, window)
         self.room = self.have - held
         self.apart = apart_rule(unit, layout, gene.sliding, window)
 

@@ -70,7 +70,7 @@ def _operators(unit: Unit, plan: SegmentPlan, start: int) -> list[tuple[str, str
     if isinstance(segment, Infeasible):
         raise InfeasibleError(str(segment))
     strip, out = segment.widest(), []
-    for k, tiling in enumerate(segment.plan.made_tilings):
+    for k, tiling in enumerate(segment.tilings):
         spec = strip.unit.kernels[segment.outline.start + k]
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
         kept = frozenset(i for i, (in_l1, made) in enumerate(strip.residence(k)) if made or (in_l1 and i >= fed))
