@@ -99,9 +99,9 @@ class Segment(NamedTuple):
         if isinstance(made, Infeasible):
             return _refused(plan, made)
         unit, plan, start = made
-        channels, stop = plan.channels, start + len(plan.operators)
-        outline = Outline(start, stop, channels, plan.columns, plan.blocks, len(plan.cores) // channels, plan.caching)
-        parts = channel_parts(unit, start, stop, channels)
+        stop = start + len(plan.operators)
+        outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
+        parts = channel_parts(unit, start, stop, outline.channels)
         if isinstance(parts, Infeasible):
             return _refused(plan, parts)
         cuts = []
