@@ -108,12 +108,10 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 
     A list: single numbers of an array cost several times as much.
     """
-    plan, unit = segment.plan, strip.unit
-    tilings = plan.tilings
-    images, cores = unit.storages[0].n, plan.dealt
+    plan, images, cores = segment.plan, strip.unit.storages[0].n, segment.outline.dealt
     laid = _laid(strip)
     total = np.zeros(len(FEATURES))
-    for standing, tiling in zip(laid.standings, tilings, strict=True):
+    for standing, tiling in zip(laid.standings, segment.plan.tilings, strict=True):
         total += _of_operator(standing, tiling, images, cores)
     out: list[float] = total.tolist()
     out[_AT["store_bytes"]] = float(laid.stored * BLOCK_BYTES * images)

@@ -194,9 +194,10 @@ def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -
 
 
 @lru_cache(maxsize=4096)
-def live_blocks(requests: tuple[BufferRequest, ...], steps: int) -> tuple[list[int], int]:
-    """`live`, and blocks of all requests."""
-    return live(requests, steps), sum([request.size for request in requests])
+def tensor_blocks(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
+    """Blocks of `tensor_requests` that are live at each of a segment's operators, and of all of them."""
+    requests = tensor_requests(unit, blocks, prefetch, window)
+    return live(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
 
 
 def weight_slots(spec: KernelSpec, tiling: Tiling) -> tuple[int, int]:

@@ -13,7 +13,6 @@ A gene has no tilings yet, so it asks with an `Outline`, of which a plan has one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from compiler.plan.plan import Infeasible, SegmentPlan
@@ -53,11 +52,10 @@ class StripBlocks(NamedTuple):
 
     def residence(self, k: int) -> tuple[tuple[bool, bool], ...]:
         """Of every operand of operator k: whether the segment has it in L1, and whether it makes it there."""
-        staged = self.blocks.staged
-        found = [
-            (read.storage in staged, read.storage in staged and staged[read.storage].produced)
-            for read in self.unit.kernels[self.blocks.start + k].reads
-        ]
+        staged, found = self.blocks.staged, []
+        for read in self.unit.kernels[self.blocks.start + k].reads:
+            stay = staged.get(read.storage)
+            found.append((False, False) if stay is None else (True, stay.makers > 0))
         if self.blocks.streamed >> k & 1:
             found[1] = False, False  # chunks come from DDR, whatever else is in L1
         return tuple(found)
@@ -70,38 +68,42 @@ class CoreShare(NamedTuple):
     iterations: range
 
 
-def largest_part(unit: Unit, outline: Outline) -> Unit | Infeasible:
-    """The unit of the part with the most channels: what fits for it fits for all."""
-    parts = channel_parts(unit, outline.start, outline.stop, outline.channels)
-    return parts if isinstance(parts, Infeasible) else largest(parts, outline.start, outline.stop)
+def largest_strip(unit: Unit, outline: Outline) -> StripBlocks | Infeasible:
+    """The largest part as wide as its widest strip, all right operands in L1: what fits for it fits for all."""
+    start, stop, channels, *_ = outline
+    parts = channel_parts(unit, start, stop, channels)
+    if isinstance(parts, Infeasible):
+        return parts
+    strip = widest(parts[0] if channels == 1 else largest(parts, start, stop), start, stop, outline.columns)
+    return strip if isinstance(strip, Infeasible) else StripBlocks(strip, outline.blocks_of(strip))
 
 
-def widest_strip(part: Unit, outline: Outline, streamed: int = 0) -> StripBlocks | Infeasible:
-    """A part as wide as its widest strip: what fits for it fits for all."""
-    strip = widest(part, outline.start, outline.stop, outline.columns)
-    return strip if isinstance(strip, Infeasible) else StripBlocks(strip, outline.blocks_of(strip, streamed))
+class Segment(NamedTuple):
+    """A segment as it is made.
 
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Segment:
-    """A segment as it is made.  parts: a unit for each, whose kernels `outline` counts; each of them has strips."""
+    parts: a unit for each, whose kernels `outline` counts; cuts: those of its strips.
+    """
 
     plan: SegmentPlan
     outline: Outline
     parts: tuple[Unit, ...]
+    cuts: tuple[tuple[Unit, ...], ...]
 
     @classmethod
     def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """The segment whose first kernel is `start`; why not where its channels or columns cannot be split so."""
-        outline = Outline(start, start + len(plan.operators), plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
-        parts = channel_parts(unit, outline.start, outline.stop, outline.channels)
+        stop = start + len(plan.operators)
+        outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
+        parts = channel_parts(unit, start, stop, outline.channels)
         if isinstance(parts, Infeasible):
             return _refused(plan, parts)
+        cuts = []
         for part in parts:
-            found = strips(part, outline.start, outline.stop, outline.columns)
+            found = strips(part, start, stop, outline.columns)
             if isinstance(found, Infeasible):
                 return _refused(plan, found)
-        return cls(plan, outline, parts)
+            cuts.append(found)
+        return cls(plan, outline, parts, tuple(cuts))
 
     @property
     def largest(self) -> int:
@@ -114,16 +116,15 @@ class Segment:
 
     def strips(self, part: int) -> tuple[StripBlocks, ...]:
         """All strips of a part."""
-        unit, outline, streamed = self.parts[part], self.outline, self.streamed(part)
-        found = strips(unit, outline.start, outline.stop, outline.columns)
-        assert not isinstance(found, Infeasible), "`of` refuses what has none"
-        return tuple([StripBlocks(strip, outline.blocks_of(strip, streamed)) for strip in found])
+        blocks_of, streamed = self.outline.blocks_of, self.streamed(part)
+        return tuple([StripBlocks(strip, blocks_of(strip, streamed)) for strip in self.cuts[part]])
 
     def widest(self) -> StripBlocks:
         """The largest part as wide as its widest strip."""
-        found = widest_strip(self.parts[self.largest], self.outline, self.streamed(self.largest))
-        assert not isinstance(found, Infeasible), "`of` refuses what has none"
-        return found
+        unit, outline = self.parts[self.largest], self.outline
+        strip = widest(unit, outline.start, outline.stop, outline.columns)
+        assert not isinstance(strip, Infeasible), "`of` refuses what has none"
+        return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest)))
 
     def share(self, core: int) -> CoreShare:
         """What the core at this place among the plan's has to do: its part of the channels, or a run of the iterations of all of them."""

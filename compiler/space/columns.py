@@ -14,7 +14,7 @@ from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.blocks import needed
 from compiler.segment.buffers import Buffer, BufferRequest, fits
 from compiler.segment.memory import tensor_requests
-from compiler.segment.segment import Outline, widest_strip
+from compiler.segment.segment import Outline, largest_strip
 from compiler.segment.strips import leaves, strips
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
@@ -50,7 +50,7 @@ def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:
 def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights."""
     finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(unit)[start:stop])))
-    found = widest_strip(unit, finest)
+    found = largest_strip(unit, finest)
     if isinstance(found, Infeasible):
         return False
     strip, _ = found

@@ -18,9 +18,9 @@ from compiler.segment.buffers import fits, packed
 from compiler.segment.memory import (
     UbBuffers,
     apart_rule,
-    live_blocks,
     repeated,
     stays,
+    tensor_blocks,
     tensor_requests,
     through_ub,
     ub_buffers,
@@ -29,7 +29,7 @@ from compiler.segment.memory import (
     weight_slots,
 )
 from compiler.segment.run import can_stream
-from compiler.segment.segment import StripBlocks, largest_part, widest_strip
+from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
@@ -45,12 +45,12 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`space.fit_ub`).
     """
-    if len(working_cores(unit, gene)) == 1:
-        gene = gene._replace(split="rows")
-    strip = seen_by_core(unit, gene)
-    if strip is None:
-        return None
     divided = outline(unit, gene)
+    strip = largest_strip(unit, divided)
+    if isinstance(strip, Infeasible):
+        return None
+    if divided.channels == 1:
+        gene = gene._replace(split="rows")
     for streamed in _in_chunks(strip.unit, gene):
         if streamed:
             strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
@@ -75,14 +75,6 @@ def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
         if can_stream(unit, gene.start, k):
             found |= 1 << k
             yield found
-
-
-def seen_by_core(unit: Unit, gene: Gene) -> StripBlocks | None:
-    """What the gene's cores have of its segment, as large as any of them has it; None where channels or columns cannot be split so."""
-    divided = outline(unit, gene)
-    part = largest_part(unit, divided)
-    strip = part if isinstance(part, Infeasible) else widest_strip(part, divided)
-    return None if isinstance(strip, Infeasible) else strip
 
 
 class _Asked(NamedTuple):
@@ -131,7 +123,7 @@ class _Fitting:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
         self.staged = tensor_requests(unit, layout, gene.prefetch, window)
-        self.live, held = live_blocks(self.staged, len(self.operators))
+        self.live, held = tensor_blocks(unit, layout, gene.prefetch, window)
         self.room = self.have - held
         self.apart = apart_rule(unit, layout, gene.sliding, window)
 

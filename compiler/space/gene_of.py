@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_place
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.vector_tiling import vector_tiling
-from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, Tiling
-from compiler.space.decode import realise, seen_by_core
-from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, keeps_weights, whole_or, with_weights
+from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.segment.segment import largest_strip
+from compiler.space.decode import realise
+from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, keeps_weights, outline, whole_or, with_weights
 from compiler.unit.unit import Unit
 
 
@@ -57,10 +58,10 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
 
 def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Budgets of chunks, with a place for every tiling of the plan: those for which it has one, then the first, which `fit_ub` changes."""
-    seen = seen_by_core(unit, gene)
-    if seen is None:
+    strip = largest_strip(unit, outline(unit, gene))
+    if isinstance(strip, Infeasible):
         return
-    mine, layout = seen
+    mine, layout = strip
     every = [
         [_place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, budget) for k, tiling in enumerate(plan.tilings)]
         for budget in (*CHUNK_BUDGETS, *LAST_BUDGETS)

@@ -9,7 +9,7 @@ import pytest
 from compiler.cost.features import raw_features
 from compiler.emit.segment import Records, lower_segment
 from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
-from compiler.segment.segment import Segment, largest_part, widest_strip
+from compiler.segment.segment import Segment, largest_strip
 from compiler.space.decode import realise
 from compiler.space.gene import Gene, outline
 from compiler.unit.unit import Unit
@@ -79,9 +79,7 @@ def test_a_gene_is_divided_as_its_plan_is(chain: Unit, how: dict[str, object]) -
     gene = Gene(0, 2, blocks=4)._replace(**how)
     found = segment(chain, gene)
     assert outline(chain, gene) == found.outline
-    part = largest_part(chain, found.outline)
-    assert isinstance(part, Unit)
-    mine, theirs = widest_strip(part, outline(chain, gene), found.streamed(0)), found.widest()
+    mine, theirs = largest_strip(chain, outline(chain, gene)), found.widest()
     assert not isinstance(mine, Infeasible)
     assert mine.blocks is theirs.blocks, "one object for what is the same"
 
