@@ -9,6 +9,7 @@ memory    schedule.memory      where: L1 and UB, with lifetimes, or why it does 
 segment   emit.segment         sequential records of one core's share of a segment (cached by its plan)
 stream    schedule.sync        flags and issue order -> one stream per core
 program   simulator.npu        streams + memory map, verified
+file      build                every level's program and what it takes, in containers, in an ONNX file (package)
 """
 
 from __future__ import annotations

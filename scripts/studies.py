@@ -15,6 +15,7 @@ import typer
 from numpy.typing import NDArray
 
 import simulator
+from compiler.build import measure_plans
 from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible
 from compiler.derive.realise import realise_all
@@ -26,7 +27,6 @@ from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from tuner.build import measure_plans
 from tuner.conduct import Conductor, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Evaluator, EvaluatorSpec

@@ -149,7 +149,7 @@ def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidat
         if not (run / "best.onnx").is_file():
             words = ["tune", f"light:{name}", "--machine", machine, "--out", str(run), "--candidates", str(candidates)]
             words += ["--backend", "serial", "--quiet"]
-            done = subprocess.run([sys.executable, "-m", "tuner.cli", *words], cwd=ROOT, text=True, capture_output=True, check=False)
+            done = subprocess.run([sys.executable, "-m", "tuner", *words], cwd=ROOT, text=True, capture_output=True, check=False)
             if done.returncode:
                 raise SystemExit(f"tilefarm {' '.join(words)}: exit {done.returncode}\n{done.stderr}")
         found.append((name, run / "best.onnx"))

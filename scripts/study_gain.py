@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def tilefarm(*words: str) -> str:
     """Run the command line; its standard output."""
-    done = subprocess.run([sys.executable, "-m", "tuner.cli", *words], cwd=ROOT, text=True, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "tuner", *words], cwd=ROOT, text=True, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(f"tilefarm {' '.join(words)}: exit {done.returncode}\n{done.stderr}")
     return done.stdout

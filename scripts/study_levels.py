@@ -25,9 +25,9 @@ from compiler.frontend.zoo import resolve
 from scripts.studies import write_rows
 from simulator.npu.machine import Machine, load_machine
 from tuner.commands.text import print_table
+from tuner.driver import tune
 from tuner.folder.runfolder import read_json
 from tuner.request import TuneRequest
-from tuner.tune import tune
 
 GAIN, NEAR = 0.02, 0.02
 NETWORKS = "light:squeezenet,light:shufflenet,light:inception_v1,light:resnet50,made:mobilenet_v2"

@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve
 from compiler.ir.graph import Conv, MatMul
+from compiler.source import Source, open_source
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
 from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit, signature
@@ -41,17 +42,15 @@ from compiler.tile.unit import make_unit
 from scripts.studies import write_rows
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
-from tuner.build import open_source
 from tuner.commands.text import print_table
 from tuner.config import load_config
 from tuner.digests import canonical_json
+from tuner.driver import tune
 from tuner.evaluate import Evaluator
 from tuner.log.read import read_log
 from tuner.model.cost_model import CostModel, train
 from tuner.model.tile_model import shortlist, single_block_counts
 from tuner.request import TuneRequest
-from tuner.source import Source
-from tuner.tune import tune
 
 PROVEN = 0.002  # ways whose bound is not further below the best than this are not measured
 BATCH = 16  # ways measured at once for each level

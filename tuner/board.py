@@ -8,8 +8,8 @@ from functools import partial
 from typing import get_args
 
 from compiler.derive.plan import Plan
+from compiler.source import Opened
 from compiler.tile.spec import Unit
-from tuner.build import Opened
 from tuner.config import TuneConfig
 from tuner.farm.backend import SerialBackend
 from tuner.folder.finals import Readings

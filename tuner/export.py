@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from compiler.derive.plan import Plan, read_plan
 from compiler.frontend.zoo import is_made
+from compiler.source import Opened, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.build import Opened, open_source
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.log.read import read_rows, read_tasks
 from tuner.source import SavedSource, read_source

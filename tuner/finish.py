@@ -12,16 +12,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import simulator
+from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.derive.plan import Infeasible, Plan, joined
 from compiler.derive.realise import realise_all
 from compiler.package import write_body
+from compiler.source import Opened
 from compiler.tile.spec import Unit
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
+from simulator.terminal import say
 from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
-from tuner.build import MeasuredModel, Opened, containers_of, measure, package
 from tuner.check import random_feeds
 from tuner.config import TuneConfig
 from tuner.evaluate import Roofline
@@ -36,7 +38,6 @@ from tuner.request import Style, TuneRequest
 from tuner.search.population import Individual
 from tuner.shared import WORKER
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
-from tuner.terminal import say
 from tuner.values import Compared, Values, values_of
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from compiler.build import measure_plans
 from compiler.derive.plan import Plan
 from compiler.pipeline import Compiler
-from tuner.build import measure_plans
 
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import say
 from tuner.conduct import Conductor, Jobs
 from tuner.config import TuneConfig
 from tuner.folder.checkpoint import Checkpoint
@@ -24,7 +25,6 @@ from tuner.runners.find import BUILT_IN
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.schedule import Schedule
-from tuner.terminal import say
 from tuner.warm_start import WarmStart, lines, taken
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from compiler.build import build_variants, default_plan
 from compiler.frontend import lower
 from compiler.frontend.load import prepare as checked
 from compiler.frontend.lower import lower_partition
@@ -34,7 +35,6 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine
 from simulator.onnx_kinds import FLOATS, widen
 from simulator.session import InferenceSession
-from tuner.build import build_variants, default_plan
 
 MACHINE = "edge"
 DEVICE = "CPU"  # the simulated NPU is a process of the host, and this is the name that onnx knows

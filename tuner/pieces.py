@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.build import default_plan, measure_plans
 from compiler.derive.structures import Structures
+from compiler.source import Opened
 from compiler.tile.spec import Unit
-from tuner.build import Opened, default_plan, measure_plans
 from tuner.folder.runfolder import write_json
 from tuner.folder.served import FILE
 

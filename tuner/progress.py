@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from simulator.terminal import say, shown
 from tuner.merit import speedup
-from tuner.terminal import say, shown
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0

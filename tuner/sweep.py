@@ -119,7 +119,7 @@ class CellWorker:
         return [self._run(cell) for cell in batch]
 
     def _run(self, cell: Cell) -> str:
-        from tuner.tune import tune
+        from tuner.driver import tune
 
         folder, asked = self.out / cell.name, self.request
         settings = self.out / ".tmp" / f"{cell.name}.yaml"

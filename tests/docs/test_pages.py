@@ -123,9 +123,7 @@ def test_readme_as_it_stands(tmp_path: Path) -> None:
     def tilefarm(line: str) -> None:
         words = line.split()[1:]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-m", "tuner.cli", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "-m", "tuner", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
 
     install = blocks(PAGES[0], "sh")[0].text

@@ -26,6 +26,7 @@ from compiler.pipeline import Compiler
 from compiler.schedule import memory
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.memory import Places
+from compiler.source import Source, open_source
 from compiler.tile.spec import Unit
 from compiler.tile.unit import pack_unit
 from simulator.functional import execute
@@ -35,9 +36,7 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
-from tuner.build import open_source
 from tuner.reference import Reference, Stored, reference
-from tuner.source import Source
 from tuner.values import Compared, compare
 
 EDGE = load_machine("edge")

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from compiler.build import operators
 from compiler.derive.gene import Gene, Genome
 from compiler.derive.moves import random_genome
 from compiler.derive.plan import Infeasible, Plan
@@ -28,7 +29,6 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
-from tuner.build import operators
 from tuner.candidate import RESULTS
 from tuner.digests import canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline

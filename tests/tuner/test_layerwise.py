@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from compiler.build import measure_plans
 from compiler.derive.order import ordered
 from compiler.derive.plan import Infeasible, Plan
 from compiler.derive.realise import realise_all
@@ -15,7 +16,6 @@ from compiler.pipeline import Compiler
 from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import inception_block
-from tuner.build import measure_plans
 from tuner.layerwise import faster_in_file_order
 
 LEVELS = ("none", "slight", "severe")

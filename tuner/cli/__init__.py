@@ -19,9 +19,9 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import TilefarmError
+from simulator.terminal import print_line, say
 from tuner.cli import compiled, inspect, runs, search
 from tuner.cli.group import LaterGroup, later, new_app
-from tuner.terminal import print_line, say
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.terminal import say
+from simulator.terminal import say
 
 
 class DTypeName(StrEnum):

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compiler.beyond import beyond_lines
+from compiler.build import MeasuredModel, check_out, containers_of, default_plans, measure, package
 from compiler.derive.plan import Plan, joined, read_plan
+from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from tuner.beyond import beyond_lines
-from tuner.build import MeasuredModel, Opened, check_out, containers_of, default_plans, measure, open_source, package
+from simulator.terminal import print_line
 from tuner.commands.options import parse_plans, parse_shapes
 from tuner.commands.text import print_json, print_pieces, print_table
 from tuner.export import open_run, run_plans
@@ -18,9 +20,7 @@ from tuner.host import check_share, host_nodes, mac_share, work_lines
 from tuner.macs import program_macs
 from tuner.model.tile_model import load_models, tiled_plans
 from tuner.request import Style
-from tuner.source import Source
 from tuner.summary import TensorSummary
-from tuner.terminal import print_line
 
 
 def compile_model(

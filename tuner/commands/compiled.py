@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.build import check_out
 from simulator.compiled import Compiled, read_compiled
 from simulator.npu.asm import print_program
 from simulator.npu.errors import BadInputError
@@ -18,14 +19,13 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
+from simulator.terminal import print_line, print_text
 from simulator.timing import Timing
-from tuner.build import check_out
 from tuner.check import Checked, check_level, load_feeds, random_feeds
 from tuner.commands.options import parse_input
 from tuner.commands.text import finite, print_json, print_pieces, print_table
 from tuner.reference import Stored, reference
 from tuner.summary import TensorSummary
-from tuner.terminal import print_line, print_text
 from tuner.values import Compared
 
 

@@ -19,10 +19,10 @@ from simulator.npu.machine import SHARE_UNIT
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.served_trace import served_trace
+from simulator.terminal import print_line
 from simulator.thresholds import Thresholds, choose_thresholds, one_pair
 from tuner.commands.text import finite, print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
-from tuner.terminal import print_line
 
 
 @dataclass(frozen=True)

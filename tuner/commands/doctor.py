@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from simulator.kernel_cache import own_folder
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.machine import load_machine, preset_names
+from simulator.terminal import print_line
 from tuner.commands.text import print_json
 from tuner.farm.ray_facts import ray_facts
 from tuner.folder.runs import open_run
-from tuner.terminal import print_line
 
 _LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 RATE_S = 3600.0
@@ -149,9 +149,9 @@ def _whole_way() -> Finding:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save_model
 
-    from tuner.build import build_variants, default_plan, open_source, package
+    from compiler.build import build_variants, default_plan, package
+    from compiler.source import Source, open_source
     from tuner.check import check_file
-    from tuner.source import Source
 
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), "w")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
+from simulator.terminal import print_line
 from tuner.commands.text import print_json, print_pairs, print_table
-from tuner.terminal import print_line
 
 # the end of a key -> the unit of its value
 _UNITS = (

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.candidate import SCHEMA_VERSION
 from tuner.commands.text import print_json
 from tuner.log.care import compact, lost_rows, repair, verify
 from tuner.log.dataset import Fault
 from tuner.log.migrate import migrate
-from tuner.terminal import print_line
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from compiler.derive.plan import Plan, read_plan
 from compiler.derive.plan_diff import Change, PlanDiff, diff
+from simulator.terminal import print_line
 from tuner.commands.text import print_json
-from tuner.terminal import print_line
 
 
 def diff_plans(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from compiler.build import check_plan, plans_of_pieces
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan, read_plan
 from compiler.schedule.blocks import cut
 from compiler.schedule.run import streamed_rights
+from compiler.source import Source, open_source
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.primitives import to_text
 from compiler.tile.siblings import as_made
@@ -16,11 +18,10 @@ from compiler.tile.stages import nest_of
 from compiler.tile.strips import widest
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
-from tuner.build import check_plan, open_source, plans_of_pieces
+from simulator.terminal import print_line, print_text
 from tuner.commands.options import parse_shapes
 from tuner.commands.text import print_json
-from tuner.source import SOURCE, Source, read_source
-from tuner.terminal import print_line, print_text
+from tuner.source import SOURCE, read_source
 
 
 def show_primitives(

@@ -11,12 +11,12 @@ from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_re
 from simulator.compiled import Compiled, read_compiled
 from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
 from simulator.npu.container import Operator
+from simulator.terminal import print_line
 from simulator.timeline import Cause, Timeline
 from simulator.trace import chrome_trace
 from tuner.commands.compiled import check_cycles
 from tuner.commands.text import print_json, print_table, ratio
 from tuner.commands.tracefile import OPEN_IT, check_trace_out, write_trace_file
-from tuner.terminal import print_line
 
 
 def trace(path: Path, level: str | None, out: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compiler.build import check_out
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.build import check_out
+from simulator.terminal import print_line
 from tuner.commands.text import print_json
 from tuner.folder.place import Folder, Place
 from tuner.folder.runs import kind_of
-from tuner.terminal import print_line
 
 
 def report(folder: Folder, out: Path | None, as_json: bool) -> None:

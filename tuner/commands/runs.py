@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.commands.search import print_levels, print_unconfirmed
 from tuner.commands.text import print_json, print_pairs, print_table
 from tuner.folder.place import Folder
@@ -15,7 +16,6 @@ from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.folder.runs import Run, baseline_of, find_runs, kind_of, open_run, state_of
 from tuner.folder.studies import study_summary
 from tuner.merit import speedup
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from tuner.folder.standing import Standing

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line, say
 from tuner.commands.text import print_json, print_next, print_table
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.merit import speedup
 from tuner.request import StudyRequest, SweepRequest, TuneRequest
-from tuner.terminal import print_line, say
 
 SUMMARY = "summary.json"
 UNCONFIRMED = 4  # exit code
@@ -22,7 +22,7 @@ UNCONFIRMED = 4  # exit code
 
 def tune(request: TuneRequest, as_json: bool) -> int:
     """`tilefarm tune`.  Returns `UNCONFIRMED` where values are not onnxruntime's."""
-    from tuner.tune import tune as drive
+    from tuner.driver import tune as drive
 
     if request.candidates is not None and request.seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")

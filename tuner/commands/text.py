@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tuner.terminal import print_line, print_text, shown, shown_json
+from simulator.terminal import print_line, print_text, shown, shown_json
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

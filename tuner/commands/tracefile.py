@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from compiler.build import check_out
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.trace_events import gzipped
-from tuner.build import check_out
 
 OPEN_IT = "open it in https://ui.perfetto.dev or chrome://tracing"
 

@@ -26,7 +26,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner import terminal
+from simulator import terminal
 from tuner.farm.backend import (
     DEATHS_ALONE,
     DIED,

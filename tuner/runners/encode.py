@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from compiler.build import operators
 from compiler.derive.plan import SegmentPlan
 from compiler.tile.unit import Packed
 from simulator.npu.container import Container, Segment, Variant, encode
 from simulator.npu.program import Program
-from tuner.build import operators
 from tuner.runners.reading import Encoded, Kind
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.derive.gene import Genome
 from compiler.derive.moves import Move, crossover
 from compiler.tile.spec import Unit
-from tuner.config import Search
+from tuner.config import SearchSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Island:
         assert isinstance(bits, np.random.PCG64)
         return np.random.Generator(bits.jumped(number))
 
-    def admit(self, new: list[Individual], search: Search) -> None:
+    def admit(self, new: list[Individual], search: SearchSettings) -> None:
         """Keep `elites` of every level, then the best by mean rank over the levels, `population` in all."""
         pool = {member.task: member for member in [*self.members, *new]}
         everyone = sorted(pool.values(), key=lambda m: m.task)
@@ -59,12 +59,12 @@ class Island:
         """The fastest member at a level."""
         return min(self.members, key=lambda m: (int(m.cycles[level]), m.task))
 
-    def parent(self, level: int, search: Search) -> Individual:
+    def parent(self, level: int, search: SearchSettings) -> Individual:
         """A tournament at one level."""
         picks = self.rng.integers(len(self.members), size=search.tournament)
         return min((self.members[int(i)] for i in picks), key=lambda m: (int(m.cycles[level]), m.task))
 
-    def child(self, unit: Unit, level: int, search: Search, moves: list[Move]) -> Genome | None:
+    def child(self, unit: Unit, level: int, search: SearchSettings, moves: list[Move]) -> Genome | None:
         """A new genome from one parent or two, by moves; None where the draw came to nothing."""
         genome = self.parent(level, search).genome
         changed: Genome | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compiler.build import compile_plan
 from compiler.derive.plan import Plan, parse_plan
 from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
@@ -18,7 +19,6 @@ from compiler.tile.spec import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Memory, load_machine
 from tests.graphs import conv, max_pool, unit
-from tuner.build import compile_plan
 
 EDGE = load_machine("edge")
 Raw = dict[str, Any]

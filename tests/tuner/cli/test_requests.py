@@ -30,9 +30,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
         }
         (request.out / "summary.json").write_text(json.dumps(summary))
 
-    module = types.ModuleType("tuner.tune")
+    module = types.ModuleType("tuner.driver")
     module.tune = drive  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    monkeypatch.setitem(sys.modules, "tuner.driver", module)
     return requests
 
 
@@ -102,9 +102,9 @@ def test_an_interrupted_run_says_how_to_go_on(cli, monkeypatch, tmp_path):
         (request.out / "run.json").write_text("{}")
         raise KeyboardInterrupt
 
-    module = types.ModuleType("tuner.tune")
+    module = types.ModuleType("tuner.driver")
     module.tune = stop  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    monkeypatch.setitem(sys.modules, "tuner.driver", module)
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "run")
     assert code == 130
     assert "--resume continues it" in err

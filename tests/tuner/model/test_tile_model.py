@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, SegmentPlan
 from compiler.pipeline import Compiler
+from compiler.source import Source, open_source
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.operator_space import operator_space
 from simulator.npu.container import decode
@@ -22,11 +23,9 @@ from simulator.onnx_container import read_container
 from tests.graphs import conv, max_pool, unit
 from tests.plans import resized
 from tests.tuning import quick, save_small
-from tuner.build import open_source
 from tuner.cli import main
 from tuner.model.cost_model import CostModel
 from tuner.model.tile_model import load_models, pick, shortlist, single_block_counts, tiled_plans
-from tuner.source import Source
 
 EDGE = load_machine("edge")
 

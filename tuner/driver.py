@@ -8,13 +8,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import simulator
+from compiler.beyond import beyond_lines
 from compiler.derive.order import ordered
+from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, load_machine
-from tuner.beyond import beyond_lines
+from simulator.terminal import say
 from tuner.board import runner_name, runner_spec
-from tuner.build import Opened, open_source
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.digests import digest
@@ -34,9 +35,8 @@ from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
 from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
-from tuner.source import Source, write_source
+from tuner.source import write_source
 from tuner.summary import Summary
-from tuner.terminal import say
 from tuner.warm_start import sources
 
 
