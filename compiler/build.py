@@ -81,7 +81,7 @@ def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredPiece:
     """A program of a plan and what it takes at every level of the container."""
 
     plan: Plan
@@ -89,8 +89,8 @@ class Measured:
     timings: Mapping[str, Timing]
 
 
-def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, Measured]:
-    """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `Measured`.
+def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredPiece]:
+    """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
     Levels come out in the machine's order.  names: what a level's plan is called in errors.
     Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
@@ -99,12 +99,12 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     machine = compiler.unit.machine
     check_levels(machine, plans)
     levels = tuple(level for level in machine.contention if level in plans)
-    by_digest: dict[str, Measured] = {}
+    by_digest: dict[str, MeasuredPiece] = {}
     for level in levels:
         plan = plans[level]
         if plan.digest not in by_digest:
             program = compile_plan(compiler, plan, (names or {}).get(level, f"plan of level {level}"))
-            by_digest[plan.digest] = Measured(plan, program, simulate_levels(program, machine, levels))
+            by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, levels))
     return {level: by_digest[plans[level].digest] for level in levels}
 
 
@@ -116,7 +116,7 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
         raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
 
 
-def container_of(packed: Packed, measured: Mapping[str, Measured], digests: Mapping[str, str] | None = None) -> Container:
+def container_of(packed: Packed, measured: Mapping[str, MeasuredPiece], digests: Mapping[str, str] | None = None) -> Container:
     """Level -> measured plan, as the container that is shipped.  digests: level -> of the plan that it is a part of."""
     unit, constants = packed
     variants = tuple(
@@ -157,7 +157,7 @@ class MeasuredModel:
     """A plan of a model and the programs of its pieces, which run one after the other.  timings: level -> of all of them."""
 
     plan: Plan
-    pieces: tuple[Measured, ...]
+    pieces: tuple[MeasuredPiece, ...]
     timings: Mapping[str, Timing]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,14 +17,14 @@ from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
-from compiler.frontend.zoo import title
+from compiler.frontend.zoo import resolve, title
 from compiler.pipeline import Compiler
 from compiler.tile.machine import check_machine
 from compiler.tile.spec import Unit
 from compiler.tile.unit import Packed, pack_unit
-from simulator.npu.errors import InfeasibleError, UnsupportedError
+from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.held import Beyond
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import DataType, Machine, load_machine
 from simulator.onnx_kinds import CONVERTED
 
 
@@ -36,6 +37,19 @@ class Source:
     dtype: DataType = DataType.float16
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: int | None = None
+
+    @staticmethod
+    def named(
+        model: str | os.PathLike[str], machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None
+    ) -> Source:
+        """As a user names them.  Raises `BadInputError`.
+
+        model: a file, `light:NAME` or `made:NAME`, whose weights are drawn from seed 0 unless given.  machine: a preset or a YAML file.
+        """
+        if dtype not in DataType.__members__:
+            raise BadInputError(f"dtype {dtype!r}: expected one of {', '.join(DataType.__members__)}")
+        path, seed = resolve(Path(model), random_weights)
+        return Source(path, machine if isinstance(machine, Machine) else load_machine(machine), DataType[dtype], shapes, seed)
 
 
 @dataclass(frozen=True, eq=False)

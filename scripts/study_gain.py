@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.plan import Infeasible, read_plan
+from compiler.derive.plan import Infeasible, Plan
 from compiler.frontend.zoo import PREFIX, shipped
 from compiler.tile.spec import ConvSpec
 from scripts.studies import write_rows
@@ -60,7 +60,7 @@ def honesty(run: Path) -> dict[str, float]:
     opened, _ = open_run(run)
     unit, machine = opened.unit, opened.unit.machine
     ratios: dict[str, list[float]] = {level: [] for level in machine.contention}
-    for k, segment in enumerate(read_plan(run / "plans/baseline.json").segments):
+    for k, segment in enumerate(Plan.load(run / "plans/baseline.json").segments):
         if not isinstance(unit.kernels[k], ConvSpec):
             continue
         parts = opened.compiler.alone(segment, k)

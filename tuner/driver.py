@@ -13,7 +13,7 @@ from compiler.derive.order import ordered
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine import load_machine
 from simulator.terminal import say
 from tuner.board import runner_name, runner_spec
 from tuner.conduct import Jobs, SerialJobs
@@ -67,7 +67,7 @@ def tune(request: TuneRequest) -> Summary:
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
-    opened = open_source(Source(request.model, machine, DataType[request.dtype], request.shapes, request.random_weights))
+    opened = open_source(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     levels = tuple(machine.contention)
     identity = RunIdentity(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from compiler.derive.plan import Plan, read_plan
+from compiler.derive.plan import Plan
 from compiler.frontend.zoo import is_made
 from compiler.source import Opened, open_source
 from simulator.npu.errors import BadInputError
@@ -45,7 +45,7 @@ def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
     missing = [level for level in machine.contention if not (folder / f"{level}.json").is_file()]
     if missing:
         raise BadInputError(f"{folder}: has no plan {missing[0]}.json; expected one for each of {', '.join(machine.contention)}")
-    return {level: read_plan(folder / f"{level}.json") for level in machine.contention}
+    return {level: Plan.load(folder / f"{level}.json") for level in machine.contention}
 
 
 def plan_by_digest(run: Path, digest: str) -> Plan:
@@ -66,7 +66,7 @@ def plan_by_digest(run: Path, digest: str) -> Plan:
 
 
 def _kept(run: Path) -> Iterator[Plan]:
-    yield from (read_plan(path) for path in sorted((run / "plans").glob("*.json")))
+    yield from (Plan.load(path) for path in sorted((run / "plans").glob("*.json")))
 
 
 def _measured(run: Path) -> Iterator[Plan]:

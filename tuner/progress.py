@@ -35,7 +35,7 @@ class Snapshot:
 class Progress:
     """Shows snapshots.  `candidates` or `seconds`: the budget; `already`: programs measured before a resume.
 
-    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.
+    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.  watch: is given every snapshot.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class Progress:
         quiet: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        watch: Callable[[Snapshot], None] | None = None,
     ) -> None:
         self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
-        self._stream, self._clock = stream or sys.stderr, clock
+        self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
         self._start_s = clock()
         self._since: tuple[int, float] | None = None  # programs and time when the first ones were there: starting up is no rate
         self._last_s = -LINE_EVERY_S
@@ -76,6 +77,8 @@ class Progress:
 
     def update(self, snapshot: Snapshot) -> None:
         """Show where the run stands; cheap enough to call after every outcome."""
+        if self._watch is not None:
+            self._watch(snapshot)
         if self._quiet:
             return
         now = self._clock()

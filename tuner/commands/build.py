@@ -8,7 +8,7 @@ from typing import Any
 
 from compiler.beyond import beyond_lines
 from compiler.build import MeasuredModel, check_out, containers_of, default_plans, measure, package
-from compiler.derive.plan import Plan, joined, read_plan
+from compiler.derive.plan import Plan, joined
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
@@ -42,7 +42,7 @@ def compile_model(
         raise BadInputError("--tile-model: chooses the tilings, so it does not go with --plan")
     machine = load_machine(machine_name)
     files = parse_plans(plan_texts, tuple(machine.contention), machine.name)
-    read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
+    read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
     opened = open_source(Source(model, machine, DataType[dtype], parse_shapes(shape_texts), random_weights))
     check_share(opened, min_npu_share)
     if tile_model is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.build import check_out
 from simulator.compiled import Compiled, read_compiled
+from simulator.feeds import load_feeds, npz_bytes
 from simulator.npu.asm import print_program
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
@@ -21,7 +20,7 @@ from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
 from simulator.terminal import print_line, print_text
 from simulator.timing import Timing
-from tuner.check import Checked, check_level, load_feeds, random_feeds
+from tuner.check import Checked, check_level, random_feeds
 from tuner.commands.options import parse_input
 from tuner.commands.text import finite, print_json, print_pieces, print_table
 from tuner.reference import Stored, reference
@@ -89,16 +88,6 @@ def _described(value: NDArray[Any]) -> dict[str, Any]:
     if value.size:
         found |= {key: finite(float(getattr(value, key)())) for key in ("min", "max", "mean")} | {"argmax": int(value.argmax())}
     return found
-
-
-def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """An .npz file: equal arrays give equal bytes, and any name will do (`numpy.savez` keeps some for itself)."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, array in arrays.items():
-            with file.open(zipfile.ZipInfo(f"{name}.npy"), "w") as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
-    return buffer.getvalue()
 
 
 def _print_run(report: Mapping[str, Any], checked: Checked | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, SiblingTiling, read_plan
+from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling
 from simulator.terminal import print_line
 from tuner.commands.text import print_json, print_pairs, print_table
 
@@ -95,7 +95,7 @@ def _unit(key: str) -> str:
 
 def show_plan(path: Path, as_json: bool) -> None:
     """`tilefarm plan show`."""
-    plan = read_plan(path)
+    plan = Plan.load(path)
     if as_json:
         print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
         return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan, read_plan
+from compiler.derive.plan import Plan
 from compiler.derive.plan_diff import Change, PlanDiff, diff
 from simulator.terminal import print_line
 from tuner.commands.text import print_json
@@ -14,7 +14,7 @@ from tuner.commands.text import print_json
 
 def diff_plans(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
     """`tilefarm plan diff`; 1 where `exit_code` is asked for and they differ."""
-    left, right = read_plan(a), read_plan(b)
+    left, right = Plan.load(a), Plan.load(b)
     found = diff(left, right)
     if as_json:
         print_json(_json(found, left, right))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compiler.build import check_plan, plans_of_pieces
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan, read_plan
+from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.blocks import cut
 from compiler.schedule.run import streamed_rights
 from compiler.source import Source, open_source
@@ -28,7 +28,7 @@ def show_primitives(
     path: Path, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None, as_json: bool
 ) -> None:
     """`tilefarm plan show --primitives`: every operator of a plan as schedule primitives."""
-    plan = read_plan(path)
+    plan = Plan.load(path)
     opened = open_source(_source(path, plan, model, machine, shape_texts, random_weights))
     texts, before = list[tuple[int, str, str]](), 0
     for unit, part in zip(opened.units, plans_of_pieces(opened, plan, str(path)), strict=True):

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from compiler.derive.gene import Genome
 from compiler.derive.moves import Move, crossover
+from compiler.derive.plan import Infeasible, Plan
+from compiler.derive.realise import realise_all
 from compiler.tile.spec import Unit
 from tuner.config import SearchSettings
 
@@ -20,6 +22,13 @@ class Individual:
     genome: Genome
     cycles: NDArray[np.int64]
     task: str
+
+    def plan(self, unit: Unit) -> Plan:
+        """The plan that was measured."""
+        plan = realise_all(unit, self.genome)
+        if isinstance(plan, Infeasible):
+            raise RuntimeError(f"a measured genome has no plan: {plan}")
+        return plan
 
 
 @dataclass

@@ -58,7 +58,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     out = cli("tune", "m.onnx", "--machine", "edge", "--out", other)[1]
     assert out.splitlines()[1].split() == ["none", "1", "aaaaaaaa", "50", "0.1", "us", "100", "2.00x", "10"]
     assert f"next: tilefarm report '{other}'; tilefarm run '{other}/best.onnx' --input random --check" in out  # as a shell takes it
-    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=other)
+    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=other, quiet=False)
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
     assert code == 2
     assert "give one of them" in err
