@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,12 +123,12 @@ class Search:
     def run(self) -> SearchResult:
         """Search until the budget is spent.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
         config = load_config(self.config, self.settings).given({}, self.candidates, self.seconds)
-        evaluator, name = (self.evaluator, self.evaluator.unit.graph.name) if self.evaluator is not None else self._evaluator(config)
-        unit, levels, candidates, seconds = evaluator.unit, evaluator.levels, config.budget.candidates, config.budget.seconds
+        make, unit, levels, name = self._evaluator(config)
+        candidates, seconds = config.budget.candidates, config.budget.seconds
         budget = Budget(candidates, None if seconds is None else time.monotonic() + seconds)
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, seed=self.seed)
         facts = Facts(origin, unit, levels)
-        made = WorkshopSpec(lambda: evaluator, facts, config, config.level_weights, self.seed, self.rules)
+        made = WorkshopSpec(make, facts, config, config.level_weights, self.seed, self.rules)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)
@@ -144,8 +144,10 @@ class Search:
             rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
             return SearchResult(unit, levels, best, baseline, jobs.known(), *rows)
 
-    def _evaluator(self, config: TuneConfig) -> tuple[Evaluator, str]:
-        """The simulator, of the unit in the search's order; and what the model is called."""
+    def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], Unit, tuple[str, ...], str]:
+        """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""
+        if (given := self.evaluator) is not None:
+            return lambda: given, given.unit, given.levels, given.unit.graph.name
         if isinstance(self.model, Unit):
             unit, name = self.model, self.model.graph.name
         elif self.machine is None:
@@ -156,4 +158,5 @@ class Search:
         known = tuple(unit.machine.contention)
         if unknown := [level for level in self.levels or () if level not in known]:
             raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {unit.machine.name}: {', '.join(known)}")
-        return EvaluatorSpec(ordered(unit, config.search.order), tuple(self.levels or known))(), name
+        unit, levels = ordered(unit, config.search.order), tuple(self.levels or known)
+        return EvaluatorSpec(unit, levels), unit, levels, name

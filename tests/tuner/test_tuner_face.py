@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import subprocess
 import sys
@@ -110,6 +111,14 @@ def test_a_search_takes_the_budget_of_its_settings(model: Path) -> None:
     result = tuner.Search(model, "edge", settings=[*QUICK, "budget.candidates=3"]).run()
     assert (result.log["kind"] == "program").sum() == 3 * len(result.levels)
     assert load_config(None, ()).budget.candidates != 3
+
+
+def test_the_caller_s_process_is_left_as_it_was(model: Path) -> None:
+    """Workers look for garbage more rarely, and not among what they begin with."""
+    gc.unfreeze()
+    before = gc.get_threshold()
+    tuner.Search(model, "edge", settings=QUICK, candidates=1).run()
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
 
 def test_a_model_without_a_machine() -> None:
