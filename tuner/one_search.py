@@ -30,7 +30,7 @@ from tuner.search.schedule import Schedule
 from tuner.warm_start import WarmStart, lines, taken
 
 
-class Ended(NamedTuple):
+class SearchEnd(NamedTuple):
     """best: of every level the fastest program.  baseline: the fastest one of single operators."""
 
     best: tuple[Individual, ...]
@@ -127,14 +127,14 @@ class OneSearch:
         self.conductor.run()
         self.ledger.log.flush()
 
-    def ended(self, where: str) -> Ended:
+    def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
         best, baseline = tuple(each for each in self.champions.best if each is not None), self.champions.baseline
         if baseline is None or len(best) < len(self.levels):
             counts = ", ".join(f"{count} {status}" for status, count in sorted(self.ledger.failures.items()))
             what = f"no program of single operators could be measured ({counts})"
             raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
-        return Ended(best, baseline)
+        return SearchEnd(best, baseline)
 
     def _first_answer(self) -> None:
         """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
