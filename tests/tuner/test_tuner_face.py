@@ -25,7 +25,7 @@ PROGRAMS = 8
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_small("residual_block", tmp_path_factory.mktemp("face"))
+    return save_small("inception_block", tmp_path_factory.mktemp("face"))
 
 
 @pytest.fixture(scope="module")
