@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
-from compiler.emit.records import Code
 from compiler.emit.segment import Records, lower_segment, new_scratch
 from compiler.schedule.blocks import Share
 from compiler.schedule.footprint import Footprint
@@ -31,9 +30,9 @@ from compiler.schedule.memory import named
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
 from compiler.tile.arranged import in_order
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.program import Program
+from simulator.npu.program import Code, Program
 
 
 @dataclass(frozen=True, eq=False)

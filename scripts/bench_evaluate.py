@@ -39,8 +39,8 @@ from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
 from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from scripts.studies import named
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine

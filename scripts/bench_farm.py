@@ -30,7 +30,7 @@ import numpy as np
 import typer
 
 import simulator
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.studies import network
 from tuner.commands.text import print_table
 from tuner.conduct import Conductor, Jobs, SerialJobs

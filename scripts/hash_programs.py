@@ -20,7 +20,7 @@ from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible
 from compiler.derive.realise import plan_of, realise
 from compiler.tile.features import raw_features
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.bench_evaluate import genes, mutations
 from scripts.studies import network
 from tuner.evaluate import Ask, Evaluator

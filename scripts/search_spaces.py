@@ -15,7 +15,7 @@ from compiler.derive.realise import realise
 from compiler.derive.starts import single_operators
 from compiler.ir.region import has_halo
 from compiler.tile.operator_space import OperatorSpace
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 
 Rng = np.random.Generator

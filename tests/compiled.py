@@ -10,8 +10,8 @@ from onnx import ModelProto
 
 from compiler.frontend import lower
 from compiler.schedule.blocks import needed
-from compiler.tile.spec import Unit
 from compiler.tile.unit import pack_unit
+from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine

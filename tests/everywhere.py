@@ -10,7 +10,7 @@ from compiler.derive.plan import Infeasible, Plan
 from compiler.derive.realise import realise, realise_all
 from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.compiled import check_program, make_case
 from tests.plans import random_plan, resized, with_cores

@@ -27,8 +27,8 @@ from compiler.ir.region import EMPTY, Rows
 from compiler.pipeline import Compiler, Part
 from compiler.schedule.blocks import needed, operand_rows
 from compiler.tile.features import raw_features
-from compiler.tile.spec import Unit
 from compiler.tile.unit import Packed
+from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
 from simulator.timing import Timing, simulate_levels

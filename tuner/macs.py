@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto
 
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType

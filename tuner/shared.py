@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simulator
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.candidate import RESULTS

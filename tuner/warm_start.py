@@ -29,7 +29,7 @@ from compiler.derive.gene_of import gene_of, genome_of
 from compiler.derive.plan import Plan, SegmentPlan
 from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURE_SET, FEATURES
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from tuner.candidate import FEATURE_PREFIX
 from tuner.digests import task_digest, text_digest

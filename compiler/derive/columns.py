@@ -8,12 +8,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from compiler.derive.plan import MAX_STRIPS, Infeasible
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
 from compiler.schedule.blocks import cut, needed
 from compiler.schedule.buffers import Wish, fits
 from compiler.schedule.memory import staged_wishes
 from compiler.tile.ranking import LAST_BUDGETS
-from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
 from compiler.tile.strips import leaves, strips, widest
+from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
 _NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result

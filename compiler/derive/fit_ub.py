@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
+from compiler.kinds.conv import ConvSpec
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Apart, Wish, fit
 from compiler.schedule.memory import ub_wishes
 from compiler.schedule.shortage import peak
 from compiler.tile.ranking import narrower
 from compiler.tile.slots import tile_planes, vector_slot
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.vector_tiling import columns_tiling, slot_tiling
+from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
 _ALIGN = 8  # blocks

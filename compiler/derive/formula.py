@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from compiler.derive.plan import Tiling
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.memory import staged_wishes, weight_wishes
-from compiler.schedule.window import lanes, load_cycles
+from compiler.schedule.window import load_cycles
+from compiler.segment.lanes import lanes
 from compiler.tile.features import operator_cycles
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
 

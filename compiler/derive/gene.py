@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 from compiler.derive.plan import Split
 from compiler.ir.region import has_halo
+from compiler.kinds.conv import ConvSpec
 from compiler.schedule.blocks import needed
 from compiler.tile.channels import can_split
 from compiler.tile.ranking import KEPT
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.vector_tiling import UB_SLOT_BLOCKS
+from compiler.unit.unit import Unit
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they save, and cost more to measure

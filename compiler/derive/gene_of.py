@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from compiler.derive.gene import ALL, UB_SLOTS, Gene, Genome, keeps_weights, whole_or, with_weights
 from compiler.derive.plan import ConvTiling, Infeasible, Plan, PlanTiling, SegmentPlan, SiblingTiling
 from compiler.derive.realise import realise, seen_by_core
+from compiler.kinds.conv import ConvSpec
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_place
 from compiler.tile.siblings import as_bits, as_made, families_in
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.vector_tiling import vector_tiling
+from compiler.unit.unit import Unit
 
 
 def genome_of(unit: Unit, plan: Plan) -> Genome | None:

@@ -30,7 +30,7 @@ from compiler.derive.gene import (
 from compiler.derive.plan import MAX_PREFETCH, Split
 from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import as_bits, chosen, families_in
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 
 _SPLITS: tuple[Split, ...] = ("rows", "channels")
 

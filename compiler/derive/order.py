@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from compiler.tile.arranged import arranged
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 
 Order = Literal["file", "depth", "narrow"]
 ORDERS: tuple[Order, ...] = get_args(Order)

@@ -11,6 +11,8 @@ from compiler.derive.fit_ub import fitted
 from compiler.derive.formula import formula_window
 from compiler.derive.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import fits, packed
 from compiler.schedule.memory import (
@@ -31,9 +33,9 @@ from compiler.tile.alike import Kind, kind_of
 from compiler.tile.channels import channel_parts, largest
 from compiler.tile.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.tile.siblings import Joined, chosen, joined, with_siblings
-from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
 from compiler.tile.strips import widest
 from compiler.tile.vector_tiling import vector_tiling
+from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
 

@@ -8,7 +8,7 @@ from compiler.derive.plan import Infeasible, Plan, Split
 from compiler.derive.realise import realise, realise_all
 from compiler.schedule.blocks import needed
 from compiler.tile.features import expected_cycles, raw_features
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 
 _PREFETCH = (2, 1)
 

@@ -7,9 +7,10 @@ import json
 from functools import lru_cache
 
 from compiler.derive.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
+from compiler.kinds.conv import ConvSpec
 from compiler.schedule.blocks import needed
 from compiler.tile.siblings import families_in
-from compiler.tile.spec import ConvSpec, Unit, signature
+from compiler.unit.unit import Unit
 
 
 class Structures:
@@ -17,7 +18,7 @@ class Structures:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._signatures = [_short(json.dumps(signature(unit, spec), sort_keys=True)) for spec in unit.kernels]
+        self._signatures = [_short(json.dumps(spec.signature(unit.storages), sort_keys=True)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 

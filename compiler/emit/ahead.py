@@ -11,10 +11,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.emit.records import DDR, L1, MTE2, UB, Code
+from compiler.emit.records import DDR, L1, MTE2, UB
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
+from simulator.npu.program import Code
 
 _ENGINE, _SRC, _S0 = isa.ENGINE, isa.SRC, isa.S0
 

@@ -19,7 +19,6 @@ from compiler.emit.records import (
     MTE2,
     MTE3,
     UB,
-    Code,
     Ints,
     Place,
     block_at,
@@ -34,6 +33,7 @@ from compiler.emit.records import (
 )
 from compiler.schedule.memory import TO_L1
 from simulator.npu.isa import MAX_WINDOW
+from simulator.npu.program import Code
 
 
 class ConvJob(NamedTuple):

@@ -6,10 +6,11 @@ from typing import Any
 
 from numba import njit
 
-from compiler.emit.records import Code, general, vector
+from compiler.emit.records import general, vector
 from compiler.tile.grid import cheapest
 from compiler.tile.whole_rows import START
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
+from simulator.npu.program import Code
 
 Axes = tuple[int, int, int]
 

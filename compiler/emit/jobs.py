@@ -27,23 +27,21 @@ from compiler.emit.records import L1, UB, Ints
 from compiler.emit.resample import ResampleJob
 from compiler.emit.vector import ReflowJob, VectorJob
 from compiler.ir.graph import Pool, Resample
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.reflow import ReflowSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.memory import TO_L1, Places, way_out
 from compiler.tile.slots import tile_planes
-from compiler.tile.spec import (
-    AnySpec,
-    ConvSpec,
-    LayerNormSpec,
-    MatMulSpec,
-    PoolSpec,
-    ReflowSpec,
-    ResampleSpec,
-    SoftmaxSpec,
-    Unit,
-    VectorSpec,
-)
 from compiler.tile.stages import WEIGHT_PIECE_BLOCKS
 from compiler.tile.strips import row_blocks_made, row_blocks_read, row_blocks_stored
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Engine, Memory
 
@@ -118,7 +116,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
     )
 
 
-def _tables(spec: AnySpec) -> list[NDArray[np.int64]]:
+def _tables(spec: KernelSpec) -> list[NDArray[np.int64]]:
     """What a kernel reads beside its job."""
     if isinstance(spec, VectorSpec):
         return [spec.steps]
@@ -127,7 +125,7 @@ def _tables(spec: AnySpec) -> list[NDArray[np.int64]]:
     return [spec.columns, spec.rows, spec.bounds] if isinstance(spec, ResampleSpec) else []
 
 
-def _constants(spec: AnySpec, k: int, tiling: ConvTiling | VectorTiling, places: Places) -> list[tuple[int, ...]]:
+def _constants(spec: KernelSpec, k: int, tiling: ConvTiling | VectorTiling, places: Places) -> list[tuple[int, ...]]:
     """(memory, block of DDR, block there, blocks, blocks of a piece) of what an operator needs from its first block on."""
     at, planes = places.ub.get(f"b{k}", 0), spec.y.planes
     if isinstance(spec, ConvSpec):
@@ -211,7 +209,7 @@ def _conv(unit: Unit, spec: ConvSpec, blocks: Blocks, k: int, tiling: ConvTiling
     )
 
 
-def _on_vector(unit: Unit, spec: AnySpec, k: int, tiling: VectorTiling, ub: dict[str, int]) -> Job:
+def _on_vector(unit: Unit, spec: KernelSpec, k: int, tiling: VectorTiling, ub: dict[str, int]) -> Job:
     head = {"dtype": int(unit.dtype), "tag": spec.tag, "planes": spec.y.planes}
     columns = min(tiling.tile_columns or spec.out_w, spec.out_w)
     tile = {"tile_rows": tiling.tile_rows, "tile_columns": columns, "slot_0": ub[f"o{k}.0"], "slot_1": ub[f"o{k}.1"]}

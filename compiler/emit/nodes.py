@@ -12,12 +12,13 @@ from compiler.emit.jobs import CONV, LAYER_NORM, POOL, REFLOW, SOFTMAX, VECTOR, 
 from compiler.emit.pixelwise import emit_layer_norm, emit_softmax
 from compiler.emit.places import Homes, place_of
 from compiler.emit.pool import emit_pool
-from compiler.emit.records import DDR, MTE2, MTE3, Code, Ints, Place, block_at, copy, copy_rows, dense, general, together
+from compiler.emit.records import DDR, MTE2, MTE3, Ints, Place, block_at, copy, copy_rows, dense, general, together
 from compiler.emit.resample import emit_resample
 from compiler.emit.vector import emit_reflow, emit_vector
 from compiler.ir.region import demanded
 from compiler.tile.stages import LOAD_PIECE_BLOCKS
 from simulator.npu.isa import BLOCK
+from simulator.npu.program import Code
 
 
 class Work(NamedTuple):

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, MTE2, UB, Code, Ints, Place, copy, flat, multiply_add, strided, vector
+from compiler.emit.records import DDR, MTE2, UB, Ints, Place, copy, flat, multiply_add, strided, vector
 from compiler.emit.vector import UB_SLOT, load_tile, store_tile, tiles
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType
+from simulator.npu.program import Code
 
 _VCOPY, _VADD, _VSUB, _VMUL, _VMAX, _VMADD = (int(o) for o in (Op.VCOPY, Op.VADD, Op.VSUB, Op.VMUL, Op.VMAX, Op.VMADD))
 _VADDS, _VMULS, _VMINS, _VCONVERT = (int(o) for o in (Op.VADDS, Op.VMULS, Op.VMINS, Op.VCONVERT))

@@ -21,7 +21,8 @@ from numba import njit
 
 from compiler.emit.records import DDR, FAR, L1, Ints, Place, general
 from compiler.schedule.blocks import Blocks, span
-from compiler.tile.spec import Piece, Unit
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
 
 
 class Homes(NamedTuple):

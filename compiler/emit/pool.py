@@ -12,11 +12,12 @@ from typing import NamedTuple
 from numba import njit
 
 from compiler.emit.grid import Axes, grid, most
-from compiler.emit.records import DDR, FAR, MTE2, UB, Code, Ints, Place, dense, flat, general, move, strided
+from compiler.emit.records import DDR, FAR, MTE2, UB, Ints, Place, dense, flat, general, move, strided
 from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
-from compiler.tile.spec import BOTH, COLUMNS, ROWS
+from compiler.kinds.pool import BOTH, COLUMNS, ROWS
 from compiler.tile.whole_rows import pixelwise
 from simulator.npu.isa import Op
+from simulator.npu.program import Code
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL))
 

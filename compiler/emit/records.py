@@ -12,8 +12,8 @@ from compiler.tile.elementwise import by_planes
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Memory
+from simulator.npu.program import Code
 
-Code = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
 DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)

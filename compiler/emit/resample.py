@@ -7,10 +7,11 @@ from typing import NamedTuple
 from numba import njit
 
 from compiler.emit.grid import Axes, grid, most
-from compiler.emit.records import Code, Ints, Place, flat
+from compiler.emit.records import Ints, Place, flat
 from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
 from compiler.ir.taps import input_rows, part_of_run, source_columns
 from simulator.npu.isa import Op
+from simulator.npu.program import Code
 
 _VFILL, _VCOPY, _VMULS, _VADD = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD))
 _ONE = 0x3F800000  # 1.0

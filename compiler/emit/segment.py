@@ -16,16 +16,19 @@ from compiler.emit.ahead import order_ahead
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import Work, emit_nodes
 from compiler.emit.places import homes_of, operand
-from compiler.emit.records import Code, Ints
+from compiler.emit.records import Ints
 from compiler.schedule.blocks import Blocks, Share, cut, dealt
 from compiler.schedule.memory import Places, named, place, slot_counts
 from compiler.schedule.run import run_of, streamed_rights
-from compiler.schedule.window import edges, interleaved, lanes, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
+from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
+from compiler.segment.lanes import lanes
 from compiler.tile.channels import channel_parts
 from compiler.tile.siblings import as_made
-from compiler.tile.spec import Piece, Unit
 from compiler.tile.strips import strips
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
 from simulator.npu.isa import ENGINE, WORDS
+from simulator.npu.program import Code
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 

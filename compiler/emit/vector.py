@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import DDR, MTE1, MTE2, MTE3, UB, Code, Ints, Place, copy, dense, flat, move, multiply_add
+from compiler.emit.records import DDR, MTE1, MTE2, MTE3, UB, Ints, Place, copy, dense, flat, move, multiply_add
 from simulator.npu.isa import Op
+from simulator.npu.program import Code
 
 _VFILL, _VCOPY, _VMADD = int(Op.VFILL), int(Op.VCOPY), int(Op.VMADD)
 _ITSELF = -2

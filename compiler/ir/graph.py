@@ -6,7 +6,8 @@ layout's business (`compiler.ir.layout`); in which data type they are computed i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -282,6 +283,19 @@ class Graph:
         for port in self.outputs:
             if port.tensor not in known:
                 raise ValueError(f"output {port.onnx_name!r}: tensor {port.tensor!r} is never produced")
+
+
+def with_inputs(op: Operator, names: Sequence[str]) -> Operator:
+    """The operator reading other tensors, in the order of `op.inputs`."""
+    if tuple(names) == op.inputs:
+        return op
+    if isinstance(op, Conv):
+        return replace(op, x=names[0], residual=names[1] if len(names) > 1 else None)
+    if isinstance(op, Vector | Concat):
+        return replace(op, inputs=tuple(names))
+    if isinstance(op, MatMul):
+        return replace(op, a=names[0], b=names[1])
+    return replace(op, x=names[0])
 
 
 def window_size(size: int, kernel: int, stride: int, dilation: int, pad_before: int, pad_after: int) -> int:

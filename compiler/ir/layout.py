@@ -21,11 +21,25 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Shape, Shuffle, Softmax, Vector
+from compiler.ir.graph import (
+    Concat,
+    Conv,
+    Graph,
+    LayerNorm,
+    MatMul,
+    Operator,
+    Pool,
+    Reflow,
+    Resample,
+    Shape,
+    Shuffle,
+    Softmax,
+    Vector,
+    with_inputs,
+)
 from compiler.ir.im2col import takes_fours
 from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.parts import covering, runs
-from compiler.rewrites.engine import with_inputs
 from simulator.npu.machine import DataType
 
 IMAGE_LANES = 4

@@ -10,7 +10,7 @@ import numpy as np
 from compiler.derive.gene import Genome
 from compiler.place.listing import Widths
 from compiler.place.replay import Ints, Wiring, wired
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 
 Cores = tuple[int, ...]
 

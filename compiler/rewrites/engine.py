@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from compiler.ir.graph import Concat, Conv, Graph, MatMul, Operator, Shape, Vector, output_shape
+from compiler.ir.graph import Graph, Operator, Shape, output_shape, with_inputs
 
 MAX_SWEEPS = 1000
 
@@ -81,19 +81,6 @@ def view_of(graph: Graph) -> View:
         graph.shapes,
         {op.y: i for i, op in enumerate(graph.operators)},
     )
-
-
-def with_inputs(op: Operator, names: Sequence[str]) -> Operator:
-    """The operator reading other tensors, in the order of `op.inputs`."""
-    if tuple(names) == op.inputs:
-        return op
-    if isinstance(op, Conv):
-        return replace(op, x=names[0], residual=names[1] if len(names) > 1 else None)
-    if isinstance(op, Vector | Concat):
-        return replace(op, inputs=tuple(names))
-    if isinstance(op, MatMul):
-        return replace(op, a=names[0], b=names[1])
-    return replace(op, x=names[0])
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, RewriteReport]:

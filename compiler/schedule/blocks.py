@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from compiler.ir.region import EMPTY, Rows, demand, demanded
 from compiler.schedule.run import Load, reads, ring_storages, run_of
-from compiler.tile.spec import AnySpec, Unit
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
 Ints = NDArray[np.int64]
@@ -129,7 +130,7 @@ def _needed(unit: Unit) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def _main_rows(spec: AnySpec, rows: Rows) -> Rows:
+def _main_rows(spec: KernelSpec, rows: Rows) -> Rows:
     """Rows of its main input that an operator reads for rows of its output."""
     return demand(spec.kernel, rows, spec.in_h)
 

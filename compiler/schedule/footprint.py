@@ -12,13 +12,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.emit.records import Code
 from compiler.schedule.inside import Inside, inside
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units, price
 from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
+from simulator.npu.program import Code
 from simulator.pointer import pointer
 
 Bytes8 = NDArray[np.uint8]

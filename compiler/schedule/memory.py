@@ -18,14 +18,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.pool import PoolSpec
 from compiler.schedule.blocks import Blocks, Staged
 from compiler.schedule.buffers import Apart, Wish, fit, live
 from compiler.schedule.run import can_stream
 from compiler.schedule.sharing import apart
 from compiler.schedule.shortage import shortage
+from compiler.tile.machine import writes_l1
 from compiler.tile.slots import constant_blocks, tile_planes, vector_slot
-from compiler.tile.space import writes_l1
-from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, PoolSpec, Unit
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 
 # where a convolution's results go first
@@ -196,7 +200,7 @@ def live_blocks(wishes: tuple[Wish, ...], steps: int) -> tuple[list[int], int]:
     return live(wishes, steps), sum([wish.size for wish in wishes])
 
 
-def weight_slots(spec: AnySpec, tiling: Tiling) -> tuple[int, int]:
+def weight_slots(spec: KernelSpec, tiling: Tiling) -> tuple[int, int]:
     """Buffers in L1 of an operator's weights, and blocks of each: all of them in one, or two chunks."""
     if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
         return 0, 0
@@ -245,7 +249,7 @@ class UbBuffers(NamedTuple):
     kept: bool = False
 
 
-def ub_buffers(spec: AnySpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+def ub_buffers(spec: KernelSpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
     """An operator's constants and two slots of its tile, and of its residual's.  through_ub: see `through_ub`."""
     whole = tiling.constants == "resident"
     if isinstance(spec, ConvSpec):

@@ -1,8 +1,9 @@
 """Between cores: which stores of other cores a load waits for.
 
-Cores share data only through DDR, where a program writes every block at most once (`tile.spec`: every storage has an address of its own,
-and every row of it is stored by one block of one segment).  So all that one core ever waits for is a store of another, MTE3 -> MTE2, and
-two cores that write into one granule are in nobody's way: the table below keeps the last store of *each* core into every granule of DDR.
+Cores share data only through DDR, where a program writes every block at most once: every storage has an address of its own
+(`unit.storages`), and every row of it is stored by one block of one segment.  So all that one core ever waits for is a store of another,
+MTE3 -> MTE2, and two cores that write into one granule are in nobody's way: the table below keeps the last store of *each* core into
+every granule of DDR.
 
 A load knows what earlier loads of its core waited for, so waits on a pair of cores come in the order of their SETs, and one flag id per
 pair suffices.  Its count: after `limit` SETs towards a core, the last of which stands behind the last store so far and so covers all later

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 from compiler.derive.plan import ConvTiling, Tiling
 from compiler.ir.graph import Resample
 from compiler.ir.region import reach
-from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Piece, Unit
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
 
 Ints = NDArray[np.int64]
 
@@ -76,7 +80,7 @@ def reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _reads(spec: AnySpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
+def _reads(spec: KernelSpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
     # by the operator, not by the unit: units of parts (`tile.channels`) share most of theirs
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)

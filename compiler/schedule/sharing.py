@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Wish
-from compiler.schedule.window import lanes
-from compiler.tile.spec import Unit
+from compiler.segment.lanes import lanes
+from compiler.unit.unit import Unit
 
 Matrix = NDArray[np.bool_]
 

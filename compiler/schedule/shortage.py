@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compiler.schedule.blocks import Blocks
 from compiler.schedule.buffers import Wish
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 _NAMED = 4  # tensors that a message names, the largest first

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.emit.records import Code
 from compiler.schedule.footprint import Footprint, Footprints, Ints32
 from compiler.schedule.hazards import Queues, Remote, Rows, advance
 from compiler.schedule.history import no_pieces, no_rows, wipe
@@ -32,8 +31,9 @@ from compiler.schedule.inside import ENGINES
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
 from compiler.schedule.write import Schedule, write
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
+from simulator.npu.program import Code
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
 _NOBODY = Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, 0)

@@ -34,12 +34,12 @@ from numpy.typing import NDArray
 
 from compiler.schedule.blocks import Blocks
 from compiler.tile.space import tables
-from compiler.tile.spec import AnySpec, ConvSpec, Piece, Unit
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
 from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, Engine, Machine
 
-MATRIX, VECTOR = 0, 1  # lanes
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
 _ENGINES = int(Engine.SCALAR)  # all but SCALAR
 _LOADS = int(Engine.MTE2)
@@ -54,16 +54,6 @@ class Timetable(NamedTuple):
     nodes: Ints
     begin: Ints
     end: Ints
-
-
-def lane(spec: AnySpec) -> int:
-    """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
-    return MATRIX if isinstance(spec, ConvSpec) else VECTOR
-
-
-def lanes(unit: Unit, start: int, stop: int) -> Ints:
-    """int64 [operators], of [start, stop)."""
-    return np.array([lane(spec) for spec in unit.kernels[start:stop]], np.int64)
 
 
 def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:

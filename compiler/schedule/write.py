@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from numba import njit
 
-from compiler.emit.records import Code
 from compiler.schedule.footprint import Bytes8, Ints32
 from simulator.npu import isa
 from simulator.npu.isa import Op
+from simulator.npu.program import Code
 
 OP, ENGINE, TAG, BLOCK, FLAG_CORE, FLAG_ENGINE = isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK, isa.FLAG_CORE, isa.FLAG_ENGINE
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)

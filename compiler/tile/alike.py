@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,11 +20,11 @@ class Kind:
     """The first operator of its kind that was met, and where."""
 
     unit: Unit
-    spec: AnySpec
+    spec: KernelSpec
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(unit: Unit, spec: AnySpec) -> Kind:
+def kind_of(unit: Unit, spec: KernelSpec) -> Kind:
     """Convolutions are alike where their sizes are, on one machine in one data type; any other operator is like itself only."""
     sizes: tuple[object, ...] = (spec,)
     if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec):

@@ -13,7 +13,10 @@ from functools import lru_cache
 
 from compiler.derive.plan import Infeasible
 from compiler.ir.graph import Conv
-from compiler.tile.spec import AnySpec, ConvSpec, Piece, Shaped, Unit
+from compiler.kinds.conv import ConvSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Shaped, Unit
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -65,7 +68,7 @@ def arranged(unit: Unit, groups: Groups) -> Unit:
     def numbers(kernels: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted({place[k] for k in kernels}))
 
-    def kernel(new: int, group: tuple[int, ...]) -> AnySpec:
+    def kernel(new: int, group: tuple[int, ...]) -> KernelSpec:
         spec = unit.kernels[min(group)] if len(group) == 1 else _as_one(unit, group)
         y = piece(unit.kernels[group[0]].y)._replace(planes=sum(unit.kernels[k].y.planes for k in group))
         return replace(spec, index=new, named=unit.kernels[min(group)].tag, reads=tuple(map(piece, spec.reads)), y=y)

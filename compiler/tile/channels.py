@@ -13,7 +13,14 @@ from functools import lru_cache
 from itertools import pairwise
 
 from compiler.derive.plan import Infeasible
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, Piece, SoftmaxSpec, Unit, VectorSpec
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.softmax import SoftmaxSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
 
 
 @lru_cache(maxsize=1024)
@@ -52,7 +59,7 @@ def largest(parts: tuple[Unit, ...], start: int, stop: int) -> Unit:
     return max(parts, key=lambda unit: sum(spec.y.planes for spec in unit.kernels[start:stop]))
 
 
-def _own(part: AnySpec, whole: Piece, made: Piece) -> bool:
+def _own(part: KernelSpec, whole: Piece, made: Piece) -> bool:
     """Whether all that a part reads of what an operator makes is in that operator's own part."""
     for read in part.reads:
         if read.overlaps(whole):
@@ -63,7 +70,7 @@ def _own(part: AnySpec, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _cut(unit: Unit, kernel: int, count: int) -> list[AnySpec] | str:
+def _cut(unit: Unit, kernel: int, count: int) -> list[KernelSpec] | str:
     """The parts of an operator, the same ones in every segment that has it, or what is in the way."""
     spec = unit.kernels[kernel]
     if isinstance(spec, LayerNormSpec):
@@ -77,7 +84,7 @@ def _cut(unit: Unit, kernel: int, count: int) -> list[AnySpec] | str:
     return whole if len(whole) == count else f"{count} nearly equal runs of channels would cut a group of its channels"
 
 
-def _step(unit: Unit, spec: AnySpec, count: int) -> int:
+def _step(unit: Unit, spec: KernelSpec, count: int) -> int:
     """Planes of the smallest run of channels that may be made apart: 16 channels where that is a number of planes, or a group."""
     if isinstance(spec, SoftmaxSpec):
         return spec.group_planes
@@ -91,7 +98,7 @@ def _run(piece: Piece, first: int, last: int) -> Piece:
     return Piece(piece.storage, piece.plane + first, last - first)
 
 
-def _part(unit: Unit, spec: AnySpec, first: int, last: int) -> AnySpec | None:
+def _part(unit: Unit, spec: KernelSpec, first: int, last: int) -> KernelSpec | None:
     """Planes [first, last) of an operator's output; None where they are neither whole groups nor within one."""
     y = _run(spec.y, first, last)
     if isinstance(spec, ConvSpec):

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from numba import njit
 
+from compiler.kinds.chain import VectorSpec
 from compiler.tile.grid import end_to_end
-from compiler.tile.spec import VectorSpec
 from compiler.tile.whole_rows import START
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 

@@ -18,6 +18,12 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.ir.graph import Pool
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.memory import slot_counts
 from compiler.schedule.run import streamed_rights
@@ -29,10 +35,11 @@ from compiler.tile.product_features import PRODUCT_FEATURES, SERIAL, one_after_a
 from compiler.tile.siblings import as_made
 from compiler.tile.sliding import sliding
 from compiler.tile.space import tables
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
 from compiler.tile.stage_features import STAGE_MEANS, STAGE_SUMS, Heights, stage_features
 from compiler.tile.strips import row_blocks_stored, strips
 from compiler.tile.whole_rows import work
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
 FEATURE_SET = "schedule-8"
@@ -253,7 +260,7 @@ def _window_rows(heights: Heights, tile: int, stride: int, kernel: int, most: in
     return found
 
 
-def _tiles(s: AnySpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
+def _tiles(s: KernelSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
     """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
     across = tiling.tile_columns or s.out_w
     deep, wide = _pieces(s.y.planes, tiling.tile_planes), _pieces(s.out_w, across)

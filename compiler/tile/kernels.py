@@ -11,20 +11,18 @@ from compiler.emit import weights
 from compiler.ir.graph import Conv, Kernel, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
 from compiler.ir.im2col import beyond
 from compiler.ir.layout import Layout, Placement
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.reflow import ReflowSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.tile.constants import Constants
 from compiler.tile.gaps import GUARD, Values, guarded
-from compiler.tile.spec import (
-    AnySpec,
-    ConvSpec,
-    LayerNormSpec,
-    MatMulSpec,
-    Piece,
-    PoolSpec,
-    ReflowSpec,
-    ResampleSpec,
-    SoftmaxSpec,
-    VectorSpec,
-)
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import Piece
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import DataType
@@ -50,7 +48,7 @@ def kernel_spec(
     constants: Constants,
     dtype: DataType,
     gap_values: dict[str, Values],
-) -> AnySpec:
+) -> KernelSpec:
     """piece: where a tensor lies.  gap_values: what lanes without a channel of every tensor may hold."""
     shapes = layout.graph.shapes
     x, y = layout.placements[op.inputs[0]], layout.placements[op.y]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, Memory
 
@@ -31,3 +33,9 @@ def check_machine(machine: Machine, dtype: DataType) -> None:
     types = machine.matrix.data_types
     if dtype.name not in types:
         raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")
+
+
+@lru_cache(maxsize=64)
+def writes_l1(machine: Machine) -> bool:
+    """Whether results of the matrix unit can go to L1 without UB."""
+    return machine.path(Memory.L0C, Memory.L1) is not None

@@ -20,13 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.derive.plan import SegmentPlan
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
 from compiler.schedule.blocks import Blocks, cut
 from compiler.schedule.buffers import fits
 from compiler.schedule.memory import staged_wishes, weight_wishes
 from compiler.schedule.run import Load
 from compiler.tile.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
 from compiler.tile.space import engine_cycles, estimate, legal_points, shape_of
-from compiler.tile.spec import ConvSpec, MatMulSpec, Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
 _COLUMNS = 9

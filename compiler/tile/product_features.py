@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling
 from compiler.ir.im2col import Cut
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
 from compiler.tile.alike import Kind
 from compiler.tile.counts import all_steps, counts, pieces, steps_of_pieces
-from compiler.tile.space import tables, writes_l1
-from compiler.tile.spec import ConvSpec, MatMulSpec
+from compiler.tile.machine import writes_l1
+from compiler.tile.space import tables
 from compiler.tile.stages import Sizes, sizes_of
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 

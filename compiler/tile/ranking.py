@@ -13,6 +13,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling
+from compiler.kinds.conv import ConvSpec
+from compiler.tile.machine import writes_l1
 from compiler.tile.space import (
     Cost,
     Layer,
@@ -34,9 +36,8 @@ from compiler.tile.space import (
     to_l0a,
     to_l0b,
     work,
-    writes_l1,
 )
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine, Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live

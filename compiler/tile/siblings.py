@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from compiler.derive.plan import Infeasible, SegmentPlan, SiblingTiling
 from compiler.tile.arranged import arranged
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 
 Family = tuple[int, ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from compiler.ir.graph import Pool
+from compiler.kinds.pool import PoolSpec
 from compiler.tile.grid import cheapest
-from compiler.tile.spec import PoolSpec
 
 
 @lru_cache(maxsize=1 << 14)

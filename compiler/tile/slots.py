@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from compiler.derive.plan import VectorTiling
-from compiler.tile.spec import AnySpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, VectorSpec
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
+from compiler.unit.operators import KernelSpec
 from simulator.npu.machine import DataType
 
 
@@ -13,14 +18,14 @@ def softmax_planes(spec: SoftmaxSpec, tiling: VectorTiling) -> int:
     return min(spec.y.planes, max(deep, tiling.tile_planes // deep * deep))
 
 
-def tile_planes(spec: AnySpec, tiling: VectorTiling) -> int:
+def tile_planes(spec: KernelSpec, tiling: VectorTiling) -> int:
     """Planes of a tile of a vector kernel."""
     if isinstance(spec, LayerNormSpec):
         return spec.y.planes
     return softmax_planes(spec, tiling) if isinstance(spec, SoftmaxSpec) else min(spec.y.planes, tiling.tile_planes)
 
 
-def vector_slot(spec: AnySpec, planes: int, rows: int, columns: int, dtype: int) -> int:
+def vector_slot(spec: KernelSpec, planes: int, rows: int, columns: int, dtype: int) -> int:
     """Blocks of one UB slot of a vector kernel, for a tile of so many planes, rows and columns."""
     if isinstance(spec, PoolSpec):
         return planes * spec.slot_blocks(rows, columns)
@@ -34,7 +39,7 @@ def vector_slot(spec: AnySpec, planes: int, rows: int, columns: int, dtype: int)
     return (spec.buffers if isinstance(spec, VectorSpec) else 1) * planes * rows * columns
 
 
-def constant_blocks(spec: AnySpec, planes: int) -> int:
+def constant_blocks(spec: KernelSpec, planes: int) -> int:
     """Blocks of UB for the constants of so many planes of a vector kernel; a pooling's counts, which belong to pixels, are none."""
     if isinstance(spec, VectorSpec):
         return 2 * len(spec.steps) * planes if (spec.steps[:, 3] >= 0).any() else 0

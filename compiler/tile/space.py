@@ -15,8 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.ir.im2col import WHOLE, Cut, instructions
+from compiler.kinds.conv import ConvSpec
 from compiler.tile.counts import all_steps, counts, loads_of_tiles, padded, pieces, steps_of_pieces
-from compiler.tile.spec import ConvSpec
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles
 from simulator.npu.machine import DataType, Machine, Memory
 
@@ -100,12 +100,6 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
 @lru_cache(maxsize=64)
 def tables(machine: Machine) -> CostTables:
     return cost_tables(machine)
-
-
-@lru_cache(maxsize=64)
-def writes_l1(machine: Machine) -> bool:
-    """Whether results of the matrix unit can go to L1 without UB."""
-    return machine.path(Memory.L0C, Memory.L1) is not None
 
 
 @lru_cache(maxsize=64)

@@ -17,8 +17,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, Tiling
+from compiler.kinds.conv import ConvSpec
 from compiler.tile.alike import Kind
-from compiler.tile.spec import ConvSpec
 from compiler.tile.stages import (
     Extents,
     Sizes,

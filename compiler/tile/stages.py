@@ -30,8 +30,16 @@ from numpy.typing import NDArray
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
 from compiler.ir.graph import Conv, Pool
 from compiler.ir.im2col import WHOLE, Cut
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.tile.counts import counts, pieces
-from compiler.tile.spec import AnySpec, ConvSpec, LayerNormSpec, MatMulSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
@@ -96,7 +104,7 @@ class Stage(NamedTuple):
         return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
 
 
-def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
+def nest_of(unit: Unit, spec: KernelSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
     rows = spec.out_h if rows is None else rows
     lanes, bits = unit.dtype.lanes, unit.dtype.size_bytes * 8
@@ -141,7 +149,7 @@ def nest_of(unit: Unit, spec: AnySpec, rows: int | None = None, kept: frozenset[
     return Nest("VECTOR", loops, tuple(reads), result, lanes, *source, steps)
 
 
-def input_rows(spec: AnySpec, rows: int) -> int:
+def input_rows(spec: KernelSpec, rows: int) -> int:
     """Of the main input: what a block in the middle of the image reads."""
     kernel = spec.kernel
     if isinstance(kernel, Conv):

@@ -20,20 +20,16 @@ from compiler.derive.plan import Infeasible
 from compiler.ir.graph import Conv, Pool, Resample
 from compiler.ir.region import COLUMNS, EMPTY, Rows, demand, window
 from compiler.ir.taps import Taps
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.reflow import ReflowSpec
+from compiler.kinds.resample import ResampleSpec
 from compiler.schedule.blocks import share
-from compiler.tile.spec import (
-    AnySpec,
-    ConvSpec,
-    MatMulSpec,
-    Piece,
-    PoolSpec,
-    ReflowSpec,
-    ResampleSpec,
-    StorageSpec,
-    Strip,
-    Unit,
-    VectorSpec,
-)
+from compiler.unit.operators import KernelSpec, Strip
+from compiler.unit.storages import Piece, StorageSpec
+from compiler.unit.unit import Unit
 from simulator.npu.isa import MAX_WINDOW
 
 Columns = Rows  # the same interval along the other axis
@@ -80,7 +76,7 @@ def _widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
     return replace(unit, storages=storages, kernels=tuple(kernels), strips=count)
 
 
-def row_blocks_read(unit: Unit, spec: AnySpec, operand: int) -> tuple[int, int]:
+def row_blocks_read(unit: Unit, spec: KernelSpec, operand: int) -> tuple[int, int]:
     """(first, count) of the blocks of every row of operand i that an operator reads."""
     storage = unit.storages[spec.reads[operand].storage]
     if spec.strip is None or (isinstance(spec, VectorSpec) and spec.pixels[operand]):
@@ -90,17 +86,17 @@ def row_blocks_read(unit: Unit, spec: AnySpec, operand: int) -> tuple[int, int]:
     return spec.strip.read, -(-spec.in_w // _FOUR) if _is_four(unit, spec) else spec.in_w
 
 
-def row_blocks_made(unit: Unit, spec: AnySpec) -> tuple[int, int]:
+def row_blocks_made(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
     """(first, count) of the blocks of every row of its result that an operator makes."""
     return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.made, spec.out_w)
 
 
-def row_blocks_stored(unit: Unit, spec: AnySpec) -> tuple[int, int]:
+def row_blocks_stored(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
     """(first, count) of the blocks of every row of its result that an operator hands out, where it does."""
     return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
 
 
-def _is_four(unit: Unit, spec: AnySpec) -> bool:
+def _is_four(unit: Unit, spec: KernelSpec) -> bool:
     return isinstance(spec, ConvSpec) and spec.lanes != unit.dtype.lanes
 
 
@@ -174,7 +170,7 @@ def _storage(storage: StorageSpec, columns: Columns) -> StorageSpec:
     return replace(storage, w=(stop - first) * pixels, row_blocks=stop - first, first=first, pitch=pitch)
 
 
-def _narrow(unit: Unit, spec: AnySpec, main: Columns, made: Columns, own: Columns) -> AnySpec | Infeasible:
+def _narrow(unit: Unit, spec: KernelSpec, main: Columns, made: Columns, own: Columns) -> KernelSpec | Infeasible:
     """The operator that makes columns `made` of the result from columns `main` of its input."""
     read = main.start // _FOUR if _is_four(unit, spec) else main.start
     sizes: dict[str, Any] = {"strip": Strip(read, made.start, own.start, own.size), "in_w": main.size, "out_w": made.size}

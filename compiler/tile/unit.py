@@ -18,7 +18,8 @@ from compiler.tile.curves import with_curves
 from compiler.tile.gaps import Values, output_gaps
 from compiler.tile.kernels import add_family, kernel_spec
 from compiler.tile.machine import check_machine
-from compiler.tile.spec import Piece, Shaped, StorageSpec, Unit
+from compiler.unit.storages import Piece, StorageSpec
+from compiler.unit.unit import Shaped, Unit
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import DdrBuffer, MemoryMap
 

@@ -6,15 +6,21 @@ from bisect import bisect_right
 from functools import lru_cache
 
 from compiler.derive.plan import VectorTiling
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.tile.slots import vector_slot
-from compiler.tile.spec import AnySpec, LayerNormSpec, PoolSpec, ResampleSpec, SoftmaxSpec, Unit, VectorSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Memory
 
 UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector kernel may hold by default; two of them are live
 
 
 @lru_cache(maxsize=1 << 14)
-def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
+def vector_tiling(unit: Unit, spec: KernelSpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
     anything does."""
     constants = spec.y.planes
@@ -32,7 +38,7 @@ def vector_tiling(unit: Unit, spec: AnySpec, rows: int, slot_blocks: int = UB_SL
     return found or slot_tiling(spec, rows, max(8, min(slot_blocks, (ub - constants) // 16 * 8)), unit.dtype)
 
 
-def columns_tiling(spec: AnySpec, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
+def columns_tiling(spec: KernelSpec, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
     """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
     planes = _granule(spec)
     if spec.out_w == 1 or vector_slot(spec, planes, 1, spec.out_w, int(dtype)) <= most:
@@ -41,12 +47,12 @@ def columns_tiling(spec: AnySpec, slot_blocks: int, most: int, dtype: DataType) 
     return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
 
 
-def _granule(spec: AnySpec) -> int:
+def _granule(spec: KernelSpec) -> int:
     """Planes that can only be worked on together."""
     return spec.group_planes if isinstance(spec, SoftmaxSpec) else spec.y.planes if isinstance(spec, LayerNormSpec) else 1
 
 
-def slot_tiling(spec: AnySpec, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
+def slot_tiling(spec: KernelSpec, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
     """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
     granule = _granule(spec)
 

@@ -14,8 +14,8 @@ from compiler.derive.realise import realise, realise_all
 from compiler.derive.starts import single_operators
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, small_model

@@ -8,10 +8,10 @@ import pytest
 from compiler.build import default_plan, operators
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.blocks import needed as rows_that_are_read
-from compiler.tile.spec import ConvSpec
 from compiler.tile.unit import make_unit
 from simulator.breakdown import breakdown, program_reuse
 from simulator.npu import isa

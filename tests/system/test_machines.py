@@ -8,8 +8,8 @@ from compiler.derive.plan import Plan
 from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Engine, Machine, load_machine, preset_names
 from simulator.npu.program import Program
 from simulator.timing import program_bound, simulate_levels

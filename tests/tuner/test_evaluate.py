@@ -22,8 +22,8 @@ from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Concat
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels

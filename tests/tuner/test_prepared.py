@@ -13,8 +13,8 @@ from compiler.derive.plan import Infeasible
 from compiler.derive.realise import plan_of, realise
 from compiler.frontend import lower
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import Timing, prepare, simulate_levels
 from tests.models import light_model

@@ -12,8 +12,8 @@ import pytest
 
 from compiler.derive.gene import Gene
 from compiler.derive.starts import single_operators
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

@@ -15,7 +15,7 @@ import simulator
 from compiler.source import Source as ModelSource
 from compiler.source import open_source
 from compiler.tile.features import FEATURES, scaled
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from compiler.tile.features import FEATURE_SET, FEATURES, scaled
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, log_schema, task_schema
 from tuner.digests import canonical_json, task_digest
 from tuner.evaluate import Answer, Ask, task_kind

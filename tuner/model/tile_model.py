@@ -16,11 +16,12 @@ from compiler.derive.gene import Gene, block_counts, choice_count
 from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.derive.realise import plan_of, realise
 from compiler.derive.structures import Structures
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
 from compiler.tile.features import FEATURE_SET, FEATURES, raw_features, scaled
 from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.folder.runfolder import read_json
 from tuner.model.cost_model import CostModel, load_cost_model

@@ -11,7 +11,7 @@ from compiler.derive.starts import on_all_cores, on_cores
 from compiler.tile.channels import can_split
 from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import as_bits, families_in
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.search.dealing import Share
 from tuner.search.table import SegmentTable
 

@@ -20,7 +20,7 @@ from compiler.derive.realise import realise
 from compiler.derive.starts import single_operators
 from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import TuneConfig
 from tuner.evaluate import Answer, Ask, Evaluator

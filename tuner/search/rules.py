@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.derive.gene import Gene, Genome, widths
 from compiler.derive.moves import MOVES, Move
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
 
 

@@ -14,12 +14,13 @@ from compiler.derive.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, par
 from compiler.derive.realise import _Fitting, plan_of, realise, realise_all
 from compiler.derive.starts import layer_by_layer, single_operators, spread
 from compiler.derive.structures import Structures
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.memory import place
 from compiler.tile.ranking import CHUNK_BUDGETS
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import SMALL_MODELS, light_graph, small_graph
 from tests.plans import resized

@@ -14,8 +14,8 @@ from compiler.derive.plan import ConvTiling, Infeasible
 from compiler.derive.realise import realise, realise_all
 from compiler.derive.starts import single_operators
 from compiler.tile.ranking import CHUNK_BUDGETS
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import SMALL_MODELS, small_graph
 

@@ -18,9 +18,9 @@ from compiler.derive.realise import realise
 from compiler.tile.features import FEATURES, raw_features, scaled
 from compiler.tile.ranking import CHUNK_BUDGETS
 from compiler.tile.siblings import families_in
-from compiler.tile.spec import Unit
 from compiler.tile.strips import strips
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.graphs import conv, max_pool
 from tests.graphs import unit as by_hand

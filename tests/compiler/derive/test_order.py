@@ -11,7 +11,7 @@ from compiler.derive.plan import Infeasible, parse_plan
 from compiler.derive.realise import realise_all
 from compiler.pipeline import Compiler
 from compiler.tile.arranged import arranged, in_order
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program, make_case

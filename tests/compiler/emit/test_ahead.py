@@ -10,7 +10,7 @@ from compiler.derive.plan import Plan
 from compiler.derive.realise import realise_all
 from compiler.emit.ahead import order_ahead
 from compiler.pipeline import Compiler, Lowered
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory, load_machine
 from simulator.timing import simulate_levels

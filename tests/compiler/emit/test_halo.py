@@ -11,7 +11,7 @@ from compiler.derive.realise import plan_of
 from compiler.emit.segment import Records, lower_segment
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.isa import Op

@@ -14,10 +14,10 @@ from compiler.derive.realise import plan_of, realise
 from compiler.emit.grid import grid
 from compiler.ir.graph import Pool
 from compiler.ir.interpret import evaluate
+from compiler.kinds.pool import BOTH, COLUMNS, ROWS, PoolSpec
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
 from compiler.tile.grid import cheapest
-from compiler.tile.spec import BOTH, COLUMNS, ROWS, PoolSpec
 from compiler.tile.unit import pack_unit
 from compiler.tile.whole_rows import START
 from simulator.npu import isa

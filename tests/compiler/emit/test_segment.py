@@ -9,7 +9,7 @@ import pytest
 
 from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
 from compiler.emit.segment import Records, lower_segment
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Memory, load_machine

@@ -19,10 +19,13 @@ from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
 from compiler.ir.interpret import evaluate
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import needed
-from compiler.tile.spec import LayerNormSpec, MatMulSpec, SoftmaxSpec, Unit
 from compiler.tile.unit import pack_unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op

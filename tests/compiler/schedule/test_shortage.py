@@ -15,7 +15,7 @@ from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.schedule.buffers import Wish
 from compiler.schedule.shortage import shortage
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Memory, load_machine
 from tests.graphs import conv, max_pool, unit

@@ -19,9 +19,10 @@ from compiler.schedule.blocks import cut
 from compiler.schedule.buffers import Wish, fit
 from compiler.schedule.memory import slot_counts, staged_wishes
 from compiler.schedule.sharing import apart
-from compiler.schedule.window import MATRIX, SLOT, VECTOR, Timetable, edges, interleaved, lanes, load_readers, sequence, slide
-from compiler.tile.spec import Unit
+from compiler.schedule.window import SLOT, Timetable, edges, interleaved, load_readers, sequence, slide
+from compiler.segment.lanes import MATRIX, VECTOR, lanes
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import simulate_levels

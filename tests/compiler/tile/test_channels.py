@@ -12,10 +12,14 @@ from compiler.derive.gene import Gene, splits
 from compiler.derive.plan import Infeasible
 from compiler.derive.realise import realise, realise_all
 from compiler.derive.starts import single_operators, spread
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
 from compiler.tile.channels import can_split, channel_parts
 from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.spec import ConvSpec, LayerNormSpec, MatMulSpec, SoftmaxSpec, Unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Machine, load_machine

@@ -27,11 +27,13 @@ from numpy.typing import NDArray
 
 from compiler.derive.plan import ConvTiling, SegmentPlan
 from compiler.frontend import lower
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.schedule.blocks import cut
 from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.spec import ConvSpec, Unit, VectorSpec
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op

@@ -9,9 +9,10 @@ from compiler.derive.gene import WEIGHTS, Gene, block_counts
 from compiler.derive.plan import ConvTiling
 from compiler.derive.realise import realise
 from compiler.ir.graph import Conv
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.tile.operator_space import operator_space
-from compiler.tile.spec import ConvSpec, Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import load_machine
 from simulator.timing import program_bound, simulate_levels
 from tests.graphs import conv, unit

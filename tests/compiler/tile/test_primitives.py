@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from compiler.derive.plan import ConvTiling, Tiling, VectorTiling
+from compiler.kinds.conv import ConvSpec
 from compiler.tile.primitives import parse, to_text
 from compiler.tile.space import legal_points, shape_of
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import nest_of
 from compiler.tile.vector_tiling import vector_tiling
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.graphs import conv, max_pool, unit

@@ -16,11 +16,12 @@ from compiler.derive.plan import Infeasible, Plan, parse_plan
 from compiler.derive.realise import realise, realise_all
 from compiler.derive.structures import Structures
 from compiler.frontend import lower
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.tile.features import raw_features
 from compiler.tile.siblings import as_made, families_in
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program, make_case
 from tests.models import Builder, inception_block

@@ -7,10 +7,10 @@ import pytest
 
 from compiler.derive.plan import ConvTiling, SegmentPlan
 from compiler.derive.realise import plan_of
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.tile.ranking import CHUNK_BUDGETS, chunk_choices, conv_tiling
 from compiler.tile.space import Shape, engine_cycles, estimate, legal_points, shape_of
-from compiler.tile.spec import ConvSpec
 from compiler.tile.vector_tiling import vector_tiling
 from simulator.npu.machine import SHARE_UNIT, DataType, Memory, load_machine
 from simulator.npu.program import Program

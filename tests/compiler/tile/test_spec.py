@@ -8,8 +8,9 @@ import pytest
 
 from compiler.frontend import lower
 from compiler.ir.graph import Conv
-from compiler.tile.spec import ConvSpec, Shaped
+from compiler.kinds.conv import ConvSpec
 from compiler.tile.unit import make_unit, pack_unit
+from compiler.unit.unit import Shaped
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.corner_models import CORNER_MODELS, corner_model

@@ -15,10 +15,12 @@ from compiler.derive.realise import plan_of, realise
 from compiler.derive.starts import layer_by_layer, single_operators
 from compiler.emit.segment import Records, lower_segment
 from compiler.ir.graph import Conv, Pool
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.spec import AnySpec, ConvSpec, Strip, Unit
 from compiler.tile.strips import strips, widest
+from compiler.unit.operators import KernelSpec, Strip
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Memory, load_machine
@@ -40,7 +42,7 @@ def cut(u: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...]:
     return found
 
 
-def pads(spec: AnySpec) -> tuple[int, ...]:
+def pads(spec: KernelSpec) -> tuple[int, ...]:
     assert isinstance(spec.kernel, Conv | Pool)
     return spec.kernel.pads
 

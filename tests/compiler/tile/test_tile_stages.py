@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.tile.space import legal_points, shape_of
-from compiler.tile.spec import ConvSpec, Unit
 from compiler.tile.stages import groups, nest_of, route, stages_of
+from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from ray import cloudpickle
 
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK

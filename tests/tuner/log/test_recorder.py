@@ -15,8 +15,8 @@ from compiler.derive.gene import Gene
 from compiler.derive.plan import Infeasible
 from compiler.derive.starts import single_operators
 from compiler.tile.features import FEATURES
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tuner.candidate import log_schema, task_schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.derive.structures import Structures
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.digests import text_digest

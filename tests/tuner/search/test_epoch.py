@@ -13,8 +13,8 @@ from compiler.derive.moves import verify
 from compiler.derive.plan import Infeasible
 from compiler.derive.starts import single_operators
 from compiler.frontend import lower
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph

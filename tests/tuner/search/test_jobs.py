@@ -17,8 +17,8 @@ from compiler.derive.gene import Gene
 from compiler.derive.moves import random_genome
 from compiler.derive.structures import Structures
 from compiler.tile.features import FEATURES
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

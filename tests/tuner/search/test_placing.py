@@ -15,8 +15,8 @@ from compiler.derive.gene import Gene, Genome
 from compiler.derive.moves import MOVES, verify
 from compiler.derive.realise import realise
 from compiler.derive.structures import Structures
-from compiler.tile.spec import Unit
 from compiler.tile.unit import make_unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch

@@ -1,0 +1,22 @@
+"""The two lanes of a core, whose work goes on side by side: the matrix unit with what feeds and empties it, and the vector unit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.kinds.conv import ConvSpec
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
+
+MATRIX, VECTOR = 0, 1
+
+
+def lane(spec: KernelSpec) -> int:
+    """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
+    return MATRIX if isinstance(spec, ConvSpec) else VECTOR
+
+
+def lanes(unit: Unit, start: int, stop: int) -> NDArray[np.int64]:
+    """int64 [operators], of [start, stop)."""
+    return np.array([lane(spec) for spec in unit.kernels[start:stop]], np.int64)

@@ -1,0 +1,69 @@
+"""What emission and search need of a model on a machine, as numbers: storages, kernels, addresses of constants.
+
+A `Unit` is made once per (graph, machine, data type), by `tile.unit`, and shared by every plan, candidate and variant: its DDR addresses
+never depend on a plan, so variants can be switched by their start address alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+
+from compiler.ir.graph import Graph
+from compiler.ir.layout import Layout
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import StorageSpec
+from simulator.npu.machine import DataType, Machine
+from simulator.npu.program import MemoryMap
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Stands for weights whose values do not matter."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A model on a machine in a data type, without its weights' values: all that planning, emission and timing need.
+
+    So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
+    it (`tile.unit.Packed`).  strips: of how many strips (`tile.strips`) this is one.
+    """
+
+    graph: Graph
+    layout: Layout
+    machine: Machine
+    dtype: DataType
+    storages: tuple[StorageSpec, ...]
+    kernels: tuple[KernelSpec, ...]
+    memory: MemoryMap
+    producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
+    consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
+    escapes: frozenset[int]  # kernels whose output the host reads
+    families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `tile.siblings`
+    strips: int = 1
+
+    @property
+    def images(self) -> int:
+        """n of every tensor."""
+        return self.storages[0].n
+
+    @property
+    def macs(self) -> int:
+        return sum(spec.macs for spec in self.kernels) * self.images
+
+    @property
+    def digest(self) -> str:
+        """32 hex: the computation without its weights' values, the machine and the data type."""
+        parts = [self.machine.digest, self.dtype.name]
+        parts += [json.dumps(spec.signature(self.storages), sort_keys=True) for spec in self.kernels]
+        parts += [f"{s.name}:{s.n}:{s.planes}:{s.h}:{s.w}:{s.address}" for s in self.storages]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
