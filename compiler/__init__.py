@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from simulator.npu.lazily import lazily
 
 if TYPE_CHECKING:
-    from compiler.derive.plan import Plan
     from compiler.face import CompiledModel, compile, load
+    from compiler.plan.plan import Plan
 
 __all__ = ["CompiledModel", "Plan", "compile", "load"]
 
 if not TYPE_CHECKING:  # else any name would do
     __getattr__ = lazily(
         __name__,
-        {"CompiledModel": "compiler.face", "Plan": "compiler.derive.plan", "compile": "compiler.face", "load": "compiler.face"},
+        {"CompiledModel": "compiler.face", "Plan": "compiler.plan.plan", "compile": "compiler.face", "load": "compiler.face"},
     )

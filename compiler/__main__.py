@@ -24,8 +24,8 @@ def main(
 ) -> None:
     """Compile a model for a machine, with a plan or layer by layer: the same bytes every time."""
     from compiler.build import check_out
-    from compiler.derive.plan import Plan
     from compiler.face import compile
+    from compiler.plan.plan import Plan
 
     check_out(out)
     compiled = compile(model, machine, None if plan is None else Plan.load(plan), dtype=dtype)

@@ -15,15 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.derive.plan import Infeasible, Plan, joined
-from compiler.derive.starts import layer_by_layer
+from compiler.kinds.build import Packed
+from compiler.kinds.conv import ConvSpec
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import needed
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.segment.blocks import needed
+from compiler.segment.permuted import in_order
 from compiler.source import Opened
-from compiler.tile.arranged import in_order
-from compiler.tile.spec import ConvSpec, Unit
-from compiler.tile.unit import Packed
+from compiler.space.starts import layer_by_layer
+from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine

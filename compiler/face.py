@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.build import MeasuredModel, check_out, containers_of, default_plans, measure, package
-from compiler.derive.plan import Plan
 from compiler.package import Style
+from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine

@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan
 from compiler.emit.segment import Records, lower_segment, new_scratch
-from compiler.schedule.blocks import Share
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint
-from compiler.schedule.memory import named
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
-from compiler.tile.arranged import in_order
+from compiler.segment.blocks import Share
+from compiler.segment.memory import named
+from compiler.segment.permuted import in_order
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.program import Code, Program

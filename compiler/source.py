@@ -11,17 +11,17 @@ from pathlib import Path
 from onnx import ModelProto
 
 from compiler.beyond import weights_beyond
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import layer_by_layer
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
 from compiler.frontend.zoo import resolve, title
+from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
-from compiler.tile.machine import check_machine
-from compiler.tile.spec import Unit
-from compiler.tile.unit import Packed, pack_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.starts import layer_by_layer
+from compiler.unit.machine import check_machine
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.held import Beyond
 from simulator.npu.machine import DataType, Machine, load_machine

@@ -30,16 +30,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 import typer
 
-from compiler.derive.gene import Gene, Genome, block_counts, choice_count
-from compiler.derive.moves import MOVES, random_genome, repaired
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import plan_of, realise
-from compiler.derive.starts import single_operators
+from compiler.cost.features import raw_features
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import PREFIX, resolve
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.features import raw_features
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene, Genome, block_counts, choice_count
+from compiler.space.moves import MOVES, random_genome, repaired
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from scripts.studies import named
 from simulator.npu.errors import BadInputError

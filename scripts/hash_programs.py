@@ -16,10 +16,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import plan_of, realise
-from compiler.tile.features import raw_features
+from compiler.cost.features import raw_features
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene
 from compiler.unit.unit import Unit
 from scripts.bench_evaluate import genes, mutations
 from scripts.studies import network

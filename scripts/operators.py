@@ -10,13 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from compiler.tile.spec import signature
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from compiler.cost.features import raw_features
+from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.ir.graph import Conv, MatMul
-from compiler.tile.features import raw_features
-from compiler.tile.operator_space import OperatorSpace, operator_space
-from compiler.tile.spec import AnySpec, ConvSpec, MatMulSpec, Unit, signature
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.unit.unit import Unit
 from scripts.studies import network
 from tuner.digests import canonical_json
 from tuner.evaluate import Evaluator

@@ -8,13 +8,13 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 
-from compiler.derive.gene import BLOCK_COUNTS, Gene, Genome, block_counts
-from compiler.derive.moves import MOVES, crossover, random_genome, repaired
-from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan
-from compiler.derive.realise import realise
-from compiler.derive.starts import single_operators
+from compiler.cost.operator_space import OperatorSpace
 from compiler.ir.region import has_halo
-from compiler.tile.operator_space import OperatorSpace
+from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
+from compiler.space.decode import realise
+from compiler.space.gene import BLOCK_COUNTS, Gene, Genome, block_counts
+from compiler.space.moves import MOVES, crossover, random_genome, repaired
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 

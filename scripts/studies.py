@@ -25,12 +25,12 @@ import typer
 from numpy.typing import NDArray
 
 import tuner
-from compiler.derive.order import Order, ordered
 from compiler.frontend import load_model, lower
 from compiler.frontend.made import understood
 from compiler.frontend.zoo import MADE, PREFIX, is_made, resolve, shipped
-from compiler.tile.spec import Unit
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
+from compiler.space.order import Order, ordered
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.commands.text import print_table

@@ -20,11 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import Genome, working_cores
 from compiler.place.bounds import Bounds, bounds
 from compiler.place.dag import Dag
 from compiler.place.segments import segment_edges
-from compiler.tile.spec import Unit
+from compiler.space.gene import Genome, working_cores
+from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
 

@@ -24,10 +24,10 @@ from compiler.frontend.lower import rewritten, translated
 from compiler.frontend.made import NETWORKS
 from compiler.frontend.zoo import MADE, resolve
 from compiler.ir.graph import Graph
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.rewrites.rules import LAST_RULES
 from compiler.rewrites.siblings import families, merge_siblings
-from compiler.tile.unit import make_unit
 from scripts.studies import SHIPPED, Pair, Row, Study, Table, command, groups, model_named
 from simulator.npu import isa
 from simulator.npu.cycles import price

@@ -1,6 +1,6 @@
 """How soon is something good found?  Best so far against measured candidates: the search that users run, and four others.
 
-  tilings  every convolution alone: all legal ways to run it (`compiler.tile.operator_space`).  The heaviest ones of ResNet-50, by
+  tilings  every convolution alone: all legal ways to run it (`compiler.cost.operator_space`).  The heaviest ones of ResNet-50, by
            multiply-accumulates times how often they occur, of those with 10,000 legal ways or more.
   plans    whole networks: cuts, blocks, halos, tilings.
 
@@ -31,7 +31,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from scripts.operators import Operator, operators_of, saved
 from scripts.search_spaces import PlanSpace, TilingSpace
 from scripts.search_strategies import STRATEGIES, Meter, run

@@ -1,7 +1,7 @@
 """Are tilings found?  The default search, and the cost model without any measurement, against the exhaustive optimum of the legal space.
 
 For every distinct convolution and matrix product of the networks, alone: all legal ways to run it (block counts, slots, chunks of weights,
-tiles; `compiler.tile.operator_space`) are measured, except those whose lower bound says that they cannot beat the best by more than
+tiles; `compiler.cost.operator_space`) are measured, except those whose lower bound says that they cannot beat the best by more than
 0.2 %.  Where more than --cap are left after that, the rest is not looked at, and the table says how much faster it could be at most
 (`unproven`).  That optimum stands for a tiling by hand.  Beside it a search of a model of this one operator: how near it comes, and after
 how many measurements it was within 2 %.
@@ -26,7 +26,7 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.tile.features import FEATURES, scaled
+from compiler.cost.features import FEATURES, scaled
 from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
 from scripts.studies import (
     Arm,

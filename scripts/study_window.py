@@ -27,11 +27,11 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.derive.gene import ALL, FORMULA, WINDOWS, Gene
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import plan_of, realise
 from compiler.pipeline import Compiler, Part
-from compiler.tile.spec import Unit
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
+from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels

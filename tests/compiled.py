@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from compiler.frontend import lower
-from compiler.schedule.blocks import needed
-from compiler.tile.unit import pack_unit
+from compiler.kinds.build import pack_unit
+from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output

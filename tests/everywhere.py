@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto
 
-from compiler.derive.moves import random_genome, repaired
-from compiler.derive.plan import Infeasible, Plan
-from compiler.derive.realise import realise, realise_all
-from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import realise, realise_all
+from compiler.space.moves import random_genome, repaired
+from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.compiled import check_program, make_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Port, Shape, output_shape
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Machine
 

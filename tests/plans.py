@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.gene import block_counts
-from compiler.derive.plan import MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
-from compiler.derive.realise import plan_of
+from compiler.cost.tiling_space import legal_points, shape_of
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
-from compiler.schedule.blocks import Blocks, cut
-from compiler.schedule.run import can_stream
-from compiler.tile.channels import channel_parts, largest
-from compiler.tile.space import legal_points, shape_of
-from compiler.tile.strips import widest
-from compiler.tile.vector_tiling import vector_tiling
+from compiler.kinds.vector_tiling import vector_tiling
+from compiler.plan.plan import MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.segment.blocks import Blocks, cut
+from compiler.segment.channels import channel_parts, largest
+from compiler.segment.run import can_stream
+from compiler.segment.strips import widest
+from compiler.space.decode import plan_of
+from compiler.space.gene import block_counts
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
 

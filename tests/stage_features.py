@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compiler.derive.plan import Tiling
-from compiler.tile.stages import Nest, Stage, cube_places, groups, live, tiles_of
+from compiler.plan.plan import Tiling
+from compiler.segment.stages import Nest, Stage, cube_places, groups, live, tiles_of
 from simulator.npu.machine import Memory
 
 
 class StageFeatures(NamedTuple):
-    """See the table at the top of `compiler.tile.stages`."""
+    """See the table at the top of `compiler.segment.stages`."""
 
     type: str
     store_bit: int

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from compiler.source import Opened
-from compiler.tile.spec import Unit
+from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
 from tuner.farm.backend import SerialBackend
 from tuner.folder.finals import Readings

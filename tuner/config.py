@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from compiler.derive.moves import MOVES
-from compiler.derive.order import Order
+from compiler.space.moves import MOVES
+from compiler.space.order import Order
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import configs_folder, read_yaml
 from simulator.npu.validation import validation_line

@@ -9,8 +9,8 @@ from functools import partial
 
 import simulator
 from compiler.beyond import beyond_lines
-from compiler.derive.order import ordered
 from compiler.source import Opened, Source, open_source
+from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine

@@ -17,17 +17,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import plan_of, realise
-from compiler.derive.starts import single_operators
-from compiler.derive.structures import Structures
+from compiler.cost.features import raw_features
 from compiler.ir.graph import Concat, Conv, Shuffle
 from compiler.ir.region import EMPTY, Rows
+from compiler.kinds.build import Packed
 from compiler.pipeline import Compiler, Part
-from compiler.schedule.blocks import needed, operand_rows
-from compiler.tile.features import raw_features
-from compiler.tile.unit import Packed
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.blocks import needed, operand_rows
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene, Genome
+from compiler.space.starts import single_operators
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, Engine
@@ -67,7 +67,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of it.  features: float64 raw (see `compiler.tile.features`).  values: int64 [levels, len(COLUMNS)], or None.
+    """What became of it.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(COLUMNS)], or None.
 
     status: crash, timeout and invalid come from a runner.  payload: canonical JSON of the task, '' where only features were asked for.
     shared: another search had measured it.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from compiler.derive.plan import Plan
 from compiler.frontend.zoo import is_made
+from compiler.plan.plan import Plan
 from compiler.source import Opened, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import simulator
 from compiler.build import MeasuredModel, containers_of, measure, package
-from compiler.derive.plan import Plan, joined
 from compiler.package import write_body
+from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Engine

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 import simulator
 from compiler.build import measure_plans
-from compiler.derive.order import ordered
-from compiler.derive.plan import Plan
 from compiler.face import load
 from compiler.pipeline import Compiler
-from compiler.tile.spec import Unit
+from compiler.plan.plan import Plan
+from compiler.space.order import ordered
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.conduct import SerialJobs

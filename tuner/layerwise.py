@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 from compiler.build import measure_plans
-from compiler.derive.plan import Plan
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Plan
 
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:

@@ -27,9 +27,9 @@ from compiler.frontend.load import prepare as checked
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.worth import Always
 from compiler.ir.graph import Graph
+from compiler.kinds.build import pack_unit
 from compiler.package import onnx_bytes
-from compiler.tile.machine import check_machine
-from compiler.tile.unit import pack_unit
+from compiler.unit.machine import check_machine
 from simulator.npu.container import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.build import default_plan, measure_plans
-from compiler.derive.structures import Structures
 from compiler.source import Opened
-from compiler.tile.spec import Unit
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
 from tuner.folder.runfolder import write_json
 from tuner.folder.served import FILE
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import simulator
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome
-from compiler.derive.gene_of import gene_of, genome_of
-from compiler.derive.plan import Plan, SegmentPlan
-from compiler.derive.structures import Structures
-from compiler.tile.features import FEATURE_SET, FEATURES
+from compiler.cost.features import FEATURE_SET, FEATURES
+from compiler.plan.plan import Plan, SegmentPlan
+from compiler.space.gene import MAX_SEGMENT, Gene, Genome
+from compiler.space.gene_of import gene_of, genome_of
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from tuner.candidate import FEATURE_PREFIX

@@ -31,7 +31,7 @@ from compiler.emit.records import (
     move,
     side_by_side,
 )
-from compiler.schedule.memory import TO_L1
+from compiler.segment.memory import TO_L1
 from simulator.npu.isa import MAX_WINDOW
 from simulator.npu.program import Code
 

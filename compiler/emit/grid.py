@@ -1,4 +1,4 @@
-"""A VECTOR operation over a grid of blocks, on whichever axes take the least time (`compiler.tile.grid`)."""
+"""A VECTOR operation over a grid of blocks, on whichever axes take the least time (`compiler.kinds.grid`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from numba import njit
 
 from compiler.emit.records import general, vector
-from compiler.tile.grid import cheapest
-from compiler.tile.whole_rows import START
+from compiler.kinds.grid import cheapest
+from compiler.kinds.whole_rows import START
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 from simulator.npu.program import Code
 

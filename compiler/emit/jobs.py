@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.emit.conv import PIXELS_K, PIXELS_N, WEIGHTS, ConvJob
 from compiler.emit.pixelwise import LayerNormJob, SoftmaxJob
 from compiler.emit.places import operand
@@ -35,11 +34,12 @@ from compiler.kinds.pool import PoolSpec
 from compiler.kinds.reflow import ReflowSpec
 from compiler.kinds.resample import ResampleSpec
 from compiler.kinds.softmax import SoftmaxSpec
-from compiler.schedule.blocks import Blocks
-from compiler.schedule.memory import TO_L1, Places, way_out
-from compiler.tile.slots import tile_planes
-from compiler.tile.stages import WEIGHT_PIECE_BLOCKS
-from compiler.tile.strips import row_blocks_made, row_blocks_read, row_blocks_stored
+from compiler.kinds.ub_footprint import tile_planes
+from compiler.plan.plan import ConvTiling, SegmentPlan, VectorTiling
+from compiler.segment.blocks import Blocks
+from compiler.segment.memory import TO_L1, Places, way_out
+from compiler.segment.stages import WEIGHT_PIECE_BLOCKS
+from compiler.segment.strips import row_blocks_made, row_blocks_read, row_blocks_stored
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 from simulator.npu.isa import Activation, float_bits

@@ -16,7 +16,7 @@ from compiler.emit.records import DDR, MTE2, MTE3, Ints, Place, block_at, copy, 
 from compiler.emit.resample import emit_resample
 from compiler.emit.vector import emit_reflow, emit_vector
 from compiler.ir.region import demanded
-from compiler.tile.stages import LOAD_PIECE_BLOCKS
+from compiler.segment.stages import LOAD_PIECE_BLOCKS
 from simulator.npu.isa import BLOCK
 from simulator.npu.program import Code
 
@@ -25,8 +25,8 @@ class Work(NamedTuple):
     """What the nodes of a segment have in common.
 
     readers: bool [loads, operators].  loads: int64 [loads, 7] of (storage, plane, home, first block of a row, blocks of a row, planes,
-    tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `schedule.blocks.Blocks`.  reach, bounds: see
-    `schedule.run.Run`.
+    tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds: see
+    `segment.run.Run`.
     """
 
     dtype: int

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from compiler.emit.records import DDR, FAR, L1, Ints, Place, general
-from compiler.schedule.blocks import Blocks, span
+from compiler.segment.blocks import Blocks, span
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 
@@ -35,7 +35,7 @@ class Homes(NamedTuple):
 
 
 def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[str, int]) -> Homes:
-    """slots: how many every storage that stays has; l1: blocks by name (see `schedule.memory`)."""
+    """slots: how many every storage that stays has; l1: blocks by name (see `segment.memory`)."""
     staged = [blocks.staged[storage] for storage in blocks.staged]
     images = unit.images
     stays = np.zeros((len(staged), 7), np.int64)

@@ -15,7 +15,7 @@ from compiler.emit.grid import Axes, grid, most
 from compiler.emit.records import DDR, FAR, MTE2, UB, Ints, Place, dense, flat, general, move, strided
 from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
 from compiler.kinds.pool import BOTH, COLUMNS, ROWS
-from compiler.tile.whole_rows import pixelwise
+from compiler.kinds.whole_rows import pixelwise
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -145,7 +145,7 @@ def _most(taps: int, a: int, b: int, c: int) -> int:
 
 @njit(cache=True)
 def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
-    """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.tile.whole_rows`).
+    """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.kinds.whole_rows`).
 
     A slot of UB holds what the windows of a tile cover, and behind it what the first of two passes makes; the results of the second take
     the place of what they are made of.  With one pass they come behind it.  Returns the next row or -1.

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.emit.ahead import order_ahead
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import Work, emit_nodes
 from compiler.emit.places import homes_of, operand
 from compiler.emit.records import Ints
-from compiler.schedule.blocks import Blocks, Share, cut, dealt
-from compiler.schedule.memory import Places, named, place, slot_counts
-from compiler.schedule.run import run_of, streamed_rights
+from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
+from compiler.segment.blocks import Blocks, Share, cut, dealt
+from compiler.segment.channels import channel_parts
 from compiler.segment.lanes import lanes
-from compiler.tile.channels import channel_parts
-from compiler.tile.siblings import as_made
-from compiler.tile.strips import strips
+from compiler.segment.memory import Places, named, place, slot_counts
+from compiler.segment.run import run_of, streamed_rights
+from compiler.segment.siblings import as_made
+from compiler.segment.strips import strips
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.isa import ENGINE, WORDS
@@ -49,7 +49,7 @@ def lower_segment(
 ) -> Records | Infeasible:
     """Lower one core's share of the segment whose first kernel is `start`.
 
-    flip: see `schedule.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    flip: see `segment.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
     share: (i, m), the i-th of m nearly equal runs of the iterations (every block of every image), each of which loads all weights; or,
     where the plan splits channels, all iterations of the i-th of m runs of output channels.
     """

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from compiler.derive.gene import Genome
 from compiler.place.listing import Widths
 from compiler.place.replay import Ints, Wiring, wired
+from compiler.space.gene import Genome
 from compiler.unit.unit import Unit
 
 Cores = tuple[int, ...]

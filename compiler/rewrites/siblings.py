@@ -2,7 +2,7 @@
 
 One convolution loads its input into L0A once for all of them, and its last tile of channels is fuller.  But it is one operator: its weights
 are resident or streamed together, and it belongs to one segment.  So it does not always pay: plans choose, segment by segment
-(`tile.siblings`).  `merge_siblings` merges them in the graph, for every plan, which says what it brings layer by layer.
+(`segment.siblings`).  `merge_siblings` merges them in the graph, for every plan, which says what it brings layer by layer.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Slots are taken in turn (iteration modulo slots), so the oldest iteration always
 
 Queues are in order, and both lanes are fed by MTE1.  Nodes that overlap in the timetable are therefore interleaved record by record, by
 their times (`interleaved`).  The stream is still right when it is run one record after the other: whatever depends on a node begins at its
-end or later, and nodes of one lane never overlap, so they may share L0 and scratch (`schedule.sharing`).
+end or later, and nodes of one lane never overlap, so they may share L0 and scratch (`segment.sharing`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.schedule.blocks import Blocks
-from compiler.tile.space import tables
+from compiler.cost.tiling_space import tables
+from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -57,7 +57,7 @@ class Timetable(NamedTuple):
 
 
 def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
-    """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`schedule.memory.slot_counts`)."""
+    """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`segment.memory.slot_counts`)."""
     start, count = blocks.start, blocks.stop - blocks.start
     rows = [(k, k, 1, FIRST) for k in range(count)]
     data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]

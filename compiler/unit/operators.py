@@ -24,7 +24,7 @@ class Strip(NamedTuple):
 class KernelSpec:
     """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on.
 
-    index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`tile.siblings`), or -1.
+    index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`segment.siblings`), or -1.
     strip: None where it has whole rows; else in_w and out_w are what the strip has of them.
     """
 

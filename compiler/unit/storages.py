@@ -21,7 +21,7 @@ class Piece(NamedTuple):
 class StorageSpec:
     """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
 
-    In a unit of strips (`tile.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
+    In a unit of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
     `pitch` blocks in DDR, 0 where they have no others.
     """
 

@@ -1,6 +1,6 @@
 """What emission and search need of a model on a machine, as numbers: storages, kernels, addresses of constants.
 
-A `Unit` is made once per (graph, machine, data type), by `tile.unit`, and shared by every plan, candidate and variant: its DDR addresses
+A `Unit` is made once per (graph, machine, data type), by `kinds.build`, and shared by every plan, candidate and variant: its DDR addresses
 never depend on a plan, so variants can be switched by their start address alone.
 """
 
@@ -35,7 +35,7 @@ class Unit:
     """A model on a machine in a data type, without its weights' values: all that planning, emission and timing need.
 
     So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
-    it (`tile.unit.Packed`).  strips: of how many strips (`tile.strips`) this is one.
+    it (`kinds.build.Packed`).  strips: of how many strips (`segment.strips`) this is one.
     """
 
     graph: Graph
@@ -48,7 +48,7 @@ class Unit:
     producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
     consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
     escapes: frozenset[int]  # kernels whose output the host reads
-    families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `tile.siblings`
+    families: tuple[tuple[int, ...], ...] = ()  # sibling convolutions that can be made as one, see `segment.siblings`
     strips: int = 1
 
     @property

@@ -1,6 +1,6 @@
 """The project's errors.  A bug propagates as whatever it is; these are for what a user handed us.
 
-An infeasible plan is a *value* (`compiler.derive.plan.Infeasible`), not an exception, everywhere but at
+An infeasible plan is a *value* (`compiler.plan.plan.Infeasible`), not an exception, everywhere but at
 the rim: the command line turns it into `InfeasibleError` when there is nothing else left to do.
 """
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import simulator
-from compiler.derive.gene import FORMULA, Gene, Genome, block_counts
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import realise, realise_all
-from compiler.derive.starts import single_operators
 from compiler.frontend import lower
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import realise, realise_all
+from compiler.space.gene import FORMULA, Gene, Genome, block_counts
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import simulate_levels

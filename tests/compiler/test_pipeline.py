@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import compiler.pipeline
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible, Plan
-from compiler.derive.realise import plan_of, realise, realise_all
-from compiler.derive.starts import layer_by_layer, single_operators
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import plan_of, realise, realise_all
+from compiler.space.gene import Gene
+from compiler.space.starts import layer_by_layer, single_operators
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Memory, load_machine

@@ -18,7 +18,7 @@ import onnx
 import pytest
 import typer
 
-from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling, VectorTiling
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling, VectorTiling
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.build import default_plan
-from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
+from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import pack_unit
+from compiler.plan.plan import Infeasible
 from simulator.contention import read_trace
 from simulator.ddr import ContentionTrace
 from simulator.npu import isa

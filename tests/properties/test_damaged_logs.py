@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compiler.derive.plan import Plan, parse_plan
+from compiler.plan.plan import Plan, parse_plan
 from compiler.source import open_source
 from simulator.npu.errors import TilefarmError
 from tests.rows import write_part

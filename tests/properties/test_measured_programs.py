@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from compiler.frontend import lower
-from compiler.tile.unit import pack_unit
+from compiler.kinds.build import pack_unit
 from scripts.bench_evaluate import genes, mutations
 from simulator.npu.container import decode, encode
 from simulator.npu.machine import DataType

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 import compiler.emit.segment
 import tests.inline_reference
-from compiler.derive.plan import Infeasible, SegmentPlan
 from compiler.frontend import lower
+from compiler.kinds.build import pack_unit
 from compiler.package import write_body
 from compiler.pipeline import Compiler
-from compiler.schedule import memory
-from compiler.schedule.blocks import Blocks
-from compiler.schedule.memory import Places
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment import memory
+from compiler.segment.blocks import Blocks
+from compiler.segment.memory import Places
 from compiler.source import Source, open_source
-from compiler.tile.spec import Unit
-from compiler.tile.unit import pack_unit
+from compiler.unit.unit import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import BLOCK_BYTES, DataType, load_machine

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import plan_of, realise
-from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene
+from compiler.space.starts import layer_by_layer
 from simulator.ddr import ContentionTrace
 from simulator.functional import Counters, Memories, apply, execute
 from simulator.host_layout import load_input

@@ -8,11 +8,11 @@ import pytest
 from compiler.build import default_plan, operators
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
+from compiler.kinds.build import make_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import cut
-from compiler.schedule.blocks import needed as rows_that_are_read
-from compiler.tile.unit import make_unit
+from compiler.segment.blocks import cut
+from compiler.segment.blocks import needed as rows_that_are_read
 from simulator.breakdown import breakdown, program_reuse
 from simulator.npu import isa
 from simulator.npu.container import Operator, Segment

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from compiler.build import default_plan
-from compiler.derive.plan import Infeasible
 from compiler.frontend import lower
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible
 from simulator.critical import WORK, critical_chain, spent
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op

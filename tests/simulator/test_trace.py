@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from compiler.build import default_plan
-from compiler.derive.gene import Gene
-from compiler.derive.realise import plan_of, realise
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import make_unit
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine

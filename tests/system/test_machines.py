@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.derive.plan import Plan
-from compiler.derive.starts import layer_by_layer
+from compiler.cost.features import FEATURES, raw_features
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Plan
+from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Engine, Machine, load_machine, preset_names
 from simulator.npu.program import Program

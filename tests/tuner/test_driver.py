@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler.derive.plan import Plan, parse_plan
+from compiler.plan.plan import Plan, parse_plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, InfeasibleError

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from compiler.build import operators
-from compiler.derive.gene import Gene, Genome
-from compiler.derive.moves import random_genome
-from compiler.derive.plan import Infeasible, Plan
-from compiler.derive.realise import realise, realise_all
-from compiler.derive.starts import layer_by_layer, single_operators
+from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
 from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Concat
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import realise, realise_all
+from compiler.space.gene import Gene, Genome
+from compiler.space.moves import random_genome
+from compiler.space.starts import layer_by_layer, single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.npu.program import Program

@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from compiler.build import measure_plans
-from compiler.derive.order import ordered
-from compiler.derive.plan import Infeasible, Plan
-from compiler.derive.realise import realise_all
-from compiler.derive.starts import single_operators
 from compiler.frontend import lower
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import realise_all
+from compiler.space.order import ordered
+from compiler.space.starts import single_operators
 from simulator.npu.machine import DataType, load_machine
 from tests.models import inception_block
 from tuner.layerwise import faster_in_file_order

@@ -7,8 +7,8 @@ import onnx
 from compiler.build import compile_plan, default_plan
 from compiler.frontend import lower
 from compiler.frontend.macs import model_macs
+from compiler.kinds.build import make_unit
 from compiler.source import Source, open_source
-from compiler.tile.unit import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_model
 from tuner.macs import npu_macs, program_macs

@@ -7,13 +7,13 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Genome
-from compiler.derive.moves import random_genome, repaired
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import plan_of, realise
 from compiler.frontend import lower
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Genome
+from compiler.space.moves import random_genome, repaired
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import Timing, prepare, simulate_levels

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene
-from compiler.derive.starts import single_operators
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
+from compiler.space.gene import Gene
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.derive.plan import Plan, parse_plan
+from compiler.plan.plan import Plan, parse_plan
 from compiler.source import Source, open_source
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError

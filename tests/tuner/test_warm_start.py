@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import simulator
+from compiler.cost.features import FEATURES, scaled
 from compiler.source import Source as ModelSource
 from compiler.source import open_source
-from compiler.tile.features import FEATURES, scaled
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine

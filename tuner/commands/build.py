@@ -8,7 +8,7 @@ from typing import Any
 
 from compiler.beyond import beyond_lines
 from compiler.build import MeasuredModel, check_out, containers_of, default_plans, measure, package
-from compiler.derive.plan import Plan, joined
+from compiler.plan.plan import Plan, joined
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine

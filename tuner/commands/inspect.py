@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, SiblingTiling
 from simulator.terminal import print_line
 from tuner.commands.text import print_json, print_pairs, print_table
 

@@ -69,7 +69,7 @@ def migrate_log(run: Path, out: Path, as_json: bool) -> None:
 
 def print_schema(name: str) -> None:
     """`tilefarm schema`: the JSON Schema of a file that people write or read."""
-    from compiler.derive.plan import Plan
+    from compiler.plan.plan import Plan
     from simulator.npu.machine import Machine
     from tuner.config import TuneConfig
     from tuner.summary import Summary

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.derive.plan import Plan
-from compiler.derive.plan_diff import Change, PlanDiff, diff
+from compiler.plan.diff import Change, PlanDiff, diff
+from compiler.plan.plan import Plan
 from simulator.terminal import print_line
 from tuner.commands.text import print_json
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compiler.build import check_plan, plans_of_pieces
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.blocks import cut
-from compiler.schedule.run import streamed_rights
+from compiler.kinds.conv import ConvSpec
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.segment.blocks import cut
+from compiler.segment.channels import channel_parts, largest
+from compiler.segment.primitives import to_text
+from compiler.segment.run import streamed_rights
+from compiler.segment.siblings import as_made
+from compiler.segment.stages import nest_of
+from compiler.segment.strips import widest
 from compiler.source import Source, open_source
-from compiler.tile.channels import channel_parts, largest
-from compiler.tile.primitives import to_text
-from compiler.tile.siblings import as_made
-from compiler.tile.spec import ConvSpec, Unit
-from compiler.tile.stages import nest_of
-from compiler.tile.strips import widest
+from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from simulator.terminal import print_line, print_text

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self
 
-from compiler.derive.gene import Gene, gene_values
+from compiler.space.gene import Gene, gene_values
 from simulator.npu.errors import BadInputError
 from tuner.evaluate import Ask
 from tuner.farm.backend import DEATHS_ALONE, DIED

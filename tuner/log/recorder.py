@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from compiler.tile.features import FEATURE_SET, FEATURES, scaled
+from compiler.cost.features import FEATURE_SET, FEATURES, scaled
 from compiler.unit.unit import Unit
 from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, TaskKind, log_schema, task_schema
 from tuner.digests import canonical_json, task_digest

@@ -6,7 +6,7 @@
 | cycles   | float64 [n]  | measured run times                                             |
 | groups   | [n]          | workload of each row                                           |
 
-What trees see, and the estimate that they correct, is `compiler.tile.features.seen`: a model that learns cycles themselves spends its
+What trees see, and the estimate that they correct, is `compiler.cost.features.seen`: a model that learns cycles themselves spends its
 first trees on how large segments are (docs/decisions.md).
 
 A model is trained twice: on the rows that are not held out, which says how good it is, and on all of them, which is what a search uses.
@@ -28,7 +28,7 @@ import pandas as pd
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from compiler.tile.features import seen
+from compiler.cost.features import seen
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import Model as ModelParams

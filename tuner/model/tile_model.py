@@ -1,6 +1,6 @@
 """Tilings by a cost model alone: every operator by itself, the way that the model of a run expects to be fastest at each level, unmeasured.
 
-Of all legal ways to run an operator (`compiler.tile.operator_space`) those with the best estimates are put to the model: 256 of each level.
+Of all legal ways to run an operator (`compiler.cost.operator_space`) those with the best estimates are put to the model: 256 of each level.
 What the model has learnt on other operators of the same machine decides among them.
 """
 
@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, block_counts, choice_count
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan
-from compiler.derive.realise import plan_of, realise
-from compiler.derive.structures import Structures
+from compiler.cost.features import FEATURE_SET, FEATURES, raw_features, scaled
+from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import needed
-from compiler.tile.features import FEATURE_SET, FEATURES, raw_features, scaled
-from compiler.tile.operator_space import OperatorSpace, operator_space
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.segment.blocks import needed
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene, block_counts, choice_count
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.folder.runfolder import read_json

@@ -16,9 +16,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from compiler.build import compile_plan
-from compiler.derive.plan import Plan
+from compiler.kinds.build import Packed
 from compiler.pipeline import Compiler
-from compiler.tile.unit import Packed
+from compiler.plan.plan import Plan
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
 from tuner.runners.encode import encoded

@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Tail, widths
 from compiler.place.annealing import DRAWS, Choices, annealed
 from compiler.place.replay import Ints, core_masks, replayed
 from compiler.place.segments import Cores, kernel_edges, segment_wiring
+from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Tail, widths
 from tuner.search.table import SegmentTable
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, gene_json, gene_values
+from compiler.space.gene import Gene, Genome, gene_json, gene_values
 from tuner.search.population import Individual
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.derive.gene import Genome
+from compiler.space.gene import Genome
 from tuner.search.lab import Lab
 from tuner.search.population import Island
 

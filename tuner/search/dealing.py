@@ -7,8 +7,8 @@ knows.  Single operators are dealt way by way: a model may be made of one struct
 
 from __future__ import annotations
 
-from compiler.derive.gene import Gene, Key
-from compiler.derive.structures import Structures
+from compiler.space.gene import Gene, Key
+from compiler.space.structures import Structures
 from tuner.search.names import key_name
 
 

@@ -13,9 +13,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from compiler.derive.gene import Genome
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import single_operators
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import Genome
+from compiler.space.starts import single_operators
 from simulator.npu.errors import InfeasibleError
 from tuner.search.children import children
 from tuner.search.explore import first_genes

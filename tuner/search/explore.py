@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.columns import fewest_strips
-from compiler.derive.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
-from compiler.derive.moves import Move, on_random_cores, thin_operators
-from compiler.derive.starts import on_all_cores, on_cores
-from compiler.tile.channels import can_split
-from compiler.tile.ranking import CHUNK_BUDGETS
-from compiler.tile.siblings import as_bits, families_in
+from compiler.cost.ranking import CHUNK_BUDGETS
+from compiler.segment.channels import can_split
+from compiler.segment.siblings import as_bits, families_in
+from compiler.space.columns import fewest_strips
+from compiler.space.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
+from compiler.space.moves import Move, on_random_cores, thin_operators
+from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
 from tuner.search.dealing import Share
 from tuner.search.table import SegmentTable

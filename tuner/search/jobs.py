@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.derive.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import realise
-from compiler.derive.starts import single_operators
-from compiler.derive.structures import Structures
-from compiler.tile.features import FEATURES
+from compiler.cost.features import FEATURES
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import realise
+from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
+from compiler.space.starts import single_operators
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import TuneConfig

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key
-from compiler.derive.structures import Structures
-from compiler.tile.features import FEATURES
+from compiler.cost.features import FEATURES
+from compiler.space.gene import Gene, Genome, Key
+from compiler.space.structures import Structures
 from tuner.search.names import genome_name
 from tuner.search.packing import (
     Arrays,

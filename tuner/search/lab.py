@@ -8,10 +8,10 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, Key
-from compiler.derive.moves import repaired
-from compiler.derive.starts import everywhere
-from compiler.tile.features import expected_cycles, scaled
+from compiler.cost.features import expected_cycles, scaled
+from compiler.space.gene import Gene, Genome, Key
+from compiler.space.moves import repaired
+from compiler.space.starts import everywhere
 from tuner.evaluate import Ask
 from tuner.model.cost_model import Predictor
 from tuner.search.dealing import Share

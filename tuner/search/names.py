@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
-from compiler.derive.gene import Genome, Key, Weights
-from compiler.derive.plan import Split
+from compiler.plan.plan import Split
+from compiler.space.gene import Genome, Key, Weights
 
 _NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_args(Weights)))}
 

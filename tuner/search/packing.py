@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome
+from compiler.space.gene import Gene, Genome
 from simulator.npu.errors import BadInputError
 from tuner.compressed import compressed, decompressed
 from tuner.search.population import Individual

@@ -13,13 +13,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, widths
 from compiler.place.clusters import Quotient, contract, linear_clusters
 from compiler.place.dag import Dag
 from compiler.place.listing import Widths, allocate, list_schedule
 from compiler.place.replay import Wiring, core_masks, replayed
 from compiler.place.segments import Cores, segment_edges, segment_wiring, share_out
 from compiler.place.stages import Partition, Pruning, Stage, States, partition, reachable
+from compiler.space.gene import MAX_SEGMENT, Gene, Genome, widths
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT
 from tuner.config import Placement

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Genome
-from compiler.derive.moves import Move, crossover
-from compiler.derive.plan import Infeasible, Plan
-from compiler.derive.realise import realise_all
-from compiler.tile.spec import Unit
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import realise_all
+from compiler.space.gene import Genome
+from compiler.space.moves import Move, crossover
+from compiler.unit.unit import Unit
 from tuner.config import SearchSettings
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from compiler.derive.gene import Genome
-from compiler.derive.moves import change_ahead, random_genome
+from compiler.space.gene import Genome
+from compiler.space.moves import change_ahead, random_genome
 from tuner.search.explore import unlimited
 from tuner.search.lab import Lab
 from tuner.search.placing import cut_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.derive.gene import Gene, Genome, widths
-from compiler.derive.moves import MOVES, Move
+from compiler.space.gene import Gene, Genome, widths
+from compiler.space.moves import MOVES, Move
 from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome, widths
+from compiler.space.gene import Gene, Genome, widths
 from tuner.search.explore import propose
 from tuner.search.lab import Lab
 from tuner.search.population import Island

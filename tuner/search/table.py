@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.derive.gene import MAX_SEGMENT, Gene, Genome, Key, Tail
-from compiler.derive.structures import Structures
+from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Key, Tail
+from compiler.space.structures import Structures
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
 _ABSENT = object()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.derive.gene import AHEAD_KIB, Gene
-from compiler.derive.plan import Plan
-from compiler.derive.realise import realise_all
 from compiler.emit.ahead import order_ahead
 from compiler.pipeline import Compiler, Lowered
+from compiler.plan.plan import Plan
+from compiler.space.decode import realise_all
+from compiler.space.gene import AHEAD_KIB, Gene
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory, load_machine

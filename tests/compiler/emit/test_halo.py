@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.plan import Infeasible, Plan, SegmentPlan
-from compiler.derive.realise import plan_of
 from compiler.emit.segment import Records, lower_segment
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import cut
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.segment.blocks import cut
+from compiler.space.decode import plan_of
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import Gene
-from compiler.derive.gene_of import genome_of
-from compiler.derive.plan import ConvTiling, Infeasible, Plan, VectorTiling, parse_plan
-from compiler.derive.realise import realise, realise_all
-from compiler.derive.starts import single_operators
 from compiler.kinds.matmul import MatMulSpec
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import cut
-from compiler.schedule.memory import place
-from compiler.schedule.run import streamed_rights
+from compiler.plan.plan import ConvTiling, Infeasible, Plan, VectorTiling, parse_plan
+from compiler.segment.blocks import cut
+from compiler.segment.memory import place
+from compiler.segment.run import streamed_rights
+from compiler.space.decode import realise, realise_all
+from compiler.space.gene import Gene
+from compiler.space.gene_of import genome_of
+from compiler.space.starts import single_operators
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program, make_case
 from tests.compiler.emit.test_transformer import encoder

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible, SegmentPlan, VectorTiling
-from compiler.derive.realise import plan_of, realise
+from compiler.cost.features import FEATURES, raw_features
 from compiler.emit.grid import grid
 from compiler.ir.graph import Pool
 from compiler.ir.interpret import evaluate
+from compiler.kinds.build import pack_unit
+from compiler.kinds.grid import cheapest
 from compiler.kinds.pool import BOTH, COLUMNS, ROWS, PoolSpec
+from compiler.kinds.whole_rows import START
 from compiler.pipeline import Compiler
-from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.grid import cheapest
-from compiler.tile.unit import pack_unit
-from compiler.tile.whole_rows import START
+from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Engine, load_machine

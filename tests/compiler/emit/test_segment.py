@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compiler.derive.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
 from compiler.emit.segment import Records, lower_segment
+from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op

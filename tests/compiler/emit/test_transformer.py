@@ -8,10 +8,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import realise_all
-from compiler.derive.starts import layer_by_layer
 from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
@@ -19,12 +15,16 @@ from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
 from compiler.ir.interpret import evaluate
+from compiler.kinds.build import pack_unit
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
-from compiler.schedule.blocks import needed
-from compiler.tile.unit import pack_unit
+from compiler.plan.plan import Infeasible
+from compiler.segment.blocks import needed
+from compiler.space.decode import realise_all
+from compiler.space.gene import Gene
+from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price

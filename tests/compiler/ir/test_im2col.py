@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.derive.plan import ConvTiling, SegmentPlan
-from compiler.derive.realise import plan_of
+from compiler.cost.features import FEATURES, raw_features
+from compiler.cost.tiling_space import engine_cycles, legal_points, shape_of
 from compiler.ir.graph import Conv
 from compiler.ir.im2col import WHOLE, Cut, Parts, instructions, parts_of, takes_fours
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
-from compiler.tile.features import FEATURES, raw_features
-from compiler.tile.space import engine_cycles, legal_points, shape_of
+from compiler.plan.plan import ConvTiling, SegmentPlan
+from compiler.space.decode import plan_of
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op

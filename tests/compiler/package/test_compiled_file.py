@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.derive.starts import layer_by_layer
 from compiler.frontend.partition import whole
 from compiler.package import write_onnx
 from compiler.pipeline import Compiler
+from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.container import Container, ContainerError, Variant, decode, encode
 from simulator.npu.isa import Op

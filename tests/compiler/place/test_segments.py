@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import single_operators
+from compiler.kinds.build import make_unit
 from compiler.place.segments import segment_edges, segment_wiring, share_out
-from compiler.tile.unit import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import Gene
+from compiler.space.starts import single_operators
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import layer_by_layer
 from compiler.frontend import lower
 from compiler.ir.graph import Conv
 from compiler.ir.interpret import evaluate
 from compiler.ir.layout import assign
+from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
 from compiler.rewrites.siblings import families, merge_siblings
-from compiler.tile.unit import pack_unit
+from compiler.space.starts import layer_by_layer
 from simulator.npu.machine import DataType, load_machine
 from tests.compiled import Case, check_program
 from tests.models import Builder, inception_block, random_feeds, reference_outputs

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene, Genome
-from compiler.derive.plan import Infeasible
-from compiler.derive.realise import realise_all
-from compiler.derive.starts import single_operators
-from compiler.derive.structures import Structures
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import realise_all
+from compiler.space.gene import Gene, Genome
+from compiler.space.starts import single_operators
+from compiler.space.structures import Structures
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Engine, Machine, load_machine

@@ -7,12 +7,12 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import plan_of, realise
-from compiler.derive.starts import layer_by_layer
 from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.sync import Synchroniser
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene
+from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Machine, load_machine

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.formula import formula_window
-from compiler.derive.gene import ALL, FORMULA, Gene
-from compiler.derive.plan import Infeasible, SegmentPlan
-from compiler.derive.realise import realise
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler, Lowered
-from compiler.schedule.blocks import cut
-from compiler.schedule.buffers import Wish, fit
-from compiler.schedule.memory import slot_counts, staged_wishes
-from compiler.schedule.sharing import apart
+from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.window import SLOT, Timetable, edges, interleaved, load_readers, sequence, slide
+from compiler.segment.blocks import cut
+from compiler.segment.buffers import Wish, fit
 from compiler.segment.lanes import MATRIX, VECTOR, lanes
-from compiler.tile.unit import make_unit
+from compiler.segment.memory import slot_counts, staged_wishes
+from compiler.segment.sharing import apart
+from compiler.space.decode import realise
+from compiler.space.formula import formula_window
+from compiler.space.gene import ALL, FORMULA, Gene
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine import DataType, load_machine

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from compiler.build import build_variants, default_plan, package
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from compiler.source import Source, open_source
 from simulator.npu.machine import load_machine
 from tests.models import small_model

@@ -6,8 +6,8 @@ import json
 
 import onnx
 
-from compiler.derive.plan import parse_plan
-from compiler.tile.primitives import parse as parse_schedule
+from compiler.plan.plan import parse_plan
+from compiler.segment.primitives import parse as parse_schedule
 from simulator.npu.container import decode
 from simulator.onnx_container import read_container
 from tests.models import small_model

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from ray import cloudpickle
 
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

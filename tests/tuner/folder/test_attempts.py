@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from compiler.derive.gene import Gene
+from compiler.space.gene import Gene
 from simulator.npu.errors import BadInputError
 from tests.tuning import QUICK, ROOT, plan_files, quick, save_small, sorted_log, sorted_tasks
 from tuner.evaluate import Answer, Ask, Evaluator

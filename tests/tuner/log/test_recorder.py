@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler.derive.gene import Gene
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import single_operators
-from compiler.tile.features import FEATURES
-from compiler.tile.unit import make_unit
+from compiler.cost.features import FEATURES
+from compiler.kinds.build import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import Gene
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

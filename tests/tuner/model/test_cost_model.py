@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.tile.features import FEATURES, scaled, seen
+from compiler.cost.features import FEATURES, scaled, seen
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
 from tuner.model.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train

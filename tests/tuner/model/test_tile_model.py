@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.plan import ConvTiling, SegmentPlan
+from compiler.cost.features import FEATURES, raw_features, scaled
+from compiler.cost.operator_space import operator_space
 from compiler.pipeline import Compiler
+from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.source import Source, open_source
-from compiler.tile.features import FEATURES, raw_features, scaled
-from compiler.tile.operator_space import operator_space
 from simulator.npu.container import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import load_machine

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.tile.features import FEATURES
-from compiler.tile.unit import make_unit
+from compiler.cost.features import FEATURES
+from compiler.kinds.build import make_unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK

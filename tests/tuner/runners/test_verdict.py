@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from compiler.build import compile_plan
-from compiler.derive.plan import Plan
+from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.container import decode
 from simulator.npu.errors import TilefarmError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.derive.structures import Structures
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tests.tuning import QUICK
 from tuner.config import load_config

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import ALL, Gene, block_counts
-from compiler.derive.moves import verify
-from compiler.derive.plan import Infeasible
-from compiler.derive.starts import single_operators
 from compiler.frontend import lower
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import ALL, Gene, block_counts
+from compiler.space.moves import verify
+from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import DataType, load_machine

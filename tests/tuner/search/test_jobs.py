@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import Gene
-from compiler.derive.moves import random_genome
-from compiler.derive.structures import Structures
-from compiler.tile.features import FEATURES
-from compiler.tile.unit import make_unit
+from compiler.cost.features import FEATURES
+from compiler.kinds.build import make_unit
+from compiler.space.gene import Gene
+from compiler.space.moves import random_genome
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
@@ -110,7 +110,7 @@ def test_genomes_and_keys_have_the_same_names_in_every_process() -> None:
     """Python salts the hashes of texts, not of numbers: a name that changed would be a program measured twice after a resume, and a segment
     that two islands look for."""
     code = """
-from compiler.derive.gene import Gene
+from compiler.space.gene import Gene
 from tuner.search.names import genome_name, key_name
 genome = Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")
 print(genome_name(genome), key_name(("00ff", genome[1][2:])))

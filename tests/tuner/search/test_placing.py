@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.derive.gene import Gene, Genome
-from compiler.derive.moves import MOVES, verify
-from compiler.derive.realise import realise
-from compiler.derive.structures import Structures
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
+from compiler.space.decode import realise
+from compiler.space.gene import Gene, Genome
+from compiler.space.moves import MOVES, verify
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

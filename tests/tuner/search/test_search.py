@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.derive.gene import ALL, Gene, Genome, block_counts, widths
-from compiler.derive.moves import MOVES, random_genome, verify
-from compiler.derive.realise import realise
-from compiler.derive.starts import spread
-from compiler.derive.structures import Structures
-from compiler.tile.unit import make_unit
+from compiler.kinds.build import make_unit
+from compiler.space.decode import realise
+from compiler.space.gene import ALL, Gene, Genome, block_counts, widths
+from compiler.space.moves import MOVES, random_genome, verify
+from compiler.space.starts import spread
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph

@@ -1,0 +1,389 @@
+"""Features of a segment (and, summed, of a program) without lowering it: what the cost model sees.
+
+Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
+means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
+products are what the core with most of the segment's iterations or channels has, bytes are all cores'. What stages keep,
+move and emit: `cost.stage_features`.  What is an exact count of what is emitted, and what is an estimate, is told at the top of
+`tests/compiler/cost/test_counted.py`, which holds them to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cost.product_features import PRODUCT_FEATURES, SERIAL, one_after_another, product_features
+from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, Heights, stage_features
+from compiler.cost.tiling_space import tables
+from compiler.ir.graph import Pool
+from compiler.kinds.alike import Kind, kind_of
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.counts import pieces
+from compiler.kinds.elementwise import chain
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.sliding import sliding
+from compiler.kinds.softmax import SoftmaxSpec
+from compiler.kinds.whole_rows import work
+from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
+from compiler.segment.blocks import Blocks, cut
+from compiler.segment.channels import channel_parts, largest
+from compiler.segment.memory import slot_counts
+from compiler.segment.run import streamed_rights
+from compiler.segment.siblings import as_made
+from compiler.segment.strips import row_blocks_stored, strips
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
+
+FEATURE_SET = "schedule-8"
+_EXTENSIVE = (
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
+    "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
+    "read_cycles", "write_cycles", "drain_cycles", *SERIAL,
+)  # fmt: skip
+_INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores", "sliding")
+_OF_A_CORE = (
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "instructions", "products",
+    "iterations", "drain_cycles", *SERIAL,
+)  # fmt: skip
+FEATURES: tuple[str, ...] = (*_EXTENSIVE, *STAGE_SUMS, *STAGE_MEANS, *_INTENSIVE)
+_ENGINES = ("cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles")
+_AT = {name: i for i, name in enumerate(FEATURES)}
+_STAGES = slice(len(_EXTENSIVE), len(_EXTENSIVE) + len(STAGE_SUMS) + len(STAGE_MEANS))
+_A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
+_OF_ONE, _BUSY_OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)], [*_BUSY, _AT["mte3_on_chip_cycles"]]
+_OF_PRODUCT = [_AT[name] for name in PRODUCT_FEATURES]
+_OF_VECTOR = [
+    _AT[name]
+    for name in (
+        "mte1_cycles", "vector_cycles", "mte3_on_chip_cycles", "load_bytes", "instructions", "drain_cycles", "row_share", *SERIAL,
+    )
+]  # fmt: skip
+
+
+def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
+    """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
+    made = as_made(unit, plan, start)
+    if isinstance(made, Infeasible):
+        raise ValueError(str(made))
+    unit, plan, start = made
+    stop = start + len(plan.operators)
+    parts = channel_parts(unit, start, stop, plan.channels)
+    if isinstance(parts, Infeasible):
+        raise ValueError(f"{parts}: {plan.channels} cores were to share its channels")
+    if len(parts) == 1:
+        out = _of_strips(unit, plan, start)
+    else:
+        sums = np.array([_of_strips(part, plan, start) for part in parts])
+        several = sums.sum(0)
+        first = parts.index(largest(parts, start, stop))
+        several[_OF_ONE] = sums[first, _OF_ONE]
+        several[_A_CORES] = sums[:, _A_CORES].max(0)
+        out = several.tolist()
+    ddr, cores = unit.machine.ddr, len(plan.cores)
+    read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
+    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
+    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
+    out[_AT["busiest_cycles"]] = max(moved, *(out[at] for at in _BUSY))
+    out[_AT["cores"]] = float(cores * len(plan.operators))
+    found = np.array(out)
+    found.flags.writeable = False
+    return found
+
+
+def _of_strips(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+    """What adds up over a segment's strips, and what the one in their middle has."""
+    cut = strips(unit, start, start + len(plan.operators), plan.columns)
+    if isinstance(cut, Infeasible):
+        raise ValueError(f"{cut}: {plan.columns} strips")
+    if len(cut) == 1:
+        return _sums(unit, plan, start)
+    sums = np.array([_sums(strip, plan, start) for strip in cut])
+    several = sums.sum(0)
+    several[_OF_ONE] = sums[len(cut) // 2, _OF_ONE]
+    out: list[float] = several.tolist()
+    return out
+
+
+def _sums(unit: Unit, plan: SegmentPlan, start: int) -> list[float]:
+    """What adds up over the cores that share a segment's channels, and over its strips, and what each of them has.
+
+    A list: single numbers of an array cost several times as much.
+    """
+    tilings = plan.made_tilings
+    streamed = streamed_rights(unit, start, tilings)
+    blocks = cut(unit, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt, streamed)
+    images, cores = unit.storages[0].n, plan.dealt
+    laid = _laid(unit, blocks)
+    total = np.zeros(len(FEATURES))
+    for standing, tiling in zip(laid.standings, tilings, strict=True):
+        total += _of_operator(standing, tiling, images, cores)
+    out: list[float] = total.tolist()
+    out[_AT["store_bytes"]] = float(laid.stored * BLOCK_BYTES * images)
+    for load in laid.loaded:
+        out[_AT["load_bytes"]] += load * BLOCK_BYTES * images
+    out[_AT["l1_blocks_log2"]] = float(_kept(unit, blocks, plan.prefetch, plan.window))
+    iterations = plan.blocks * images
+    out[_AT["iterations"]] = float(iterations)
+    share = -(-iterations // cores) / iterations
+    if share < 1:
+        for at in _A_CORES:
+            out[at] *= share
+    operators = len(plan.operators)
+    out[_AT["operators"]] = float(operators)
+    out[_AT["segments"]] = 1.0
+    out[_AT["window"]] = float((iterations if plan.window == "all" else min(plan.window, iterations)) * operators)
+    out[_AT["sliding"]] = float(plan.sliding * operators)
+    out[_AT["prefetch"]] = float(plan.prefetch * operators)
+    return out
+
+
+@lru_cache(maxsize=4096)
+def _kept(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> int:
+    """Blocks of L1 that hold tensors."""
+    kept = 0
+    for storage, count in slot_counts(unit, blocks, prefetch, window).items():
+        staged = blocks.staged[storage]
+        high = staged.high(count, unit.storages[0].n) * (1 if staged.cached else count)
+        kept += staged.planes * high * unit.storages[storage].row_blocks
+    return kept
+
+
+class _Standing(NamedTuple):
+    """What an operator's features depend on of the model and of its segment.
+
+    reads: which operands the segment has in L1, and which of those it makes there.
+    strips: see `Unit`.
+    """
+
+    kind: Kind
+    heights: Heights
+    inside: bool
+    reads: tuple[tuple[bool, bool], ...]
+    strips: int
+
+    @property
+    def on_chip(self) -> tuple[bool, ...]:
+        return tuple([made for _, made in self.reads])
+
+
+class _Laid(NamedTuple):
+    """Of a segment whatever its tilings: its operators, and blocks of an image that it stores, and of each of its loads."""
+
+    standings: tuple[_Standing, ...]
+    stored: int
+    loaded: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _laid(unit: Unit, blocks: Blocks) -> _Laid:
+    staged = blocks.staged
+    produced = {storage for storage, kept in staged.items() if kept.produced}
+    standings, stored = [], 0
+    for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
+        here = [(read.storage in staged, read.storage in produced) for read in spec.reads]
+        if blocks.streamed >> k & 1:
+            here[1] = here[1][0], False
+        standings.append(_Standing(kind_of(unit, spec), tuple(blocks.heights[k].items()), blocks.inside[k], tuple(here), unit.strips))
+        stored += blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
+    loaded = [staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes for load in blocks.loads]
+    return _Laid(tuple(standings), stored, tuple(loaded))
+
+
+@lru_cache(maxsize=1 << 14)
+def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -> NDArray[np.float64]:
+    """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before."""
+    found = np.zeros(len(FEATURES))
+    kind, machine = standing.kind, standing.kind.unit.machine
+    # as if one core did all: its share of a segment is taken later
+    read_rate = float(min(machine.ddr.bytes_per_cycle / cores, machine.ddr.read_cap_bytes_per_cycle))
+    if isinstance(tiling, ConvTiling):
+        found[_OF_PRODUCT] = _product(standing, tiling, images, cores, read_rate)
+    else:
+        found[_OF_VECTOR] = _vector(standing, tiling, images, read_rate)
+    found[_STAGES] = stage_features(kind, standing.heights, standing.on_chip, standing.inside, tiling, images)
+    found.flags.writeable = False
+    return found
+
+
+def operator_cycles(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> float:
+    """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
+    found = _of_operator(_laid(unit, blocks).standings[k], tiling, 1, 1)
+    return float(max(found[_BUSY_OF_ONE]))
+
+
+def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, read_rate: float) -> NDArray[np.float64]:
+    kind = standing.kind
+    assert isinstance(kind.spec, ConvSpec)
+    heights = np.array(standing.heights, np.int64).reshape(-1, 2)
+    residual_in = -1
+    if kind.spec.residual is not None:
+        residual_in = int(Memory.L1 if standing.reads[1][0] else Memory.DDR)
+    return product_features(kind, tiling, heights, standing.inside, residual_in, cores, standing.strips, images, read_rate)
+
+
+class _Rates(NamedTuple):
+    """What a machine's vector unit takes, as plain numbers: bytes per cycle of paths, cycles of start-ups (see `CostTables`)."""
+
+    ub_l1: int
+    l1_ub: int
+    start_out: int
+    start_in: int
+    startup: int
+    cycles: list[int]
+
+
+@lru_cache(maxsize=64)
+def _rates(machine: Machine) -> _Rates:
+    t = tables(machine)
+    ub_l1, l1_ub = int(t.rate[Memory.UB, Memory.L1]), int(t.rate[Memory.L1, Memory.UB])
+    start_out, start_in = int(t.startup[Memory.UB, Memory.L1]), int(t.startup[Memory.L1, Memory.UB])
+    return _Rates(ub_l1, l1_ub, start_out, start_in, int(t.scalars[1]), t.vector_cycles.tolist())
+
+
+def _window_rows(heights: Heights, tile: int, stride: int, kernel: int, most: int) -> int:
+    """Rows of the input that all tiles of a pooling read, of at most so many rows each."""
+    found = 0
+    for high, count in heights:
+        whole, rest = divmod(high, tile)
+        found += count * whole * min(most, (tile - 1) * stride + kernel)
+        if rest:
+            found += count * min(most, (rest - 1) * stride + kernel)
+    return found
+
+
+def _tiles(s: KernelSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
+    """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
+    across = tiling.tile_columns or s.out_w
+    deep, wide = _pieces(s.y.planes, tiling.tile_planes), _pieces(s.out_w, across)
+    high: dict[int, int] = {}
+    for rows, count in heights:
+        for size, times in _pieces(rows, tiling.tile_rows if across >= s.out_w else 1):
+            high[size] = high.get(size, 0) + count * times
+    return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
+
+
+def _pieces(length: int, size: int) -> list[tuple[int, int]]:
+    return [(size, count) for size, count in pieces(length, size) if count]
+
+
+def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
+    """[len(_OF_VECTOR)]"""
+    unit, s, rows = standing.kind.unit, standing.kind.spec, standing.heights
+    t = _rates(unit.machine)
+    high = sum([each * count for each, count in rows])
+    size = float(high) * s.out_w * s.y.planes * images
+    across = -(-s.out_w // (tiling.tile_columns or s.out_w))
+    made = _tiles(s, tiling, rows)
+    tiles = float(sum([count for *_, count in made]) * images)
+    reads = [size] * len(s.reads)
+    repeats, calls = size / 8, tiles
+    if isinstance(s, PoolSpec):
+        pool = s.kernel
+        assert isinstance(pool, Pool)
+        if s.whole_rows:
+            outputs = float(high) * -(-s.y.planes // tiling.tile_planes) * images
+            repeats, calls = work(min(tiling.tile_planes, s.y.planes), min(pool.kernel[0], s.in_h) * s.in_w)
+            repeats, calls = outputs * repeats, outputs * calls
+        else:
+            repeats = calls = 0.0
+            for planes, tall, wide, count in made:
+                one, instructions = sliding(s, planes, tall, wide)
+                repeats, calls = repeats + count * images * one, calls + count * images * instructions
+        # whole rows, or what every tile's windows cover of them
+        columns = across * s.wide(tiling.tile_columns or s.out_w)
+        reads = [float(_window_rows(rows, tiling.tile_rows, pool.stride[0], pool.kernel[0], s.in_h)) * columns * s.y.planes * images]
+        if pool.mode == "average" and s.counts_at < 0:
+            repeats += reads[0] / 8  # scaled before they are added up, which could overflow
+    elif isinstance(s, VectorSpec):
+        one = float(sum([planes * count for planes, *_, count in made]) * images)  # a pixel of every plane comes with each tile
+        reads = [one if pixel else size for pixel in s.pixels]
+        repeats = calls = 0.0
+        for planes, tall, wide, count in made:
+            steps, instructions = chain(s, planes, tall * wide)
+            repeats += count * images * sum([t.cycles[op] * each for op, each in steps])
+            calls += count * images * instructions
+    elif isinstance(s, SoftmaxSpec):
+        repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
+    elif isinstance(s, LayerNormSpec):
+        repeats, calls = size / 8 * (9 if unit.dtype == DataType.float16 else 6), tiles * (30 + s.y.planes)
+    elif isinstance(s, ResampleSpec):
+        runs = len(s.columns) + len(s.rows)
+        repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
+        reads = [size * s.in_h * s.in_w / (s.out_h * s.out_w)]
+    vector = repeats + calls * t.startup
+    near = [blocks for blocks, (staged, _) in zip(reads, standing.reads, strict=True) if staged]
+    load = (sum(reads) - sum(near)) * BLOCK_BYTES
+    mte1 = sum(near) * BLOCK_BYTES / t.l1_ub + len(near) * tiles * t.start_in
+    mte3 = size * BLOCK_BYTES / t.ub_l1 + tiles * t.start_out if standing.inside else 0.0
+    serial = one_after_another(max(vector, mte1, mte3), load / read_rate)
+    instructions = calls + tiles * (len(near) + 1)
+    return mte1, vector, mte3, load, instructions, tiles, high / s.out_h, *serial
+
+
+def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:
+    """Of one raw vector, or [n] of [n, F], at a share of the DDR bandwidth; a guess before anything is measured.
+
+    The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other:
+    how far they do is what nobody knows yet.
+    """
+    engines = raw[..., _BUSY].max(-1)
+    moving = (raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share
+    bound = np.maximum(engines, moving) + raw[..., _AT["drain_cycles"]]
+    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / share))))
+
+
+def _serial(raw: NDArray[np.float64], slower: float) -> NDArray[np.float64]:
+    """One operator after the other, between the ratios that features are of; beyond them as between the last two."""
+    names, known = list(SERIAL), list(SERIAL.values())
+    i = min(max(int(np.searchsorted(known, slower)), 1), len(known) - 1)
+    low, high = raw[..., _AT[names[i - 1]]], raw[..., _AT[names[i]]]
+    return np.asarray(low + (high - low) * (slower - known[i - 1]) / (known[i] - known[i - 1]))
+
+
+def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
+    """float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
+    x = np.array(raw, np.float64)
+    operators = np.maximum(1.0, x[..., _AT["operators"]])
+    out = x.copy()
+    sums = len(_EXTENSIVE) + len(STAGE_SUMS)
+    means = slice(sums, sums + len(STAGE_MEANS))
+    out[..., :sums] = np.log2(1.0 + x[..., :sums])
+    out[..., means] = np.log2(1.0 + x[..., means] / operators[..., None])
+    out[..., _AT["l1_blocks_log2"]] = np.log2(1.0 + x[..., _AT["l1_blocks_log2"]] / np.maximum(1.0, x[..., _AT["segments"]]))
+    for name in ("window", "prefetch", "streamed_share", "row_share", "cores", "sliding"):
+        out[..., _AT[name]] = x[..., _AT[name]] / operators
+    return out.astype(np.float32)
+
+
+class Seen(NamedTuple):
+    """What the cost model of one level sees.  columns: float32 [n, more than F].  expected: float64 [n], the guess that it corrects."""
+
+    columns: NDArray[np.float32]
+    expected: NDArray[np.float64]
+
+
+_CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
+
+
+def seen(features: NDArray[np.float32], share: float) -> Seen:
+    """Of `scaled` features float32 [n, F], at a share of the DDR bandwidth.
+
+    What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
+    segment is long before they learn what it waits for.
+    """
+    logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
+    raw = np.exp2(logs) - 1.0
+    expected = 1.0 + expected_cycles(raw, share)
+    moving = (raw[:, _AT["read_cycles"]] + raw[:, _AT["write_cycles"]]) / share
+    fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
+    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + moving), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
+    return Seen(np.column_stack([features, parts.astype(np.float32)]), expected)

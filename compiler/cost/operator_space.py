@@ -1,0 +1,116 @@
+"""All legal ways to run one convolution alone, as arrays, each with a lower bound of its cycles.
+
+A way is a block count, slots for what is loaded, weights that stay or come in chunks, and a tiling of the blocks.
+`tuner.model.tile_model` picks from them by prediction, `scripts/study_tiling.py` measures all of those that their bound does not rule out.
+
+| name     | dtype         | meaning                                                                             |
+|----------|---------------|-------------------------------------------------------------------------------------|
+| points   | int64 [p, 9]  | blocks, prefetch, resident, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer       |
+| engines  | int64 [p, 3]  | cycles in which CUBE, MTE1 and FIXPIPE work, start-ups included                      |
+| moved    | int64 [p, 2]  | bytes read from DDR and written to it                                               |
+| estimate | int64 [p]     | cycles by `cost.tiling_space.estimate`, blocks added up: what fills and drains included       |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cost.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
+from compiler.cost.tiling_space import engine_cycles, estimate, legal_points, shape_of
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.plan.plan import SegmentPlan
+from compiler.segment.blocks import Blocks, cut
+from compiler.segment.buffers import fits
+from compiler.segment.memory import staged_wishes, weight_wishes
+from compiler.segment.run import Load
+from compiler.unit.unit import Unit
+from simulator.npu.machine import BLOCK_BYTES, Memory
+
+_COLUMNS = 9
+_PREFETCH: tuple[Literal[1, 2], ...] = (2, 1)
+
+
+class OperatorSpace(NamedTuple):
+    """See the table at the top of this file."""
+
+    operator: str
+    points: NDArray[np.int64]
+    engines: NDArray[np.int64]
+    moved: NDArray[np.int64]
+    estimate: NDArray[np.int64]
+
+    def bound(self, unit: Unit, level: str) -> NDArray[np.int64]:
+        """int64 [p]: cycles that no program of the point can do without at a level."""
+        ddr, share = unit.machine.ddr, unit.machine.contention[level]
+        port = ddr.bytes_per_cycle * share
+        rates = np.array([min(ddr.read_cap_bytes_per_cycle, port), min(ddr.write_cap_bytes_per_cycle, port)])
+        transfers = np.maximum((self.moved / rates).max(1), self.moved.sum(1) / port)
+        return np.maximum(self.engines.max(1), transfers.astype(np.int64))
+
+    def plan(self, i: int) -> SegmentPlan:
+        """The segment of point i."""
+        blocks, prefetch, resident, *sizes = self.points[i].tolist()
+        tiling = tiling_of("resident" if resident else "streamed", *sizes)
+        return SegmentPlan.model_construct(operators=(self.operator,), blocks=blocks, prefetch=prefetch, window=1, tilings=(tiling,))
+
+
+def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
+    """The ways to run kernel k, a convolution, alone, in the given block counts; only those that fit L1."""
+    spec = unit.kernels[k]
+    assert isinstance(spec, ConvSpec)
+    machine, images = unit.machine, unit.storages[0].n
+    l1 = machine.buffer_blocks(Memory.L1)
+    parts: list[tuple[NDArray[np.int64], ...]] = []
+    for blocks in block_counts:
+        whole = cut(unit, k, k + 1, blocks)
+        sizes = whole.heights[0]
+        rows = max(sizes)
+        stored = sum(size * count for size, count in sizes.items()) * spec.out_w * spec.y.planes
+        for resident, chunk in _chunks(unit, spec, rows):
+            right = spec.reads[1].planes * spec.pixels if isinstance(spec, MatMulSpec) else 0
+            layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
+            loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
+            read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)
+            shape = shape_of(machine, unit.dtype, spec, rows, False, chunk)
+            points = legal_points(machine, shape)
+            if not len(points):
+                continue
+            tiling = tiling_of("resident" if resident else "streamed", *chunk, *points[0].tolist())
+            slots = [
+                prefetch
+                for prefetch in (_PREFETCH if blocks * images > 1 else _PREFETCH[:1])
+                if fits((*staged_wishes(unit, layout, prefetch, 1), *weight_wishes(unit, layout, 0, tiling)), l1)
+            ]
+            engines, guess = np.zeros((len(points), 3), np.int64), np.zeros(len(points), np.int64)
+            for size, count in sizes.items():
+                mine = shape._replace(pixels=size * spec.out_w)
+                engines += count * images * engine_cycles(machine, mine, spec.n1, spec.k1, points)
+                guess += count * images * estimate(machine, mine, points)
+            weights = spec.weight_blocks if resident else (spec.weight_blocks + right) * layout.count * images
+            moved = np.array([(read * images + weights + spec.bias_blocks) * BLOCK_BYTES, stored * images * BLOCK_BYTES])
+            for prefetch in slots:
+                head = np.array([blocks, prefetch, resident, *chunk], np.int64)
+                full = np.concatenate([np.broadcast_to(head, (len(points), len(head))), points], 1)
+                parts.append((full, engines, np.broadcast_to(moved, (len(points), 2)), guess))
+    empty = (np.empty((0, _COLUMNS), np.int64), np.empty((0, 3), np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64))
+    columns = zip(*(parts or [empty]), strict=True)
+    return OperatorSpace(spec.name, *(np.concatenate(column) for column in columns))
+
+
+def _load_blocks(unit: Unit, layout: Blocks, load: Load) -> int:
+    """Blocks that a load brings for all blocks of an image."""
+    return layout.staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes
+
+
+def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
+    """(resident, (chunk_n1, chunk_k1)): all of the weights, or of the right operand, and every chunk of every budget once."""
+    streamed: dict[tuple[int, int], None] = {}
+    l0c = unit.machine.buffer_blocks(Memory.L0C)
+    for budget in CHUNK_BUDGETS:
+        streamed.update(dict.fromkeys(chunk_choices(spec, rows, budget, l0c)))
+    return [(True, (spec.n1, spec.k1)), *((False, chunk) for chunk in streamed)]

@@ -1,0 +1,265 @@
+"""Tilings of a convolution by rank: the best of its space by estimate, for weights that stay or that come in chunks of a budget.
+
+A gene names a tiling by its place here (`space.gene`), so that a place that is good for one block is mostly good for another.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.cost.tiling_space import (
+    Cost,
+    Layer,
+    Shape,
+    axes,
+    block_cycles,
+    cost_of,
+    cycles_out,
+    estimate,
+    is_legal,
+    k_side,
+    largest_k,
+    layer_of,
+    layer_shape,
+    legal_points,
+    m_side,
+    n_side,
+    orders,
+    to_l0a,
+    to_l0b,
+    work,
+)
+from compiler.kinds.conv import ConvSpec
+from compiler.plan.plan import ConvTiling
+from compiler.unit.machine import writes_l1
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Machine, Memory
+
+CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
+LAST_BUDGETS = (128, 64, 32, 16)  # where nothing else fits; the last one is 16 channels by one block of C0
+KEPT = 64  # points of a space that are kept, best estimates first
+FEW = 4  # of every chunk, whatever others have
+
+
+@njit(cache=True)
+def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
+    """A shape's best points, int64 [<= most, 7] as `_ranked` has them; of equal estimates the earlier point.
+
+    The last points come first: large tiles are mostly better, so those that follow are mostly not kept, and mostly not even looked at: no k
+    is better than the fewest tiles and the fewest steps that any of them makes.
+    """
+    ms, ns, ks = axes(s, c)
+    all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
+    fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
+    for j in range(ks.shape[0]):
+        fewest_steps[j] = all_k[j][1] if j == 0 else min(fewest_steps[j - 1], all_k[j][1])
+    weights = to_l0b(c, s.n1, s.k1)
+    table, order, used = np.empty((most, 7), np.int64), np.empty((most, 2), np.int64), 0  # order: (cycles, row), the best first
+    for m in ms[::-1]:
+        along_m, largest = m_side(s, c, m), 0
+        for i in range(ns.shape[0] - 1, -1, -1):
+            n = ns[i]
+            if not is_legal(s, c, m, n, ks[0]):
+                continue  # nor is a larger k
+            fix, drain = cycles_out(s, c, along_m[0], along_m[3], all_n[i][0], n)
+            top = largest_k(c, m, n)  # grows while n falls
+            while largest + 1 < ks.shape[0] and ks[largest + 1] <= top:
+                largest += 1
+            if used == most:
+                at_best = all_k[largest][0], fewest_steps[largest], all_k[largest][0]
+                inner = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 0)
+                outer = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 1)
+                if min(inner, outer) > order[most - 1, 0]:
+                    continue
+            for j in range(largest, -1, -1):
+                k = ks[j]
+                for n_outer in range(orders(along_m[0], all_n[i][0]) - 1, -1, -1):
+                    cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, 0, fix, drain, n_outer)
+                    if used == most and cycles > order[most - 1, 0]:
+                        continue
+                    cycles += to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+                    if used == most and cycles > order[most - 1, 0]:
+                        continue
+                    at = used
+                    while at > 0 and cycles <= order[at - 1, 0]:
+                        at -= 1
+                    row = used
+                    if used == most:
+                        row = order[most - 1, 1]
+                    else:
+                        used += 1
+                    for p in range(used - 1, at, -1):
+                        order[p, 0], order[p, 1] = order[p - 1, 0], order[p - 1, 1]
+                    order[at, 0], order[at, 1] = cycles, row
+                    table[row, 0], table[row, 1], table[row, 2] = cycles, s.n1, s.k1
+                    table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
+    return table[order[:used, 1]]
+
+
+@njit(cache=True)
+def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
+    """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
+    ms, ns, ks = axes(s, c)
+    all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
+    weights = to_l0b(c, s.n1, s.k1)
+    out, least = np.zeros(7, np.int64), (np.int64(1) << 62, np.int64(0))
+    for m in ms:
+        along_m = m_side(s, c, m)
+        for n, along_n in zip(ns, all_n):  # noqa: B905  numba knows no `strict`
+            for k, along_k in zip(ks, all_k):  # noqa: B905
+                if not is_legal(s, c, m, n, k):
+                    break  # nor is a larger one
+                for n_outer in range(orders(along_m[0], along_n[0])):
+                    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
+                    if cube + moves > least[0]:
+                        continue
+                    fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
+                    fill = to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+                    cycles = block_cycles(s, c, along_m, along_n, along_k, weights, fill, fix, drain, n_outer)
+                    if (cube + moves, cycles) <= least:
+                        least = cube + moves, cycles
+                        out[0], out[1], out[2], out[3], out[4], out[5], out[6] = cycles, s.n1, s.k1, m, n, k, n_outer
+    return out
+
+
+@njit(cache=True)
+def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """The best points in any of these chunks of weights, int64 [<= most, 7], as `_ranked` has them.  s: where all weights are one chunk.
+
+    The best few of every chunk are among them, and what makes least work of it: the estimate is of engines side by side, and under
+    contention it is the chunks that count, and what is left to do when one has come.  Of equal estimates the larger chunk, whose bursts are
+    longer.
+    """
+    rows = (most + 1) * chunks.shape[0]
+    found, place, count = np.empty((rows, 7), np.int64), np.empty(rows, np.int64), 0
+    for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
+        n1, k1 = chunks[i]
+        chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
+        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks, s.cut)
+        best = _best(chunk, c, most)
+        found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
+        if len(best) > FEW:
+            found[count + len(best)], at = _least_work(chunk, c), 0  # behind them, where it is none of them
+            while (found[count + at] != found[count + len(best)]).any():
+                at += 1
+            place[count + at] = 0
+            count += at == len(best)
+        count += len(best)
+    order = np.argsort(found[:count, 0], kind="mergesort")
+    left = most - (place[:count] < FEW).sum()
+    kept, used = np.empty(most, np.int64), 0
+    for at in order:
+        if used == most:
+            break
+        if place[at] >= FEW:
+            if left <= 0:
+                continue
+            left -= 1
+        kept[used] = at
+        used += 1
+    return found[kept[:used]]
+
+
+@njit(cache=True)
+def _chunk_choices(n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
+    """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
+    partial sums."""
+    found = np.empty(8, np.int64)  # both in one number, to be sorted
+    count = 0
+    whole = budget // (k1 * 16)
+    for n in (whole, (whole + 1) // 2, 1):
+        if 1 <= n <= whole:
+            n = min(n, n1)
+            parts = (n1 + n - 1) // n
+            found[count] = (n1 + parts - 1) // parts << 32 | k1
+            count += 1
+    room = l0c_blocks // (2 * ((pixels + 15) // 16 * 16))
+    for n in (room, 32, 16, 8, 4):
+        n = min(n, room, n1, budget // 16)
+        if n >= 1:
+            k = min(k1, budget // (16 * n))
+            parts = (k1 + k - 1) // k
+            found[count] = n << 32 | (k1 + parts - 1) // parts
+            count += 1
+    codes = np.unique(found[:count])
+    out = np.empty((codes.shape[0], 2), np.int64)
+    out[:, 0], out[:, 1] = codes >> 32, codes & 0xFFFFFFFF
+    return out
+
+
+def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
+    """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
+    return [(n, k) for n, k in _chunk_choices(spec.n1, spec.k1, rows * spec.out_w, budget, l0c_blocks).tolist()]
+
+
+@lru_cache(maxsize=1 << 16)
+def _ranked(
+    machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, resident: bool, budget: int, most: int
+) -> NDArray[np.int64]:
+    """int64 [<= most, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
+    shape = layer_shape(machine, dtype, layer, rows, direct, (layer.n1, layer.k1))
+    if resident:
+        chunks = np.array([(layer.n1, layer.k1)], np.int64)
+    else:
+        chunks = _chunk_choices(layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
+    found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
+    return found
+
+
+@lru_cache(maxsize=65536)
+def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
+    return ConvTiling.model_construct(
+        kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=m, tile_n1=n, tile_k1=k, order="n" if n_outer else "m"
+    )
+
+
+def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
+    """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
+
+    Streamed weights come in chunks of at most `budget` blocks.
+    """
+    ranked = _ranking(unit, spec, rows, to_l1, resident, budget, KEPT if choice else 1)
+    if not len(ranked):
+        return None
+    point = ranked[min(choice, len(ranked) - 1)].tolist()
+    return tiling_of("resident" if resident else "streamed", *point[1:])
+
+
+def narrower(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
+    """The best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, weights as they are; None without one."""
+    resident, direct = tiling.weights == "resident", to_l1 and writes_l1(unit.machine)
+    chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
+    point = _narrower(unit.machine, int(unit.dtype), layer_of(spec), rows, direct, chunk, ub_blocks)
+    if point is None:
+        return None
+    sizes = dict(zip(("tile_m", "tile_n1", "tile_k1"), point, strict=False))
+    return tiling.model_copy(update={**sizes, "order": "n" if point[3] else "m"})
+
+
+@lru_cache(maxsize=4096)
+def _narrower(
+    machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, chunk: tuple[int, int], ub_blocks: int
+) -> tuple[int, ...] | None:
+    shape = layer_shape(machine, dtype, layer, rows, direct, chunk)
+    shape = shape._replace(ub_blocks=ub_blocks)
+    points = legal_points(machine, shape)
+    return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
+
+
+def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int | None:
+    """The `choice` for which `conv_tiling` returns this tiling; None where there is none."""
+    point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
+    ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
+    places = np.flatnonzero((ranked[:, 1:] == point).all(1))
+    return int(places[0]) if len(places) else None
+
+
+def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
+    """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
+    direct = to_l1 and writes_l1(unit.machine)
+    return _ranked(unit.machine, int(unit.dtype), layer_of(spec), rows, direct, resident, 0 if resident else budget, most)

@@ -1,0 +1,116 @@
+"""What the cost model sees of an operator's stages (`segment.stages`), on its largest block, by where they move or compute.
+
+| name              | adds up over operators as | meaning                                                             |
+|-------------------|---------------------------|---------------------------------------------------------------------|
+| *_compute_bits    | a sum                     | compute_bit x compute_num: bits that go through the stage in all blocks |
+| *_emit_num        | a sum                     | instructions in all blocks                                           |
+| *_store_bits      | a mean                    | store_bit x store_num: bits that are kept, both tiles where two are live |
+| *_emit_bits       | a mean                    | bits that one instruction on a whole tile handles                     |
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.kinds.alike import Kind
+from compiler.kinds.conv import ConvSpec
+from compiler.plan.plan import ConvTiling, Tiling
+from compiler.segment.stages import (
+    Extents,
+    Sizes,
+    Stage,
+    cube_placed,
+    cube_places,
+    cube_tiles,
+    input_rows,
+    live,
+    nest_of,
+    sizes_of,
+    stages_of,
+    tiles_of,
+)
+from simulator.npu.machine import Memory
+
+_STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
+STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
+STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
+_MEANS = len(STAGE_SUMS)  # where they start
+Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute so many)
+
+
+def stage_features(
+    kind: Kind, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int
+) -> NDArray[np.float64] | list[float]:
+    """[(*STAGE_SUMS, *STAGE_MEANS)] of an operator of a segment.
+
+    heights: (rows, blocks of an image that compute so many).  on_chip: which operands the segment makes; inside: whether its result stays.
+    """
+    unit, spec = kind.unit, kind.spec
+    rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < spec.k1)
+        source, lanes = spec.reads[0], unit.dtype.lanes
+        source_blocks = input_rows(spec, rows) * unit.storages[source.storage].row_blocks
+        extents = spec.groups, rows * spec.out_w, spec.n1, spec.k1, lanes, source.planes, source_blocks, spec.parts.cut
+        found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
+        return found
+    out = [0.0] * (2 * _MEANS)
+    nest = nest_of(unit, spec, rows, _kept(on_chip), inside)
+    stages, places = _stages(kind, on_chip, inside)
+    for stage, place, tile in zip(stages, places, tiles_of(nest, stages, (), tiling), strict=True):
+        at = 2 * place
+        out[at] += tile.computed * stage.bits * times
+        out[at + 1] += tile.emitted * times
+        at += _MEANS
+        out[at] += live(stage, tile, nest, tiling) * stage.bits
+        out[at + 1] += tile.elements * stage.bits
+    return out
+
+
+@njit(cache=True)
+def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, times: int) -> NDArray[np.float64]:
+    """What a product's stages add up to.  table: `_cube_table`."""
+    out, tiles = np.zeros(2 * _MEANS), cube_tiles(extents, sizes)
+    for cube, bits, place, slots in table:
+        elements, computed, emitted = tiles[cube]
+        at = 2 * place
+        out[at] += computed * bits * times
+        out[at + 1] += emitted * times
+        at += _MEANS
+        out[at] += elements * slots * bits
+        out[at + 1] += elements * bits
+    return out
+
+
+@lru_cache(maxsize=1 << 12)
+def _cube_table(kind: Kind, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool) -> NDArray[np.int64]:
+    """int64 [stages, 4] of a product: its `cube_places`, bits, place among `_STAGES`, and how many tiles are live."""
+    stages, places = _stages(kind, on_chip, inside)
+    partial = weights == "streamed" and pieces_of_k
+    doubles = [cube_placed(stage.tensor, stage.buffer.name, weights, constants, partial)[1] for stage in stages]
+    rows = zip(cube_places(stages), [stage.bits for stage in stages], places, [1 + double for double in doubles], strict=True)
+    return np.array(list(rows), np.int64)
+
+
+def _kept(on_chip: tuple[bool, ...]) -> frozenset[int]:
+    return frozenset(i for i, kept in enumerate(on_chip) if kept)
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages(kind: Kind, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """Stages, and the place of each among `_STAGES`; they do not depend on the block's rows."""
+    stages = stages_of(kind.unit.machine, nest_of(kind.unit, kind.spec, 1, _kept(on_chip), inside))
+    return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
+
+
+def _name(stage: Stage) -> str:
+    if stage.source == stage.buffer:
+        return "cube" if stage.buffer == Memory.L0C else "vector"
+    if stage.source == Memory.L0C:
+        return "out"
+    return "store" if stage.source == Memory.UB else f"to_{stage.buffer.name.lower()}"

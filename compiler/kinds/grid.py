@@ -1,0 +1,52 @@
+"""How VECTOR goes over a grid of blocks: eight of one axis at a time, repeated along an axis, one instruction after another over the rest.
+
+Which axes these are decides how many repeats work on fewer than eight blocks, and how often an instruction has to start.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from compiler.kinds.whole_rows import START
+from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
+
+
+class Way(NamedTuple):
+    """blocks, repeats: axes that an instruction's blocks and its repeats go along; the same one: end to end along it."""
+
+    blocks: int
+    repeats: int
+    work: int  # repeats of all instructions
+    instructions: int
+
+
+@njit(cache=True)
+def _apart(blocks: int, repeats: int, rest: int) -> tuple[int, int]:
+    """(repeats, instructions) of blocks along one axis, repeats along another, and `rest` times that."""
+    groups = rest * -(-blocks // REPEAT_BLOCKS)
+    return groups * repeats, groups * -(-repeats // MAX_REPEATS)
+
+
+@njit(cache=True)
+def end_to_end(length: int, rest: int) -> tuple[int, int]:
+    """(repeats, instructions) of one axis, eight blocks after eight blocks and then what is left."""
+    whole, left = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
+    return rest * (whole + left), rest * (-(-whole // MAX_REPEATS) + left)
+
+
+@njit(cache=True)
+def cheapest(a: int, b: int, c: int) -> Way:
+    """Over a x b x c blocks: the way that takes the least time, starting included."""
+    n = (a, b, c)
+    best = Way(0, 0, 0, 0)
+    for blocks in range(3):
+        for repeats in range(3):
+            if blocks == repeats:
+                work, instructions = end_to_end(n[blocks], a * b * c // max(1, n[blocks]))
+            else:
+                work, instructions = _apart(n[blocks], n[repeats], n[3 - blocks - repeats])
+            if best.instructions == 0 or work + START * instructions < best.work + START * best.instructions:
+                best = Way(blocks, repeats, work, instructions)
+    return best

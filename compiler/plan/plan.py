@@ -1,0 +1,278 @@
+"""Plan: the genome, and the schedule file that a user exports, reads, edits and compiles again to the same bytes.
+
+A plan cuts the operators, in a topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
+operators stays in L1, block by block, with the halo recomputed or cached; what leaves it is written to DDR.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.validation import validation_line
+
+PLAN_VERSION: Literal[1] = 1
+MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
+MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
+MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution computes more halo than result
+MAX_CORES = 64  # of any machine
+
+MAX_AHEAD_KIB = 1 << 16
+MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
+Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
+TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
+CoreNumber = Annotated[int, Field(ge=0, lt=MAX_CORES)]
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """Why a plan does not fit: a value, not an error."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+class _Gene(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _is_zero(value: int) -> bool:
+    return not value
+
+
+def _is_one(value: int) -> bool:
+    return value == 1
+
+
+def _is_resident(value: str) -> bool:
+    return value == "resident"
+
+
+# defaults are not written: plans that need neither are spelt, and have the digest, as if there were no such keys
+Constants = Literal["resident", "streamed"]
+_RESIDENT: Any = Field(default="resident", exclude_if=_is_resident)
+
+
+class ConvTiling(_Gene):
+    """Tiling of a convolution or matrix product on one block.
+
+    weights: `resident` loads all of them once for the segment, `streamed` loads chunks of chunk_n1 x 16 channels by chunk_k1 blocks
+    for every block.  Of a product of two tensors the right one is what weights are: whole in L1, or in chunks.  tile_m pixels (a multiple
+    of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
+    order: which of m and n is the outer loop.  constants: the bias, all of it for the segment or a chunk of channels at a time.
+    """
+
+    kind: Literal["conv"] = "conv"
+    weights: Literal["resident", "streamed"]
+    chunk_n1: TileSize
+    chunk_k1: TileSize
+    tile_m: Annotated[int, Field(ge=16, le=MAX_TILE, multiple_of=16)]
+    tile_n1: TileSize
+    tile_k1: TileSize
+    order: Literal["m", "n"]
+    constants: Constants = _RESIDENT
+
+
+class VectorTiling(_Gene):
+    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time.
+
+    tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
+    """
+
+    kind: Literal["vector"] = "vector"
+    tile_planes: TileSize
+    tile_rows: TileSize
+    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = Field(default=0, exclude_if=_is_zero)
+    constants: Constants = _RESIDENT
+
+    @model_validator(mode="after")
+    def _columns_of_one_row(self) -> Self:
+        if self.tile_columns and self.tile_rows > 1:
+            raise ValueError(f"tile_columns {self.tile_columns} are of one row: expected tile_rows 1, found {self.tile_rows}")
+        return self
+
+
+class SiblingTiling(_Gene):
+    """A convolution that the first one of its family in the segment makes as well, by that one's tiling (`segment.siblings`)."""
+
+    kind: Literal["sibling"] = "sibling"
+
+
+Halo = Literal["recompute", "cache"]
+Split = Literal["rows", "channels"]
+Tiling = ConvTiling | VectorTiling
+PlanTiling = Annotated[ConvTiling | VectorTiling | SiblingTiling, Field(discriminator="kind")]
+
+
+class SegmentPlan(_Gene):
+    """operators: names, in the order in which they run.
+
+    blocks: of output rows.  columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
+    columns of its own (`segment.strips`).
+    prefetch: slots per loaded tensor.  spread: buffers of neighbouring operators lie apart where they fit, so that the next one's loads
+    need not wait for the last reads of this one.  ahead_kib: so much of its weights the segment loads before its first tensor
+    (`emit.ahead`).
+    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
+    and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
+    halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
+    `recompute` for all.
+    cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
+    each of them all iterations of a nearly equal run of its operators' output channels (`segment.channels`).
+    """
+
+    operators: tuple[str, ...]
+    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
+    columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
+    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
+    window: Window = 1
+    tilings: tuple[PlanTiling, ...]
+    halo: tuple[Halo, ...] = ()
+    sliding: bool = False
+    spread: bool = True
+    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
+    cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
+    split: Split = "rows"
+
+    @model_validator(mode="after")
+    def _one_tiling_each(self) -> Self:
+        if len(self.operators) != len(self.tilings) or not self.operators:
+            raise ValueError(f"{len(self.operators)} operators need as many tilings, found {len(self.tilings)}")
+        if self.halo and len(self.halo) != len(self.operators):
+            raise ValueError(f"{len(self.operators)} operators need as many halo entries or none, found {len(self.halo)}")
+        return self
+
+    @model_validator(mode="after")
+    def _cores_once(self) -> Self:
+        if len(set(self.cores)) < len(self.cores):
+            raise ValueError(f"cores: {list(self.cores)} names a core twice")
+        return self
+
+    @property
+    def made_tilings(self) -> tuple[Tiling, ...]:
+        """Of operators that are made: all, once `segment.siblings.as_made` has seen the plan."""
+        return tuple(tiling for tiling in self.tilings if not isinstance(tiling, SiblingTiling))
+
+    @property
+    def caching(self) -> int:
+        """Bit k is set where operator k caches (see `segment.blocks.cut`)."""
+        return sum(1 << k for k, halo in enumerate(self.halo) if halo == "cache")
+
+    @property
+    def channels(self) -> int:
+        """Into how many runs of output channels it is cut."""
+        return len(self.cores) if self.split == "channels" else 1
+
+    @property
+    def blocks_of_strips(self) -> int:
+        """Blocks of an image, over all strips."""
+        return self.blocks * self.columns
+
+    @property
+    def dealt(self) -> int:
+        """To how many cores its iterations are dealt."""
+        return len(self.cores) // self.channels
+
+    @cached_property
+    def key(self) -> str:
+        """Canonical JSON: what the code of a share of the segment depends on."""
+        return self.model_dump_json(exclude={"cores"})
+
+    def __copy__(self) -> Self:
+        """Where `model_copy` changes a field, so would the key."""
+        made = super().__copy__()
+        made.__dict__.pop("key", None)
+        return made
+
+
+class PiecePlan(_Gene):
+    """A piece of a model of which the host runs a part: its name in the compiled file, and how many of the plan's segments are its."""
+
+    name: str
+    segments: Annotated[int, Field(ge=1)]
+
+
+class Plan(_Gene):
+    """version, what it was made for, and the segments in order.
+
+    pieces: where the model runs in several; the segments are those of the first piece, then those of the second, ...
+    """
+
+    version: Literal[1] = PLAN_VERSION
+    model: str
+    machine: str
+    dtype: Literal["float16", "float32"]
+    segments: tuple[SegmentPlan, ...]
+    pieces: tuple[PiecePlan, ...] = ()
+
+    @model_validator(mode="after")
+    def _segments_of_pieces(self) -> Self:
+        if self.pieces and sum(piece.segments for piece in self.pieces) != len(self.segments):
+            found = sum(piece.segments for piece in self.pieces)
+            raise ValueError(f"pieces: they have {found} segments, the plan has {len(self.segments)}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_pieces(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan of one piece is written, and has the digest, as if there were no such key."""
+        found: dict[str, Any] = whole(self)
+        if not self.pieces:
+            found.pop("pieces", None)
+        return found
+
+    def piece(self, number: int) -> Plan:
+        """What it says of one piece, as a plan of that alone."""
+        if not self.pieces:
+            return self
+        first = sum(piece.segments for piece in self.pieces[:number])
+        return self.model_copy(update={"segments": self.segments[first : first + self.pieces[number].segments], "pieces": ()})
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Plan:
+        """A plan file.  Raises `BadInputError` with the dotted key."""
+        try:
+            return parse_plan(Path(path).read_bytes(), os.fspath(path))
+        except OSError as error:
+            raise BadInputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
+
+    def to_json(self) -> str:
+        """Readable, stable text: the file format."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over the canonical JSON."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def joined(plans: Mapping[str, Plan]) -> Plan:
+    """One plan of all pieces, by their names; of a single piece its own."""
+    first, *others = plans.values()
+    if not others:
+        return first
+    pieces = tuple(PiecePlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
+    return first.model_copy(update={"segments": tuple(s for plan in plans.values() for s in plan.segments), "pieces": pieces})
+
+
+def parse_plan(text: str | bytes, where: str = "plan") -> Plan:
+    """Read a plan file; `BadInputError` with the dotted key."""
+    try:
+        raw: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number or a nesting beyond Python's own limits
+        raise BadInputError(f"{where}: not JSON: {error}") from None
+    try:
+        return Plan.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"{where}: {validation_line(error)}") from None

@@ -1,0 +1,362 @@
+"""Blocks: which rows of which tensors every block of a segment computes, loads and keeps, and what stays in L1.
+
+Rows are followed backwards with `demand`, the hull taken over consumers.  What two blocks both need of a tensor, its halo, is made in
+both of them; or, where an operator caches the halo of what it reads, in the first one, and stays in L1: the tensor's buffer is a ring
+of rows, and a block makes or loads only what its predecessors did not.
+
+Rows are int64 [.., 2], (start, stop), empty where start >= stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.ir.region import EMPTY, Rows, demand, demanded
+from compiler.segment.run import Load, reads, ring_storages, run_of
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
+
+Share = tuple[int, int]  # (i, m): part i of m
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Staged(NamedTuple):
+    """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
+
+    makers, readers: operators of the segment that write and read it, as bits.
+    rows: int64 [blocks, 2], what a block's readers and makers touch.  fresh: those of them that a block has to load; where the halo is not
+    cached, all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
+    """
+
+    storage: int
+    plane: int
+    planes: int
+    birth: int
+    death: int
+    makers: int
+    readers: int
+    rows: Ints
+    fresh: Ints
+    cached: bool
+    highest: int
+    loaded: int
+
+    @property
+    def produced(self) -> bool:
+        """Whether some of it is written inside the segment."""
+        return self.makers > 0
+
+    def high(self, slots: int, images: int) -> int:
+        """Rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks."""
+        return int(_ring_rows(self.rows, slots, images > 1)) if self.cached else self.highest
+
+    @property
+    def made_again(self) -> bool:
+        """Whether a block makes or loads rows of a ring that are there: the first one of a core's run does, for all images."""
+        if not self.cached:
+            return False
+        before = np.maximum.accumulate(self.rows[:-1, 1])
+        return bool(((self.fresh[1:, 0] < before) & (self.fresh[1:, 1] > self.fresh[1:, 0])).any())
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The blocks of a segment of kernels [start, stop).
+
+    computed[k, t]: output rows of kernel start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
+    does not leave the segment); rows that nobody reads are in neither.  heights: per operator, how many blocks compute so many rows; those
+    that compute none are not counted.  stored: per operator, rows that go to DDR in all blocks of an image.
+    inside[k]: some kernel of the segment reads the output.
+    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
+    """
+
+    start: int
+    stop: int
+    count: int
+    streamed: int
+    computed: Ints
+    own: Ints
+    heights: tuple[dict[int, int], ...]
+    stored: tuple[int, ...]
+    inside: tuple[bool, ...]
+    carried: tuple[bool, ...]
+    staged: dict[int, Staged]
+    loads: tuple[Load, ...]
+
+    def rows(self, k: int) -> int:
+        """Output rows of operator k's highest block, at least 1."""
+        return max(self.heights[k], default=1)
+
+
+def dealt(iterations: int, share: Share) -> range:
+    """Part i of m nearly equal runs of a segment's iterations (every block of every image)."""
+    i, m = share
+    return range(iterations * i // m, iterations * (i + 1) // m)
+
+
+def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
+    """Blocks with which some core begins: they find nothing cached."""
+    return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
+
+
+@lru_cache(maxsize=1024)
+def needed(unit: Unit) -> tuple[Rows, ...]:
+    """Rows of every kernel's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
+    out = [EMPTY] * len(unit.kernels)
+    main = [EMPTY] * len(unit.kernels)
+    for spec in reversed(unit.kernels):
+        k = spec.index
+        rows = Rows(0, spec.out_h) if k in unit.escapes else EMPTY
+        for c in unit.consumers[k]:
+            rows = rows.hull(Rows(*_wanted(*reads(unit, c, spec.y), *main[c], *out[c])))
+        out[k] = rows
+        main[k] = _main_rows(spec, rows)
+    return tuple(out)
+
+
+@lru_cache(maxsize=1024)
+def _needed(unit: Unit) -> Ints:
+    """`needed`, int64 [kernels, 2]."""
+    found = np.array(needed(unit), np.int64)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _main_rows(spec: KernelSpec, rows: Rows) -> Rows:
+    """Rows of its main input that an operator reads for rows of its output."""
+    return demand(spec.kernel, rows, spec.in_h)
+
+
+@lru_cache(maxsize=1 << 16)
+def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
+    """Rows of every operand that a kernel reads for the rows of its output that are needed."""
+    spec, rows = unit.kernels[kernel], needed(unit)[kernel]
+    main = _main_rows(spec, rows)
+    others = (reads(unit, kernel, read) for read in spec.reads[1:])
+    return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
+
+
+@lru_cache(maxsize=1024)
+def _begins(blocks: int, images: int, cores: int) -> Ints:
+    """`runs`, int64 [runs]."""
+    found = np.array(runs(blocks, images, cores), np.int64)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
+    """Rows and residences of kernels [start, stop) in `count` blocks.
+
+    halo: bit k is set where kernel start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
+    streamed: bit k is set where kernel start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
+    """
+    run = run_of(unit, start, stop, streamed)
+    ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else ()
+    rings = tuple([storage in ring for storage in run.stays])
+    # without rings it is all the same with which block a core begins
+    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed)
+
+
+@lru_cache(maxsize=4096)
+def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int) -> Blocks:
+    """rings: which of the storages that stay are kept in rings."""
+    run = run_of(unit, start, stop, streamed)
+    begin = _begins(count, unit.storages[unit.kernels[start].y.storage].n, cores)
+    rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
+    held, sums = np.zeros((2, len(run.stays), count, 2), np.int64), np.zeros((len(run.stays), 3), np.int64)
+    whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
+    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.homes, in_ring, begin, rows, sizes)
+    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
+    rows.flags.writeable = held.flags.writeable = False
+    kept, (all_touched, all_fresh) = sums.tolist(), held
+    staged = {
+        stay.storage: Staged(*stay, touched, fresh, bool(cached), highest, loaded)
+        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), all_touched, all_fresh, kept, strict=True)
+    }
+    heights, stored = [], []
+    for *high, handed_out in sizes.tolist():
+        heights.append({each: high.count(each) for each in dict.fromkeys(high) if each})
+        stored.append(handed_out)
+    carried = tuple([home >= 0 and bool(kept[home][0]) for home in run.homes.tolist()])
+    computed, _, own = rows
+    return Blocks(start, stop, count, streamed, computed, own, tuple(heights), tuple(stored), run.inside, carried, staged, run.loads)
+
+
+@njit(cache=True)
+def share(start: int, stop: int, block: int, blocks: int) -> tuple[int, int]:
+    """The rows of a block when rows [start, stop) are cut into `blocks` nearly equal parts."""
+    size = max(0, stop - start)
+    return start + size * block // blocks, start + size * (block + 1) // blocks
+
+
+@njit(cache=True)
+def _hull(a: int, b: int, c: int, d: int) -> tuple[int, int]:
+    if b <= a:
+        return c, d
+    if d <= c:
+        return a, b
+    return min(a, c), max(b, d)
+
+
+@njit(cache=True)
+def _wanted(as_main: int, as_other: int, for_all: int, main: int, main_stop: int, out: int, out_stop: int) -> tuple[int, int]:
+    """Rows of a piece that a reader needs (see `run.reads`) for its output rows; `main`: those of its main input."""
+    if for_all and out_stop > out:
+        if as_main:
+            return _hull(main, main_stop, 0, for_all)
+        return 0, for_all
+    if as_main:
+        if as_other:
+            return _hull(main, main_stop, out, out_stop)
+        return main, main_stop
+    if as_other:
+        return out, out_stop
+    return 0, 0
+
+
+@njit(cache=True)
+def _follow(
+    reach: Ints,
+    bounds: Ints,
+    leaves: Bools,
+    reader_start: Ints,
+    readers: Ints,
+    whole: Ints,
+    homes: Ints,
+    rings: Bools,
+    begin: Ints,
+    rows: Ints,
+    sizes: Ints,
+) -> None:
+    """Fills rows, int64 [3, operators, blocks, 2]: computed, main (of the main input) and own; and sizes, int64 [operators, blocks + 1]:
+    rows computed in every block, and rows handed out in all."""
+    computed, main, own = rows[0], rows[1], rows[2]
+    operators, count, _ = computed.shape
+    for k in range(operators - 1, -1, -1):
+        for t in range(count):
+            a, b = 0, 0
+            if leaves[k]:
+                a, b = share(whole[k, 0], whole[k, 1], t, count)
+                own[k, t, 0], own[k, t, 1] = a, b
+                sizes[k, count] += max(0, b - a)
+            for i in range(reader_start[k], reader_start[k + 1]):
+                c = readers[i, 0]
+                first, last = main[c, t, 0], main[c, t, 1]
+                first, last = _wanted(readers[i, 1], readers[i, 2], readers[i, 3], first, last, computed[c, t, 0], computed[c, t, 1])
+                a, b = _hull(a, b, first, last)
+            computed[k, t, 0], computed[k, t, 1] = a, b
+        if homes[k] >= 0 and rings[homes[k]]:
+            _once(computed[k], begin, computed[k])
+        for t in range(count):
+            sizes[k, t] = max(0, computed[k, t, 1] - computed[k, t, 0])
+            main[k, t, 0], main[k, t, 1] = demanded(reach[k], bounds, computed[k, t, 0], computed[k, t, 1])
+
+
+_NEVER = 1 << 30
+
+
+@njit(cache=True)
+def _once(wanted: Ints, begin: Ints, out: Ints) -> None:
+    """What every block has to make when all that its run still wants is kept: nothing twice in a run.  begin: first blocks of runs."""
+    blocks = wanted.shape[0]
+    lowest = np.empty(blocks, np.int64)
+    for r in range(begin.shape[0]):
+        first, last = begin[r], begin[r + 1] if r + 1 < begin.shape[0] else blocks
+        low = _NEVER
+        for t in range(last - 1, first - 1, -1):
+            if wanted[t, 1] > wanted[t, 0]:
+                low = min(low, wanted[t, 0])
+            lowest[t] = low
+        high = 0
+        for t in range(first, last):
+            a, b = wanted[t, 0], wanted[t, 1]
+            out[t, 0] = out[t, 1] = 0
+            if b > a and b > high:
+                out[t, 0], out[t, 1] = max(high, lowest[t]), b
+                high = b
+
+
+@njit(cache=True)
+def _touch(
+    use_start: Ints,
+    uses: Ints,
+    made_start: Ints,
+    made: Ints,
+    rings: Bools,
+    begin: Ints,
+    rows: Ints,
+    held: Ints,
+    sums: Ints,
+) -> None:
+    """Fills held, int64 [2, storages, blocks, 2]: what is touched of every storage that stays, and what is fresh; and sums, int64
+    [storages, 3]: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them."""
+    computed, main, own, touched, fresh = rows[0], rows[1], rows[2], held[0], held[1]
+    storages, count, _ = touched.shape
+    for s in range(storages):
+        high: Any = np.int64(0)
+        cached = False
+        for t in range(count):
+            a, b = 0, 0
+            for i in range(use_start[s], use_start[s + 1]):
+                k = uses[i, 0]
+                first, last = main[k, t, 0], main[k, t, 1]
+                first, last = _wanted(uses[i, 1], uses[i, 2], uses[i, 3], first, last, computed[k, t, 0], computed[k, t, 1])
+                a, b = _hull(a, b, first, last)
+            for i in range(made_start[s], made_start[s + 1]):
+                k = made[i]
+                a, b = _hull(a, b, computed[k, t, 0], computed[k, t, 1])
+                # what a block hands out may have been made by an earlier one
+                a, b = _hull(a, b, own[k, t, 0], own[k, t, 1])
+            touched[s, t, 0], touched[s, t, 1] = a, b
+            fresh[s, t, 0], fresh[s, t, 1] = a, b
+            if b > a:
+                cached |= rings[s] and a < high  # some row is touched by two blocks
+                high = b
+                sums[s, 1] = max(sums[s, 1], b - a)
+        if cached:
+            _once(touched[s], begin, fresh[s])
+        sums[s, 0] = cached
+        for t in range(count):
+            sums[s, 2] += max(0, fresh[s, t, 1] - fresh[s, t, 0])
+
+
+@njit(cache=True)
+def span(rows: Ints) -> tuple[int, int]:
+    """The first row of all blocks, and the one behind the last."""
+    first, last = _NEVER, 0
+    for t in range(rows.shape[0]):
+        if rows[t, 1] > rows[t, 0]:
+            first, last = min(first, rows[t, 0]), max(last, rows[t, 1])
+    return first, last
+
+
+@njit(cache=True)
+def _ring_rows(rows: Ints, slots: int, again: bool) -> int:
+    """Rows from the first that any of `slots` consecutive blocks, or a later one, reads to the last they make.  again: images follow."""
+    first, last = span(rows)
+    blocks = rows.shape[0]
+    images = 1 + (slots + blocks - 1) // blocks if again else 1
+    lowest, highest = np.empty(blocks, np.int64), np.empty(blocks * images, np.int64)
+    low, high = _NEVER, first
+    for t in range(blocks - 1, -1, -1):
+        if rows[t, 1] > rows[t, 0]:
+            low = min(low, rows[t, 0])
+        lowest[t] = min(low, last)
+    for t in range(blocks):
+        if rows[t, 1] > rows[t, 0]:
+            high = max(high, rows[t, 1])
+        for image in range(images):
+            highest[image * blocks + t] = high + image * (last - first)
+    most = 0
+    for t in range(blocks):
+        most = max(most, highest[min(t + slots, blocks * images) - 1] - lowest[t])
+    return most

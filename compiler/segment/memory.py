@@ -1,0 +1,295 @@
+"""What a segment keeps where: buffers in L1 and UB with their lifetimes, placed, or why they do not fit.
+
+| name   | memory | what                                                                        |
+|--------|--------|-----------------------------------------------------------------------------|
+| tS.i   | L1     | slot i of what the segment keeps of storage S; tS.0 alone where it is a ring |
+| wK.i   | L1     | weights of kernel K of the segment: all of them, or slot i of their chunks; chunks of a right operand, too |
+| bK     | UB     | constants of kernel K: bias, scales, masks, counts; streamed: of a tile's planes |
+| bK.i   | UB     | slot i of a streamed bias                                                   |
+| oK.i   | UB     | slot i of the tile that kernel K works on or hands out                      |
+| rK.i   | UB     | slot i of kernel K's residual tile                                          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.ub_footprint import constant_blocks, tile_planes, vector_slot
+from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
+from compiler.segment.blocks import Blocks, Staged
+from compiler.segment.buffers import Apart, Wish, fit, live
+from compiler.segment.run import can_stream
+from compiler.segment.sharing import apart
+from compiler.segment.shortage import shortage
+from compiler.unit.machine import writes_l1
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
+from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+
+# where a convolution's results go first
+TO_DDR, TO_L1, TO_L1_BY_UB = 0, 1, 2
+_L1_ALIGN, _UB_ALIGN = 16, 8  # blocks
+
+
+@dataclass(frozen=True)
+class Places:
+    """First blocks of buffers by name, and the most that each memory holds, in bytes."""
+
+    l1: dict[str, int]
+    ub: dict[str, int]
+    peak_bytes: dict[str, int]
+
+
+def named(plan: SegmentPlan) -> str:
+    """The segment as messages call it."""
+    names = plan.operators
+    return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
+
+
+def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False) -> Places | Infeasible:
+    """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
+
+    flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads.
+    """
+    where = named(plan)
+    for unit, blocks in strips:
+        refusal = _refuse(unit, plan, blocks, blocks.start)
+        if refusal:
+            return Infeasible(where, refusal)
+    unit, blocks = strips[0]
+    found, peaks = {}, {}
+    for memory, wishes, align in (
+        (Memory.L1, _largest([_l1_wishes(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
+        (Memory.UB, _largest([ub_wishes(strip, layout, plan.made_tilings) for strip, layout in strips]), _UB_ALIGN),
+    ):
+        have = unit.machine.buffer_blocks(memory)
+        at, need = fit(wishes, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
+        if need > have:
+            return Infeasible(where, shortage(unit, blocks, memory, wishes, need, have))
+        if flip:
+            at = {wish.name: (have - at[wish.name] - wish.size) // align * align for wish in wishes}
+        found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
+    return Places(found[Memory.L1], found[Memory.UB], {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
+
+
+def _largest(wishes: Sequence[list[Wish]]) -> list[Wish]:
+    """Of strips that ask for the same buffers, each as large as where it is largest."""
+    return wishes[0] if len(wishes) == 1 else [max(alike, key=lambda wish: wish.size) for alike in zip(*wishes, strict=True)]
+
+
+def _round(blocks: int, to: int) -> int:
+    return -(-blocks // to) * to
+
+
+def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
+    """What makes the plan illegal whatever its addresses, or ''."""
+    machine = unit.machine
+    half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
+    for k, tiling in enumerate(plan.tilings):
+        spec = unit.kernels[start + k]
+        if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
+            return f"{spec.name} needs a {'conv' if isinstance(spec, ConvSpec) else 'vector'} tiling"
+        if plan.operators[k] != spec.name:
+            return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
+        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+            continue
+        a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
+        for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
+            if need > half[memory]:
+                size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
+                have = half[memory] * BLOCK_BYTES
+                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
+        if isinstance(spec, MatMulSpec) and tiling.weights == "streamed" and not can_stream(unit, start, k):
+            return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
+        if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
+            pixels = max(blocks.heights[k], default=0) * spec.out_w
+            places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
+            if places > 2 * half[Memory.L0C]:
+                have = 2 * half[Memory.L0C] * BLOCK_BYTES
+                return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
+    return ""
+
+
+def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict[str, int]:
+    peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
+    for tiling in plan.tilings:
+        if isinstance(tiling, ConvTiling):
+            sizes = (tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2)
+            for name, size in zip(peaks, sizes, strict=True):
+                peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
+    return peaks
+
+
+def _iterations(unit: Unit, blocks: Blocks) -> int:
+    """Every block of every image, in every strip."""
+    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n * unit.strips
+
+
+def repeated(unit: Unit, blocks: Blocks) -> bool:
+    """Whether a segment's operators run more than once."""
+    return _iterations(unit, blocks) > 1
+
+
+def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
+    """What `fit` needs to know of a segment's order beside the buffers' lifetimes."""
+    return _sliding_rule(unit, blocks, window == 1) if sliding else None
+
+
+@lru_cache(maxsize=4096)  # one object for one rule, so that what is known of it is found again
+def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
+    return lambda wishes: apart(unit, blocks, wishes, one_block)
+
+
+def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
+    """Staged storage -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations.
+
+    A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
+    far behind.
+    """
+    iterations = _iterations(unit, blocks)
+    found = {}
+    for staged in blocks.staged.values():
+        if window == "all":
+            several = staged.produced or staged.birth < staged.death
+            found[staged.storage] = iterations // unit.strips if several else min(prefetch, iterations)
+        else:
+            found[staged.storage] = min(window if staged.produced else prefetch, iterations)
+    return found
+
+
+def _l1_wishes(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Wish]:
+    wishes = list(staged_wishes(unit, blocks, plan.prefetch, plan.window))
+    for k, tiling in enumerate(plan.made_tilings):
+        wishes += weight_wishes(unit, blocks, k, tiling)
+    return wishes
+
+
+def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
+    """Size of one of a staged storage's slots, or of the ring that holds all of them."""
+    storage = unit.storages[staged.storage]
+    return _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
+
+
+@lru_cache(maxsize=4096)
+def staged_wishes(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Wish, ...]:
+    """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
+    again = repeated(unit, blocks)
+    last = blocks.stop - blocks.start - 1
+    wishes = []
+    for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
+        staged = blocks.staged[storage]
+        size = slot_blocks(unit, staged, slots)
+        if staged.cached:
+            wishes.append(Wish(f"t{storage}.0", size, 0, last))
+        elif again and (slots > 1 or not staged.produced):
+            wishes += [Wish(f"t{storage}.{slot}", size, 0, last) for slot in range(slots)]
+        else:
+            wishes.append(Wish(f"t{storage}.0", size, staged.birth, staged.death, staged.makers | staged.readers))
+    return tuple(wishes)
+
+
+@lru_cache(maxsize=4096)
+def live_blocks(wishes: tuple[Wish, ...], steps: int) -> tuple[list[int], int]:
+    """`live`, and blocks of all wishes."""
+    return live(wishes, steps), sum([wish.size for wish in wishes])
+
+
+def weight_slots(spec: KernelSpec, tiling: Tiling) -> tuple[int, int]:
+    """Buffers in L1 of an operator's weights, and blocks of each: all of them in one, or two chunks."""
+    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+        return 0, 0
+    if tiling.weights == "streamed":
+        return 2, min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
+    return (0, 0) if isinstance(spec, MatMulSpec) else (1, spec.weight_blocks)
+
+
+def stays(slots: int, again: bool) -> bool:
+    """Whether weights in so many buffers stay there from the first time on: all of them in one, of operators that run again."""
+    return again and slots == 1
+
+
+def weight_wishes(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[Wish, ...]:
+    """Buffers in L1 of kernel k's weights."""
+    slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
+    last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
+    return weight_wishes_of(k, slots, size, last)
+
+
+@lru_cache(maxsize=1 << 14)
+def weight_wishes_of(k: int, slots: int, size: int, last: int) -> tuple[Wish, ...]:
+    """`slots` buffers of `size` blocks for kernel k's weights.  last: step until which they are kept from the first on; -1: k's alone."""
+    life = (0, last) if last >= 0 else _scratch(k)
+    return tuple(Wish(f"w{k}.{slot}", size, *life) for slot in range(slots))
+
+
+def _scratch(k: int) -> tuple[int, int, int]:
+    """Life of what only operator k touches, and only while it works."""
+    return k, k, 1 << k
+
+
+def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
+    """Where a convolution's results go first."""
+    if not blocks.inside[k]:
+        return TO_DDR
+    return TO_L1 if writes_l1(unit.machine) else TO_L1_BY_UB
+
+
+class UbBuffers(NamedTuple):
+    """Buffers in UB of an operator: `slots` of `size` blocks.  kind: b, o or r.  kept: for the whole segment if that is repeated."""
+
+    kind: str
+    slots: int
+    size: int
+    kept: bool = False
+
+
+def ub_buffers(spec: KernelSpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+    """An operator's constants and two slots of its tile, and of its residual's.  through_ub: see `through_ub`."""
+    whole = tiling.constants == "resident"
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        found = []
+        if spec.bias_blocks and whole:
+            found.append(UbBuffers("b", 1, _round(spec.bias_blocks, 8), True))
+        elif spec.bias_blocks:
+            columns = spec.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, spec.n1)
+            found.append(UbBuffers("b", 2, _round(2 * columns, 8)))
+        tile = _round(min(tiling.tile_n1, spec.n1) * (16 // dtype.lanes) * tiling.tile_m, 8)
+        return (*found, *(UbBuffers(kind, 2, tile) for kind, there in (("o", through_ub), ("r", spec.residual is not None)) if there))
+    assert isinstance(tiling, VectorTiling)
+    planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
+    slot = UbBuffers("o", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
+    if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
+        return slot, UbBuffers("b", 1, _round(tiling.tile_rows * columns, 8))
+    size = constant_blocks(spec, spec.y.planes if whole else planes)
+    return (slot, UbBuffers("b", 1, _round(size, 8), whole)) if size else (slot,)
+
+
+def through_ub(unit: Unit, inside: bool) -> bool:
+    """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
+    return not (inside and writes_l1(unit.machine))
+
+
+def ub_wishes(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Wish]:
+    """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
+    last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
+    wishes: list[Wish] = []
+    for k, tiling in enumerate(tilings):
+        wishes += ub_wishes_of(k, ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype), last)
+    return wishes
+
+
+@lru_cache(maxsize=1 << 14)
+def ub_wishes_of(k: int, buffers: tuple[UbBuffers, ...], last: int) -> tuple[Wish, ...]:
+    """Of kernel k.  last: step until which what is kept lives from the first on; -1: it lives while k works."""
+    wishes = []
+    for kind, slots, size, kept in buffers:
+        names = [f"{kind}{k}.{slot}" for slot in range(slots)] if slots > 1 else [f"{kind}{k}"]
+        wishes += [Wish(name, size, *((0, last) if kept and last >= 0 else _scratch(k))) for name in names]
+    return tuple(wishes)

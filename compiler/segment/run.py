@@ -1,0 +1,201 @@
+"""A run of operators as a segment sees it, whatever its blocks: who reads whom, what leaves it, what stays in L1, what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Resample
+from compiler.ir.region import reach
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.plan.plan import ConvTiling, Tiling
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Planes of a storage that a segment brings from DDR into the storage's L1 buffer, for every block."""
+
+    storage: int
+    plane: int
+    planes: int
+    step: int  # position in the segment of the first kernel that reads it
+
+
+class Stay(NamedTuple):
+    """Planes [plane, plane + planes) of a storage that a segment keeps in L1 from operator `birth` to operator `death`.
+
+    makers, readers: operators of the segment that write and read it, as bits.
+    """
+
+    storage: int
+    plane: int
+    planes: int
+    birth: int
+    death: int
+    makers: int
+    readers: int
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Kernels [start, stop); operators and storages that stay go by their place.
+
+    reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
+    leaves: bool [operators], whose output the segment hands out.
+    inside: whose output it reads.  homes: int64 [operators], the place of an operator's output among `stays`, -1 where it is not inside.
+    readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
+    uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
+    """
+
+    reach: Ints
+    bounds: Ints
+    leaves: NDArray[np.bool_]
+    inside: tuple[bool, ...]
+    homes: Ints
+    reader_start: Ints
+    readers: Ints
+    stays: dict[int, Stay]
+    use_start: Ints
+    uses: Ints
+    made_start: Ints
+    made: Ints
+    loads: tuple[Load, ...]
+
+
+def reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
+    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
+    return _reads(unit.kernels[reader], piece, unit.storages[piece.storage].h)
+
+
+@lru_cache(maxsize=1 << 16)
+def _reads(spec: KernelSpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
+    # by the operator, not by the unit: units of parts (`segment.channels`) share most of theirs
+    first, *others = spec.reads
+    other = any(read.overlaps(piece) for read in others)
+    serves_all = other and (isinstance(spec, MatMulSpec) or height < spec.out_h)
+    return first.overlaps(piece), other, height if serves_all else 0
+
+
+def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling]) -> int:
+    """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
+    found = 0
+    for k, tiling in enumerate(tilings):
+        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(unit, start, k):
+            found |= 1 << k
+    return found
+
+
+def can_stream(unit: Unit, start: int, k: int) -> bool:
+    """Whether the right operand of operator k of a segment may come in chunks: where it is made in the segment it lies in L1."""
+    spec = unit.kernels[start + k]
+    return isinstance(spec, MatMulSpec) and not any(
+        source >= start and unit.kernels[source].y.overlaps(spec.reads[1]) for source in unit.producers[spec.index]
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
+    """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
+    kernels = unit.kernels[start:stop]
+    readers = (spec for k, spec in enumerate(kernels) if halo >> k & 1)
+    rights = (spec.reads[1].storage for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec) and not streamed >> k & 1)
+    return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
+
+
+@lru_cache(maxsize=4096)
+def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
+    """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
+
+    streamed: operators, as bits, that fetch their right operand themselves, in chunks.
+    """
+    kernels = unit.kernels[start:stop]
+    readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
+    leaves = [
+        spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(kernels, readers, strict=True)
+    ]
+    inside = tuple(bool(mine) for mine in readers)
+    used: dict[int, list[tuple[int, Piece]]] = {}
+    made: dict[int, list[tuple[int, Piece]]] = {}
+    kept = set()
+    for k, spec in enumerate(kernels):
+        whole = spec.reads[:1] if streamed >> k & 1 else spec.reads
+        for read in whole:
+            used.setdefault(read.storage, []).append((k, read))
+        if isinstance(spec, ConvSpec):
+            kept.add(spec.reads[0].storage)
+        if isinstance(spec, MatMulSpec) and len(whole) > 1:
+            kept.add(spec.reads[1].storage)
+        if inside[k]:
+            made.setdefault(spec.y.storage, []).append((k, spec.y))
+            kept.add(spec.y.storage)
+    stays, loads = {}, list[Load]()
+    for storage in sorted(kept):
+        stays[storage], missing = _stay(storage, made.get(storage, []), used[storage])
+        loads += missing
+    place = {storage: i for i, storage in enumerate(stays)}
+    wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
+    makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
+    bounds = [spec.kernel.rows.bounds for spec in kernels if isinstance(spec.kernel, Resample)]
+    first = accumulate((len(spec.kernel.rows.bounds) if isinstance(spec.kernel, Resample) else 0 for spec in kernels), initial=0)
+    return Run(
+        np.array([reach(spec.kernel, spec.in_h, at) for spec, at in zip(kernels, first, strict=False)], np.int64),
+        np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
+        np.array(leaves, np.bool_),
+        inside,
+        np.array([place[spec.y.storage] if inside[k] else -1 for k, spec in enumerate(kernels)], np.int64),
+        *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(kernels, readers, strict=True)], 4),
+        stays,
+        *_listed(wanted, 4),
+        *_listed(makers, 1),
+        tuple(sorted(loads, key=lambda load: (load.step, load.storage, load.plane))),
+    )
+
+
+def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
+    """(where each list begins, int64 [.., width] of all of them, [..] where the width is 1)."""
+    flat = np.array([row for some in rows for row in some], np.int64)
+    return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
+
+
+def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[Stay, list[Load]]:
+    """What of a storage stays, and what of it has to be loaded."""
+    pieces = [piece for _, piece in made + used]
+    plane = min(p.plane for p in pieces)
+    planes = max(p.plane + p.planes for p in pieces) - plane
+    loads = _missing(storage, plane, planes, made, used)
+    birth = min([k for k, _ in made] + [load.step for load in loads])
+    makers, readers = (sum(1 << k for k in {k for k, _ in some}) for some in (made, used))
+    return Stay(storage, plane, planes, birth, max(k for k, _ in used), makers, readers), loads
+
+
+def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:
+    """Runs of planes that are read but not made here; those with the same first reader are loaded together."""
+    step = [-1] * planes
+    for k, piece in reversed(used):
+        for p in range(piece.plane, piece.plane + piece.planes):
+            step[p - plane] = k
+    for _, piece in made:
+        for p in range(piece.plane, piece.plane + piece.planes):
+            step[p - plane] = -1
+    out: list[Load] = []
+    p = 0
+    while p < planes:
+        q = p
+        while q < planes and step[q] == step[p]:
+            q += 1
+        if step[p] >= 0:
+            out.append(Load(storage, plane + p, q - p, step[p]))
+        p = q
+    return out

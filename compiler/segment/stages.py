@@ -1,0 +1,343 @@
+"""From what an operator computes to its stages: loop nest and operands in, moves through the memories out, and what a tiling makes of each.
+
+The compute description (`Nest`) says which loops index which operand and in which memory the unit that computes wants it.  The moves follow
+from the machine: the shortest way along its paths, from where an operand lies to where it is wanted, and from the results to their place.
+Stages on the same tensor in the same buffer are a group; its first stage is tiled by the loops, the others keep its tile.
+
+Features of a stage, for one block (double: two tiles are live, one of them filled or drained):
+
+| name        | meaning                                                                                   |
+|-------------|-------------------------------------------------------------------------------------------|
+| type        | `ENGINE SOURCE->BUFFER` of a move, CUBE or VECTOR of a computation                         |
+| store_bit   | bits of an element in the buffer                                                          |
+| store_num   | elements that the stage keeps there at a time, both tiles where it is double-buffered      |
+| compute_bit | bits of an element as it is moved or added up                                             |
+| compute_num | elements moved, multiply-accumulates, or elements that VECTOR goes over, in all            |
+| emit_bit    | bits that one instruction on a whole tile moves or makes                                   |
+| emit_num    | instructions in all                                                                       |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Conv, Pool
+from compiler.ir.im2col import WHOLE, Cut
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.counts import counts, pieces
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.softmax import SoftmaxSpec
+from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
+from compiler.unit.operators import KernelSpec
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Machine, Memory
+
+WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
+LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
+
+
+class Operand(NamedTuple):
+    """A tensor of a computation: the loops that index it, its bits, where it lies at first (at last), and where it is computed with.
+
+    lies L1: the segment keeps it on chip.  A read that lacks a loop of the result is a broadcast over it.
+    """
+
+    tensor: str
+    loops: tuple[str, ...]
+    bits: int
+    lies: Memory
+    wanted: Memory
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What is computed on one block: extents of the loops, what is read, what is written.
+
+    g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
+    lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
+    steps: computations of VECTOR, one after the other on the same tile.  cut: where IM2COL ends along k (`ir.im2col`).
+    """
+
+    unit: Literal["CUBE", "VECTOR"]
+    loops: dict[str, int]
+    reads: tuple[Operand, ...]
+    write: Operand
+    lanes: int
+    source_planes: int
+    source_blocks: int
+    steps: int = 1
+    cut: Cut = WHOLE
+
+    @property
+    def source_elements(self) -> int:
+        return self.source_planes * self.source_blocks * self.lanes
+
+
+class Stage(NamedTuple):
+    """One move or one computation.  `of`: the stage or the tensor that a move starts from; source == buffer: a computation."""
+
+    tensor: str
+    of: str
+    source: Memory
+    buffer: Memory
+    engine: str
+    loops: tuple[str, ...]
+    bits: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.tensor}.{self.buffer.name}"
+
+    @property
+    def type(self) -> str:
+        moves = self.source != self.buffer
+        return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
+
+
+def nest_of(unit: Unit, spec: KernelSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
+    """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
+    rows = spec.out_h if rows is None else rows
+    lanes, bits = unit.dtype.lanes, unit.dtype.size_bytes * 8
+    source = spec.reads[0].planes, input_rows(spec, rows) * unit.storages[spec.reads[0].storage].row_blocks
+    lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(spec.reads))]
+    goes = Memory.L1 if inside else Memory.DDR
+    if isinstance(spec, ConvSpec):
+        loops = {"g": spec.groups, "m": rows * spec.out_w, "n": spec.n1, "k": spec.k1}
+        right = lies[1] if isinstance(spec, MatMulSpec) else Memory.DDR
+        reads = [Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), bits, right, Memory.L0B)]
+        if spec.bias_blocks:
+            reads.append(Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB))
+        if spec.residual is not None:
+            reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
+        result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
+        return Nest("CUBE", loops, tuple(reads), result, lanes, *source, cut=spec.parts.cut)
+    plane, steps = ("p", "h", "w"), 1
+    pixels = spec.pixels if isinstance(spec, VectorSpec) else (False,) * len(lies)
+    reads = [
+        Operand(f"x{i}", ("p",) if pixel else plane, bits, at, Memory.UB) for i, (at, pixel) in enumerate(zip(lies, pixels, strict=True))
+    ]
+    if isinstance(spec, VectorSpec):
+        steps = len(spec.steps) + spec.keeps_input
+        for i in range(len(spec.steps)):
+            if spec.steps[i, 3] >= 0:
+                reads += [Operand(f"{what}{i}", ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
+    elif isinstance(spec, ResampleSpec):
+        steps = max(1, len(spec.columns) + len(spec.rows))
+    elif isinstance(spec, LayerNormSpec):
+        steps = 6  # sum, centre, square, sum, scale by the deviation, scale and shift
+        reads += [Operand(what, ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
+    elif isinstance(spec, SoftmaxSpec) and spec.gaps:
+        reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
+    elif isinstance(spec, PoolSpec):
+        assert isinstance(spec.kernel, Pool)
+        high, wide = spec.kernel.kernel
+        steps = high * wide if spec.whole_rows else sum(spec.operations)
+        if spec.counts_at >= 0:
+            reads.append(Operand("counts", ("h", "w"), bits, Memory.DDR, Memory.UB))
+    result = Operand("y", plane, bits, goes, Memory.UB)
+    loops = {"p": spec.y.planes, "h": rows, "w": spec.out_w}
+    return Nest("VECTOR", loops, tuple(reads), result, lanes, *source, steps)
+
+
+def input_rows(spec: KernelSpec, rows: int) -> int:
+    """Of the main input: what a block in the middle of the image reads."""
+    kernel = spec.kernel
+    if isinstance(kernel, Conv):
+        rows = (rows - 1) * kernel.stride[0] + (kernel.weights.shape[2] - 1) * kernel.dilation[0] + 1
+    elif isinstance(kernel, Pool):
+        rows = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
+    elif isinstance(spec, ResampleSpec):
+        rows = spec.input_rows(rows)
+    return min(rows, spec.in_h)
+
+
+@lru_cache(maxsize=256)
+def route(machine: Machine, start: Memory, stop: Memory) -> tuple[tuple[Memory, Memory, str], ...]:
+    """(source, destination, engine) of the fewest moves; of equally short ways the one whose paths the machine lists first.
+
+    Raises ValueError where no way leads there.
+    """
+    ways: list[tuple[tuple[Memory, Memory, str], ...]] = [()]
+    seen = {start}
+    while ways:
+        longer = []
+        for way in ways:
+            at = way[-1][1] if way else start
+            if at == stop:
+                return way
+            for path in machine.paths:
+                to = Memory[path.destination]
+                if path.source == at.name and to not in seen:
+                    longer.append((*way, (at, to, str(path.engine))))
+        seen |= {way[-1][1] for way in longer}
+        ways = longer
+    raise ValueError(f"machine {machine.name}: no way from {start.name} to {stop.name}")
+
+
+def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
+    """The moves of every operand, the computations, and the moves of the result, in the order of the data."""
+    stages = []
+    for operand in nest.reads:
+        of = operand.tensor
+        for source, buffer, engine in route(machine, operand.lies, operand.wanted):
+            stages.append(Stage(operand.tensor, of, source, buffer, engine, operand.loops, operand.bits))
+            of = stages[-1].name
+    write = nest.write
+    at = write.wanted
+    bits = 32 if at == Memory.L0C else write.bits
+    of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
+    stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
+    for source, buffer, engine in route(machine, at, write.lies):
+        stages.append(Stage(write.tensor, stages[-1].name, source, buffer, engine, write.loops, write.bits))
+    return tuple(stages)
+
+
+def groups(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, ...]]:
+    """Stages by (buffer, tensor), the one that is tiled by its loops first."""
+    out: dict[tuple[Memory, str], tuple[Stage, ...]] = {}
+    for stage in stages:
+        at = (stage.buffer, stage.tensor)
+        out[at] = (*out.get(at, ()), stage)
+    return out
+
+
+def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
+    """The loop in which a stage makes a tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
+    if not isinstance(tiling, ConvTiling):
+        if not tensor.startswith(("x", "y", "counts")):  # a constant
+            return "segment" if tiling.constants == "resident" else "p.outer", False
+        return "w.outer" if tiling.tile_columns else "h.outer", tensor != "counts"
+    partial = tiling.weights == "streamed" and tiling.chunk_k1 < extents["k"]
+    return cube_placed(tensor, buffer, tiling.weights, tiling.constants, partial, tiling.order)
+
+
+def cube_placed(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
+    """`placed` of a product.  partial: chunks of weights are pieces of k."""
+    resident = weights == "resident"
+    if buffer in ("L0A", "L0B"):
+        return "k.outer", True
+    if tensor == "x":
+        return "block", False
+    if tensor == "w":
+        return ("segment", False) if resident else ("k.chunk", True)
+    if tensor == "bias":
+        if constants == "streamed":
+            return "g" if resident else "n.chunk", True
+        return "segment", False
+    if buffer == "L0C" and partial:
+        return "n.chunk", False  # partial sums of all tiles of a chunk
+    return ("n.outer" if order == "m" else "m.outer"), True
+
+
+class Tile(NamedTuple):
+    """What a tiling makes of a stage: elements of one tile, elements (or multiply-accumulates) and instructions in all."""
+
+    elements: int
+    computed: int
+    emitted: int
+
+
+def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
+    """A tile for every stage; places: `cube_places` of the stages."""
+    if isinstance(tiling, ConvTiling):
+        extents = (*(nest.loops[name] for name in "gmnk"), nest.lanes, nest.source_planes, nest.source_blocks, nest.cut)
+        found = cube_tiles(extents, sizes_of(tiling)).tolist()
+        return tuple([Tile(*found[at]) for at in places])
+    return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
+
+
+def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
+    """Where a product's stages have their tiles among `cube_tiles`."""
+    return tuple([_CUBE_PLACES.get(stage.name, len(_CUBE_PLACES)) for stage in stages])
+
+
+def _pieces(length: int, size: int) -> list[tuple[int, int]]:
+    """(size, count) of the pieces of `length`: whole ones, then what is left."""
+    whole, rest = divmod(length, min(size, length))
+    return [(min(size, length), whole), *([(rest, 1)] if rest else [])]
+
+
+_CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
+
+
+Extents = tuple[int, int, int, int, int, int, int, Cut]  # of a product: g, m, n, k, lanes, source planes, source blocks, `Nest.cut`
+# whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
+Sizes = tuple[bool, bool, bool, int, int, int, int, int]
+
+
+def sizes_of(t: ConvTiling) -> Sizes:
+    """A tiling as kernels want it."""
+    stay = t.weights == "resident", t.order == "n", t.constants == "resident"
+    return *stay, t.chunk_n1, t.chunk_k1, t.tile_m, t.tile_n1, t.tile_k1
+
+
+@njit(cache=True)
+def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
+    """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
+    g, m, n, k, c0, source_planes, source_blocks, cut = extents
+    resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
+    chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
+    tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
+    found = counts(m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
+    all_n = (n + chunk_n - 1) // chunk_n
+    chunks = all_n * ((k + chunk_k - 1) // chunk_k)
+    weights, bias, source = g * n * k * 16 * c0, g * n * 16, source_planes * source_blocks * c0
+    per_copy, piece = max(1, LOAD_PIECE_BLOCKS // source_blocks), WEIGHT_PIECE_BLOCKS * c0
+    sums = (m + tile_m - 1) // tile_m * tile_m * chunk_n * 16 if chunk_k < k else tile_m * tile_n * 16
+    whole, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * 16 * chunk_k * c0, weights, g * chunks)
+    return np.array(
+        (
+            (source, source, (source_planes + per_copy - 1) // per_copy),
+            (tile_m * tile_k * c0, g * found.moved_a * c0, g * found.loads_a),
+            whole if resident else streamed,
+            (tile_n * 16 * tile_k * c0, g * found.moved_b * 16 * c0, g * found.loads_b),
+            (bias, bias, 1) if once else (chunk_n * 16, bias, g * all_n),
+            (sums, g * found.rows * n * 16 * k * c0, g * found.products),
+            (tile_m * tile_n * 16, g * m * n * 16, g * found.results),
+        ),
+        np.int64,
+    )
+
+
+def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
+    p, h, w = (nest.loops[name] for name in "phw")
+    c0 = nest.lanes
+    planes, rows, columns = _pieces(p, t.tile_planes), _pieces(h, t.tile_rows), _pieces(w, t.tile_columns or w)
+    (tile_p, _), (tile_h, _), (tile_w, _) = planes[0], rows[0], columns[0]
+    tiles_p = sum(count for _, count in planes)
+    tiles_h = sum(count for _, count in rows) * sum(count for _, count in columns)
+    whole, tile = p * h * w * c0, tile_p * tile_h * tile_w * c0
+    if stage.loops == ("p",):
+        if stage.tensor.startswith("x"):  # an input of one pixel comes with every tile
+            return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h)
+        return Tile(p * c0, p * c0, 1) if t.constants == "resident" else Tile(tile_p * c0, p * c0, tiles_p)
+    if stage.loops == ("h", "w"):
+        return Tile(tile_h * tile_w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
+    if stage.source == stage.buffer:
+        calls = (_calls(a * b * c) * count_a * count_b * count_c for a, count_a in planes for b, count_b in rows for c, count_c in columns)
+        return Tile(tile, whole, sum(calls))
+    if stage.tensor == "x0":  # with the halo of a window
+        row = -(-nest.source_blocks // h) * c0
+        return Tile(tile_p * tile_h * -(-row * tile_w // w), nest.source_elements, tiles_p * tiles_h)
+    return Tile(tile, whole, tiles_p * tiles_h)
+
+
+def _calls(blocks: int) -> int:
+    """VECTOR instructions over `blocks` contiguous blocks: repeats of eight blocks, and one more for what is left."""
+    return -(-(blocks // 8) // 255) + (blocks % 8 > 0)
+
+
+def live(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:
+    """Elements that a stage keeps in its buffer at a time."""
+    _, double = placed(stage.tensor, stage.buffer.name, tiling, nest.loops)
+    return tile.elements * (2 if double else 1)

@@ -1,0 +1,200 @@
+"""Segments cut along columns: what each of several strips makes of one, for rows that are too wide for L1.
+
+A strip of an operator is an operator: some columns of the result, and of the input those that they need.  So a strip of a segment is a
+segment of a unit whose tensors are that narrow, in blocks of rows of its own, and below only what reads and writes DDR needs to know that
+rows go on there.  Columns that two strips need, the halo, are made or loaded in both: what a block keeps for its neighbour is a ring of
+rows, and a strip's neighbour comes when all of its rows are gone.
+
+What is padded on the left or the right is so in the first or last strip only, because regions say so (`ir.region`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.graph import Conv, Pool, Resample
+from compiler.ir.region import COLUMNS, EMPTY, Rows, demand, window
+from compiler.ir.taps import Taps
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.reflow import ReflowSpec
+from compiler.kinds.resample import ResampleSpec
+from compiler.plan.plan import Infeasible
+from compiler.segment.blocks import share
+from compiler.unit.operators import KernelSpec, Strip
+from compiler.unit.storages import Piece, StorageSpec
+from compiler.unit.unit import Unit
+from simulator.npu.isa import MAX_WINDOW
+
+Columns = Rows  # the same interval along the other axis
+_FOUR = 4  # pixels in a block of a four-lane image
+_NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
+
+
+def strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
+    """`count` units, in each of which the kernels [start, stop) make a run of the columns of what leaves them; why not where that is so."""
+    return (unit,) if count == 1 else _strips(unit, start, stop, count)
+
+
+@lru_cache(maxsize=256)
+def _strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
+    for k in range(start, stop):
+        refusal = _refusal(unit, k, stop, count)
+        if refusal:
+            return Infeasible(unit.kernels[k].name, refusal)
+    found = []
+    for at in range(count):
+        strip = _strip(unit, start, stop, at, count)
+        if isinstance(strip, Infeasible):
+            return strip
+        found.append(strip)
+    return tuple(found)
+
+
+def widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
+    """A unit in which every tensor and operator is as wide as in the strip where it is widest: what fits for it fits for all."""
+    return unit if count == 1 else _widest(unit, start, stop, count)
+
+
+@lru_cache(maxsize=256)
+def _widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
+    cut = _strips(unit, start, stop, count)
+    if isinstance(cut, Infeasible):
+        return cut
+    kernels = list(unit.kernels)
+    for k in range(start, stop):
+        mine = [strip.kernels[k] for strip in cut]
+        in_w, out_w = (max(getattr(spec, side) for spec in mine) for side in ("in_w", "out_w"))
+        kernels[k] = replace(mine[count // 2], in_w=in_w, out_w=out_w)
+    storages = tuple(max(mine, key=lambda storage: storage.row_blocks) for mine in zip(*(strip.storages for strip in cut), strict=True))
+    return replace(unit, storages=storages, kernels=tuple(kernels), strips=count)
+
+
+def row_blocks_read(unit: Unit, spec: KernelSpec, operand: int) -> tuple[int, int]:
+    """(first, count) of the blocks of every row of operand i that an operator reads."""
+    storage = unit.storages[spec.reads[operand].storage]
+    if spec.strip is None or (isinstance(spec, VectorSpec) and spec.pixels[operand]):
+        return 0, storage.row_blocks
+    if operand:
+        return spec.strip.made, spec.out_w
+    return spec.strip.read, -(-spec.in_w // _FOUR) if _is_four(unit, spec) else spec.in_w
+
+
+def row_blocks_made(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
+    """(first, count) of the blocks of every row of its result that an operator makes."""
+    return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.made, spec.out_w)
+
+
+def row_blocks_stored(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
+    """(first, count) of the blocks of every row of its result that an operator hands out, where it does."""
+    return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
+
+
+def _is_four(unit: Unit, spec: KernelSpec) -> bool:
+    return isinstance(spec, ConvSpec) and spec.lanes != unit.dtype.lanes
+
+
+def leaves(unit: Unit, k: int, stop: int) -> bool:
+    """Whether the result of operator k leaves a segment that ends in front of `stop`."""
+    return k in unit.escapes or any(reader >= stop for reader in unit.consumers[k])
+
+
+def _refusal(unit: Unit, k: int, stop: int, count: int) -> str:
+    """What keeps an operator from being cut into strips, or ''."""
+    spec = unit.kernels[k]
+    if isinstance(spec, MatMulSpec):
+        return "a product of two tensors needs all columns of its right operand in every strip"
+    if isinstance(spec, ReflowSpec):
+        return "pixels that take another order have no columns of their own: strips have"
+    if leaves(unit, k, stop) and spec.out_w < count:
+        return f"{count} strips of {spec.out_w} columns: expected as many columns as strips, or more"
+    return ""
+
+
+def _strip(unit: Unit, start: int, stop: int, at: int, count: int) -> Unit | Infeasible:
+    """Strip `at` of `count`."""
+    kernels, storages, touched = list(unit.kernels), list(unit.storages), dict[int, Columns]()
+    made, main = dict[int, Columns](), dict[int, Columns]()
+
+    def touch(piece: Piece, columns: Columns) -> None:
+        touched[piece.storage] = touched.get(piece.storage, EMPTY).hull(columns)
+
+    for k in range(stop - 1, start - 1, -1):
+        spec = unit.kernels[k]
+        own = Columns(*share(0, spec.out_w, at, count)) if leaves(unit, k, stop) else EMPTY
+        made[k] = own
+        for reader in unit.consumers[k]:
+            if reader < stop:
+                made[k] = made[k].hull(_read(unit, reader, spec.y, main[reader], made[reader]))
+        made[k] = made[k] if made[k].size else Columns(0, 1)  # nobody reads it, and no row of it is made
+        main[k] = demand(spec.kernel, made[k], spec.in_w, COLUMNS)
+        if _is_four(unit, spec):
+            main[k] = Columns(main[k].start // _FOUR * _FOUR, main[k].stop)
+        touch(spec.y, made[k])
+        for piece in dict.fromkeys(spec.reads):
+            touch(piece, _read(unit, k, piece, main[k], made[k]))
+        narrow = _narrow(unit, spec, main[k], made[k], own)
+        if isinstance(narrow, Infeasible):
+            return narrow
+        kernels[k] = narrow
+    for number, columns in touched.items():
+        storages[number] = _storage(unit.storages[number], columns)
+    return replace(unit, storages=tuple(storages), kernels=tuple(kernels), strips=count)
+
+
+def _read(unit: Unit, reader: int, piece: Piece, main: Columns, made: Columns) -> Columns:
+    """Columns of a piece that a reader needs for columns `made` of its result, and `main` of its main input."""
+    spec = unit.kernels[reader]
+    found = EMPTY
+    for i, read in enumerate(spec.reads):
+        if not read.overlaps(piece):
+            continue
+        if isinstance(spec, VectorSpec) and spec.pixels[i]:
+            found = found.hull(Columns(0, unit.storages[read.storage].w))
+        else:
+            found = found.hull(made if i else main)
+    return found
+
+
+def _storage(storage: StorageSpec, columns: Columns) -> StorageSpec:
+    """What a strip has of a storage: whole blocks."""
+    pixels = storage.w // storage.row_blocks
+    first, stop = columns.start // pixels, -(-columns.stop // pixels)
+    pitch = storage.ddr_row_blocks
+    return replace(storage, w=(stop - first) * pixels, row_blocks=stop - first, first=first, pitch=pitch)
+
+
+def _narrow(unit: Unit, spec: KernelSpec, main: Columns, made: Columns, own: Columns) -> KernelSpec | Infeasible:
+    """The operator that makes columns `made` of the result from columns `main` of its input."""
+    read = main.start // _FOUR if _is_four(unit, spec) else main.start
+    sizes: dict[str, Any] = {"strip": Strip(read, made.start, own.start, own.size), "in_w": main.size, "out_w": made.size}
+    kernel = spec.kernel
+    if isinstance(kernel, Conv | Pool):
+        size, stride, dilation, pad = window(kernel, COLUMNS)
+        before = main.start - (made.start * stride - pad)
+        if isinstance(kernel, Conv) and made.start * stride - pad >= spec.in_w:
+            # every window lies in the padding behind the image; in front of it is the same, and can be said
+            before = (made.size - 1) * stride + (size - 1) * dilation + 1
+            if before > MAX_WINDOW:
+                return Infeasible(spec.name, f"a strip of {made.size} columns lies in its padding as a whole")
+        behind = max(0, (made.size - 1) * stride + (size - 1) * dilation + 1 - before - main.size)
+        sizes["kernel"] = replace(kernel, pads=(kernel.pads[0], before, kernel.pads[2], behind))
+    if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
+        return replace(spec, **sizes, counts_at=spec.counts_at + made.start)
+    if isinstance(spec, ResampleSpec):
+        assert isinstance(kernel, Resample)
+        taps = kernel.columns.taps[made.start : made.stop]
+        columns = Taps(tuple(tuple((source - main.start, weight) for source, weight in place) for place in taps))
+        runs = spec.columns
+        if len(runs):  # a strip that is filled as a whole has none, which would say that its columns stay
+            runs = columns.runs if len(columns.runs) else _NO_PLACE
+        return replace(spec, **sizes, kernel=replace(kernel, columns=columns), columns=runs)
+    if isinstance(spec, VectorSpec) and spec.pixels[0]:
+        sizes["in_w"] = spec.in_w
+    return replace(spec, **sizes)

@@ -1,0 +1,63 @@
+"""How many strips of columns a run of operators is cut into, by rule: as few as fit L1, and none where rows alone do.
+
+Strips compute their halo twice and meet DDR in short bursts, so they are for runs of which a few rows are more than L1 holds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from compiler.cost.ranking import LAST_BUDGETS
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.plan.plan import MAX_STRIPS, Infeasible
+from compiler.segment.blocks import cut, needed
+from compiler.segment.buffers import Wish, fits
+from compiler.segment.memory import staged_wishes
+from compiler.segment.strips import leaves, strips, widest
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Memory
+
+_NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result
+
+
+@lru_cache(maxsize=1 << 16)
+def fewest_strips(unit: Unit, start: int, stop: int) -> int:
+    """The smallest number of strips in which operators [start, stop) fit L1, in the finest blocks of rows; 1 where rows alone fit, or where
+    no strips do."""
+    if _fits(unit, start, stop, 1):
+        return 1
+    narrowest = min(unit.kernels[k].out_w for k in range(start, stop) if leaves(unit, k, stop))
+    most = min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST))
+    tries = [1 << i for i in range(1, most.bit_length())]
+    enough = next((count for count in (*tries, most) if count > 1 and _fits(unit, start, stop, count)), 1)
+    below = max((count for count in tries if count < enough), default=1)
+    while enough - below > 1:
+        middle = (below + enough) // 2
+        below, enough = (below, middle) if _fits(unit, start, stop, middle) else (middle, enough)
+    return enough
+
+
+def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:
+    """`wanted` strips where rows alone do not fit, as far as so many fit and there can be so many; 1 where rows do."""
+    fewest = fewest_strips(unit, start, stop)
+    if wanted <= fewest or fewest == 1:
+        return fewest
+    return fewest if isinstance(strips(unit, start, stop, min(wanted, MAX_STRIPS)), Infeasible) else min(wanted, MAX_STRIPS)
+
+
+def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
+    """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights."""
+    strip = widest(unit, start, stop, columns)
+    if isinstance(strip, Infeasible):
+        return False
+    kernels = strip.kernels[start:stop]
+    weights = [
+        Wish(f"w{k}", min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
+        for k, spec in enumerate(kernels)
+        if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec)
+    ]
+    finest = max(1, min(rows.size for rows in needed(unit)[start:stop]))
+    have = unit.machine.buffer_blocks(Memory.L1)
+    layouts = (cut(strip, start, stop, finest, halo) for halo in (0, (1 << stop - start) - 1))
+    return any(fits((*staged_wishes(strip, layout, 1, 1), *weights), have) for layout in layouts)

@@ -1,0 +1,345 @@
+"""From a gene to the plan of its segment, by fixed rules: which tilings, which weights stay, what is split until L1 and UB hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, compress
+from typing import NamedTuple
+
+from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
+from compiler.kinds.alike import Kind, kind_of
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.vector_tiling import vector_tiling
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
+from compiler.segment.blocks import Blocks, cut
+from compiler.segment.buffers import fits, packed
+from compiler.segment.channels import channel_parts, largest
+from compiler.segment.memory import (
+    UbBuffers,
+    apart_rule,
+    live_blocks,
+    repeated,
+    staged_wishes,
+    stays,
+    through_ub,
+    ub_buffers,
+    ub_wishes_of,
+    weight_slots,
+    weight_wishes_of,
+)
+from compiler.segment.run import can_stream
+from compiler.segment.siblings import Joined, chosen, joined, with_siblings
+from compiler.segment.strips import widest
+from compiler.space.fit_ub import fitted
+from compiler.space.formula import formula_window
+from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, whole_or, working_cores
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Memory
+
+
+@lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
+def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
+    """The plan of a gene; None where L1 or UB cannot hold it.
+
+    Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
+    operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
+    estimate take their place, and are split until they fit (`space.fit_ub`).
+    """
+    families = chosen(unit, gene.start, gene.stop, gene.siblings)
+    if families:
+        made = joined(unit, gene.start, gene.stop, families)
+        plan = realise(made.unit, of_joined(gene, made))
+        return None if plan is None else with_siblings(unit, plan, made, gene.stop - gene.start)
+    seen = seen_by_core(unit, gene)
+    if seen is None:
+        return None
+    unit, gene, layout = seen
+    for streamed in _in_chunks(unit, gene):
+        if streamed:
+            layout = _layout(unit, gene, streamed)
+        fitting = _Fitting(unit, gene, layout)
+        if not fitting.fill():
+            continue
+        if fitting.fits_ub():
+            return fitting.plan(fitting.tilings)
+        fitting = _Fitting(unit, gene._replace(choices=()), layout)
+        if fitting.fill() and (smaller := fitted(unit, layout, fitting.tilings, fitting.apart)) is not None:
+            return fitting.plan(smaller)
+    return None
+
+
+def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
+    """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ..."""
+    yield 0
+    kernels = unit.kernels[gene.start : gene.stop]
+    blocks = {k: spec.reads[1].planes * spec.pixels for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec)}
+    found = 0
+    for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
+        if can_stream(unit, gene.start, k):
+            found |= 1 << k
+            yield found
+
+
+def of_joined(gene: Gene, made: Joined) -> Gene:
+    """The gene of the same segment where its siblings are one."""
+    choices = tuple(gene.choices[k] for k in made.kept) if gene.choices else ()
+    cached = gene.cached if gene.cached == -1 else sum((gene.cached >> k & 1) << i for i, k in enumerate(made.kept))
+    stop = gene.start + len(made.kept)
+    inner = gene._replace(stop=stop, choices=choices if any(choices) else (), siblings=0)
+    return inner._replace(cached=whole_or(inner, cached))
+
+
+def seen_by_core(unit: Unit, gene: Gene) -> tuple[Unit, Gene, Blocks] | None:
+    """The unit whose kernels the gene's cores run, the gene as one core has it, and its blocks; None where channels or columns cannot be
+    split so."""
+    cores = working_cores(unit, gene)
+    if len(cores) == 1:
+        gene = gene._replace(split="rows")
+    if gene.split == "channels":
+        parts = channel_parts(unit, gene.start, gene.stop, len(cores))
+        if isinstance(parts, Infeasible):
+            return None
+        unit = largest(parts, gene.start, gene.stop)
+    strip = widest(unit, gene.start, gene.stop, gene.columns)
+    return None if isinstance(strip, Infeasible) else (strip, gene, _layout(strip, gene))
+
+
+def _layout(unit: Unit, gene: Gene, streamed: int = 0) -> Blocks:
+    dealt = 1 if gene.split == "channels" else len(working_cores(unit, gene))
+    return cut(unit, gene.start, gene.stop, gene.blocks, bits(gene), dealt, streamed)
+
+
+class _Asked(NamedTuple):
+    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all."""
+
+    tiling: Tiling
+    slots: int
+    size: int
+    buffers: tuple[UbBuffers, ...]
+    ub: int
+
+
+@lru_cache(maxsize=1 << 16)
+def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> _Asked | None:
+    """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
+
+    inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
+    blocks.
+    """
+    unit, spec = kind.unit, kind.spec
+    if isinstance(spec, ConvSpec):
+        tiling: Tiling | None = conv_tiling(unit, spec, rows, inside, whole, budget, choice)
+    else:
+        tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
+    if tiling is None:
+        return None
+    buffers = ub_buffers(spec, tiling, through_ub(unit, inside), unit.dtype)
+    return _Asked(tiling, *weight_slots(spec, tiling), buffers, sum([each.slots * each.size for each in buffers]))
+
+
+class _Fitting:
+    """The tilings of a segment while some are exchanged: what is taken fits L1."""
+
+    def __init__(self, unit: Unit, gene: Gene, layout: Blocks) -> None:
+        self.unit, self.gene, self.layout = unit, gene, layout
+        self.operators = range(gene.stop - gene.start)
+        self.rows = [layout.rows(k) for k in self.operators]
+        self.run = _run(unit, gene.start, gene.stop)
+        self.have = unit.machine.buffer_blocks(Memory.L1)
+        self.repeated = repeated(unit, layout)
+        self.taken: dict[int, _Asked] = {}  # in the operators' order
+        self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
+
+    def _slots(self, window: Window) -> None:
+        unit, layout, gene = self.unit, self.layout, self.gene
+        self.window = window
+        self.staged = staged_wishes(unit, layout, gene.prefetch, window)
+        self.live, held = live_blocks(self.staged, len(self.operators))
+        self.room = self.have - held
+        self.apart = apart_rule(unit, layout, gene.sliding, window)
+
+    @property
+    def tilings(self) -> tuple[Tiling, ...]:
+        return tuple([self.taken[k].tiling for k in self.operators])
+
+    def fill(self) -> bool:
+        """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
+        by_size = self.run.weighted if keeps_weights(self.unit, self.gene) else ()
+        every = {k: k in self.run.weighted for k in self.operators}
+        if by_size and self._all_stay() and self.take(every, 0):
+            return True
+        streamed = dict.fromkeys((*reversed(self.run.weighted), *self.operators), False)  # the one first that is most likely too much
+        for budget in CHUNK_BUDGETS[self.gene.chunk :]:
+            if not self.take(streamed, budget):
+                continue
+            if self.gene.window == FORMULA:
+                self.widen()
+            for k in by_size:
+                if not self.take({k: True}, budget):
+                    break
+            return True
+        # two slots of the smallest chunk may need more than all of the weights
+        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(streamed, budget) for budget in LAST_BUDGETS)
+
+    def _all_stay(self) -> bool:
+        """Whether all weights will stay where they may at all, clear before any chunk is looked for.
+
+        There is room for the largest chunks of those that do not stay yet; and a chunk as deep as all weights is legal where they are.
+        """
+        if self.gene.window == FORMULA or self.layout.streamed:
+            return False
+        budget = CHUNK_BUDGETS[self.gene.chunk]
+        sizes = self.run.sizes
+        if max(size.deep for size in sizes) > budget:
+            return False
+        needed = most = sum([2 * min(budget, size.group) for size in sizes])
+        for size in sizes:
+            needed += size.whole - 2 * min(budget, size.group)
+            most = max(most, needed)
+        return most <= self.room
+
+    def fits_ub(self) -> bool:
+        have = self.unit.machine.buffer_blocks(Memory.UB)
+        if sum([asked.ub for asked in self.taken.values()]) <= have:
+            return True
+        last = len(self.operators) - 1 if self.repeated else -1
+        wishes = [ub_wishes_of(k, asked.buffers, last) for k, asked in self.taken.items()]
+        return fits(tuple(chain.from_iterable(wishes)), have, self.apart)
+
+    def widen(self) -> None:
+        """As many slots as the formula gives, where they fit beside the tilings taken."""
+        self._slots(formula_window(self.unit, self.layout, self.gene.prefetch, self.tilings))
+        if not self.take({}, 0):
+            self._slots(1)
+
+    def take(self, resident: dict[int, bool], budget: int) -> bool:
+        """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
+        taken = self.taken.copy()
+        for k, whole in resident.items():
+            asked = self._asked(k, whole, budget)
+            # one that alone is too much spares a look at the others
+            if asked is None or self.live[k] + asked.slots * asked.size > self.have:
+                return False
+            taken[k] = asked
+        taken = {k: taken[k] for k in self.operators}
+        if not self._fits_l1(taken):
+            return False
+        self.taken = taken
+        return True
+
+    def _fits_l1(self, taken: dict[int, _Asked]) -> bool:
+        """Mostly clear from sums: of everything, or of what is live at one step whatever shares with what."""
+        every = [asked.slots * asked.size for asked in taken.values()]
+        if sum(every) <= self.room:
+            return True
+        kept = [stays(asked.slots, self.repeated) for asked in taken.values()]
+        always = sum(compress(every, kept))
+        if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, kept, strict=True)]) + always > self.have:
+            return False
+        last = len(self.operators) - 1
+        asks = zip(taken.items(), kept, strict=True)
+        weights = [weight_wishes_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
+        return packed((*self.staged, *chain.from_iterable(weights)), self.have, self.apart)
+
+    def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
+        gene = self.gene
+        whole = resident or not (k in self.run.weighted or self.layout.streamed >> k & 1)
+        choice = gene.choices[k] if gene.choices else 0
+        return _asked(self.run.kinds[k], self.rows[k], self.layout.inside[k], whole, 0 if whole else budget, choice)
+
+    def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
+        """With these in place of those taken, where UB wants others."""
+        gene = self.gene
+        caching = _caching(self.unit, gene, self.layout)
+        return self.run.plain.model_copy(
+            update={
+                "blocks": gene.blocks,
+                "columns": gene.columns,
+                "prefetch": gene.prefetch,
+                "window": self.window,
+                "tilings": tuple(tilings),
+                "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
+                "cores": working_cores(self.unit, gene),
+                "sliding": gene.sliding,
+                "spread": gene.spread,
+                "ahead_kib": gene.ahead_kib,
+                "split": gene.split,
+            }
+        )
+
+
+class _Weights(NamedTuple):
+    """Blocks of an operator's weights: all of them, those of a group, and those of 16 of its channels."""
+
+    whole: int
+    group: int
+    deep: int
+
+
+class _Run(NamedTuple):
+    """What the plans of a run of operators have in common, whatever its gene.
+
+    weighted: operators that have weights, the smallest first; sizes: theirs.  plain: a plan that names the operators, and nothing else.
+    """
+
+    weighted: tuple[int, ...]
+    sizes: tuple[_Weights, ...]
+    kinds: tuple[Kind, ...]
+    plain: SegmentPlan
+
+
+@lru_cache(maxsize=4096)
+def _run(unit: Unit, start: int, stop: int) -> _Run:
+    kernels = unit.kernels[start:stop]
+    sizes = {
+        k: _Weights(spec.weight_blocks, spec.n1 * spec.k1 * 16, spec.k1 * 16)
+        for k, spec in enumerate(kernels)
+        if isinstance(spec, ConvSpec) and spec.weight_blocks
+    }
+    weighted = sorted(sizes, key=lambda k: (sizes[k].whole, k))
+    return _Run(
+        tuple(weighted),
+        tuple(sizes[k] for k in weighted),
+        tuple(kind_of(unit, spec) for spec in kernels),
+        SegmentPlan.model_construct(operators=tuple(spec.name for spec in kernels), tilings=()),
+    )
+
+
+def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
+    """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
+    mask = bits(gene)
+    if not mask:
+        return []
+    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
+    return [
+        bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
+        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+    ]
+
+
+def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
+    """A plan of a unit from its segments in order."""
+    return Plan.model_construct(
+        version=1,
+        model=unit.graph.digest,
+        machine=unit.machine.digest,
+        dtype=unit.dtype.name,  # type: ignore[arg-type]
+        segments=tuple(segments),
+    )
+
+
+def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
+    """The plan of a genome, or the first segment that does not fit."""
+    segments = []
+    for index, gene in enumerate(genome):
+        plan = realise(unit, gene)
+        if plan is None:
+            names = f"{unit.kernels[gene.start].name}..{unit.kernels[gene.stop - 1].name}"
+            sizes = unit.machine.buffers_bytes
+            strips = f" of {gene.columns} strips" if gene.columns > 1 else ""
+            what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
+            return Infeasible(f"segment {index}, {names}", what)
+        segments.append(plan)
+    return plan_of(unit, segments)

@@ -1,0 +1,104 @@
+"""Tilings that UB can hold: where constants and tiles of a segment overflow it, they are split until they fit.
+
+A group of stages (`segment.stages`) on one tensor in UB overflows in one of two ways.  What is broadcast over pixels, a bias or a scale, is a
+constant, and stays for the whole segment: split, it comes with every chunk of channels, or every tile's planes.  What a tile works on is
+split into smaller tiles, and passes: fewer planes, fewer rows, columns of one row.  One granule is never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.cost.ranking import narrower
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.ub_footprint import tile_planes, vector_slot
+from compiler.kinds.vector_tiling import columns_tiling, slot_tiling
+from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
+from compiler.segment.blocks import Blocks
+from compiler.segment.buffers import Apart, Wish, fit
+from compiler.segment.memory import ub_wishes
+from compiler.segment.shortage import peak
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Memory
+
+_ALIGN = 8  # blocks
+
+
+def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None) -> list[Tiling] | None:
+    """Tilings in place of those that UB cannot hold; None where not even granules fit.
+
+    Weights, and what they take of L1, stay as they are.  Constants come in pieces, the largest first, while they take more than half of UB;
+    then the largest tile that is live at the worst step gives up what is missing, and so on.
+    """
+    have = unit.machine.buffer_blocks(Memory.UB)
+    out = list(tilings)
+    wishes = ub_wishes(unit, layout, out)
+    while sum(wish.size for wish in wishes if wish.name[0] == "b") > have // 2 and _streamed(unit, layout, wishes, out):
+        wishes = ub_wishes(unit, layout, out)
+    stuck: set[int] = set()
+    while True:
+        _, need = fit(wishes, have, 0, apart)
+        if need <= have:
+            return out
+        k = _largest_tile(wishes, have, stuck)
+        if k is None:
+            if not _streamed(unit, layout, wishes, out):
+                return None
+            stuck.clear()
+        else:
+            mine = [wish.size for wish in wishes if wish.name[0] in "or" and _operator(wish) == k]
+            room = (max(mine) - max(_ALIGN, -(-(need - have) // len(mine)))) // _ALIGN * _ALIGN
+            smaller = _smaller(unit, layout, k, out[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
+            if smaller is None:
+                stuck.add(k)
+            else:
+                out[k] = smaller
+        wishes = ub_wishes(unit, layout, out)
+
+
+def _operator(wish: Wish) -> int:
+    return int(wish.name[1:].partition(".")[0])
+
+
+def _streamed(unit: Unit, layout: Blocks, wishes: Sequence[Wish], tilings: list[Tiling]) -> bool:
+    """The largest constants of a tiling that keeps them from now on in pieces; False where there are none."""
+    kept = [(wish.size, -_operator(wish)) for wish in wishes if wish.name[0] == "b" and tilings[_operator(wish)].constants == "resident"]
+    if not kept:
+        return False
+    k = -max(kept)[1]
+    tiling = tilings[k] = tilings[k].model_copy(update={"constants": "streamed"})
+    spec, most = unit.kernels[layout.start + k], max(1, unit.machine.buffer_blocks(Memory.UB) // 16)
+    if isinstance(spec, ConvSpec) and isinstance(tiling, ConvTiling):
+        whole = tiling.weights == "resident"
+        n1, k1 = (spec.n1, spec.k1) if whole else (min(tiling.chunk_n1, spec.n1), tiling.chunk_k1)
+        if n1 > most:  # two chunks take no more of L1 than all weights did, or the two larger ones
+            tilings[k] = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
+    return True
+
+
+def _largest_tile(wishes: Sequence[Wish], have: int, stuck: set[int]) -> int | None:
+    """The operator whose tile is to shrink: of those that are live where most is, or of all where that would fit."""
+    _, live = peak(wishes)
+    if sum(wish.size for wish in live) <= have:
+        live = list(wishes)
+    tiles = [(wish.size, -_operator(wish)) for wish in live if wish.name[0] in "or" and _operator(wish) not in stuck]
+    return -max(tiles)[1] if tiles else None
+
+
+def _smaller(unit: Unit, layout: Blocks, k: int, tiling: Tiling, room: int) -> Tiling | None:
+    """A tiling whose tile takes no more than `room` blocks of UB; None where there is none."""
+    spec, rows = unit.kernels[layout.start + k], layout.rows(k)
+    if isinstance(spec, ConvSpec):
+        assert isinstance(tiling, ConvTiling)
+        return narrower(unit, spec, rows, layout.inside[k], tiling, room)
+    found: VectorTiling = slot_tiling(spec, rows, room, unit.dtype)
+    if _slot(unit, layout, k, found) > room:
+        found = columns_tiling(spec, room, room, unit.dtype) or found
+    if _slot(unit, layout, k, found) > room:
+        return None
+    return found.model_copy(update={"constants": tiling.constants})
+
+
+def _slot(unit: Unit, layout: Blocks, k: int, tiling: VectorTiling) -> int:
+    spec = unit.kernels[layout.start + k]
+    return vector_slot(spec, tile_planes(spec, tiling), tiling.tile_rows, tiling.tile_columns or spec.out_w, int(unit.dtype))

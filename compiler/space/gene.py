@@ -1,0 +1,138 @@
+"""Genes: what evolution changes.  A gene says what is wanted of a segment; `space.decode` makes the plan that does it, if one fits.
+
+A genome is a tuple of genes that cover the operators in order.  Genes are small, hashable, and pickle to a few bytes; plans are what they
+become: explicit, readable, complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from compiler.cost.ranking import KEPT
+from compiler.ir.region import has_halo
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
+from compiler.plan.plan import Split
+from compiler.segment.blocks import needed
+from compiler.segment.channels import can_split
+from compiler.unit.unit import Unit
+
+BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
+MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they save, and cost more to measure
+ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
+WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
+Weights = Literal["reused", "resident", "streamed"]
+WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
+AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
+UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
+
+
+class Gene(NamedTuple):
+    """Operators [start, stop) in `blocks` blocks, `columns` strips of them.
+
+    prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
+    weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
+    those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
+    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
+    sliding, spread, ahead_kib, split: as in a plan.
+    siblings: bit i is set where the i-th family of siblings that lies whole in the segment is one convolution (`segment.siblings`).
+    """
+
+    start: int
+    stop: int
+    blocks: int = 1
+    prefetch: int = 2
+    window: int = 1
+    chunk: int = 0
+    weights: Weights = "reused"
+    choices: tuple[int, ...] = ()
+    cores: tuple[int, ...] = (0,)
+    cached: int = 0
+    sliding: bool = False
+    spread: bool = True
+    ahead_kib: int = 0
+    split: Split = "rows"
+    siblings: int = 0
+    columns: int = 1
+
+
+Genome = tuple[Gene, ...]
+Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
+Key = tuple[str, Tail]
+
+
+def choice_count(unit: Unit, kernel: int) -> int:
+    """How many tilings of a kernel a gene can name."""
+    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(UB_SLOTS)
+
+
+def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
+    """The cores of a gene that get an iteration, or some of its channels."""
+    return gene.cores if gene.split == "channels" else gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def iterations(unit: Unit, gene: Gene) -> int:
+    """Every block of every image, in every strip."""
+    return gene.blocks * unit.storages[0].n * gene.columns
+
+
+def keeps_weights(unit: Unit, gene: Gene) -> bool:
+    """Whether weights stay while L1 holds them."""
+    return gene.weights == "resident" or (gene.weights == "reused" and iterations(unit, gene) > 1)
+
+
+def with_weights(unit: Unit, gene: Gene, kept: bool) -> Gene:
+    """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
+    return gene._replace(weights="reused" if kept == (iterations(unit, gene) > 1) else "resident" if kept else "streamed")
+
+
+def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:
+    """How a gene's work can be split over so many cores."""
+    ways: list[Split] = []
+    if gene.blocks * unit.storages[0].n >= width:
+        ways.append("rows")
+    if width > 1 and can_split(unit, gene.start, gene.stop, width):
+        ways.append("channels")
+    return ways
+
+
+def widths(unit: Unit) -> list[int]:
+    """Numbers of cores worth trying: powers of two, and all of the machine's."""
+    cores = unit.machine.cores
+    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+
+
+def gene_json(gene: Sequence[Any]) -> list[Any]:
+    """JSON form of a gene, or of the end of one."""
+    return [list(value) if isinstance(value, tuple) else value for value in gene]
+
+
+def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The values that `gene_json` made a row of."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in row)
+
+
+@lru_cache(maxsize=1 << 14)
+def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+    """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output."""
+    height = min(rows.size for rows in needed(unit)[start:stop])
+    return tuple(count for count in BLOCK_COUNTS if count <= max(1, height))
+
+
+def has_halos(unit: Unit, start: int, stop: int) -> bool:
+    """Whether blocks of operators [start, stop) share rows at all."""
+    return any(has_halo(spec.kernel) for spec in unit.kernels[start:stop])
+
+
+def bits(gene: Gene) -> int:
+    """`cached` without the bits of operators that the segment does not have."""
+    return gene.cached & ((1 << (gene.stop - gene.start)) - 1)
+
+
+def whole_or(gene: Gene, cached: int) -> int:
+    """`cached` as genes spell it: -1 where every operator of the gene caches."""
+    every = (1 << (gene.stop - gene.start)) - 1
+    return -1 if cached & every == every else cached & every

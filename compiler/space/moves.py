@@ -1,0 +1,343 @@
+"""Moves of the search: small named changes of a genome, and crossover.  Data, so that each can be tested and switched alone.
+
+A move returns a new genome, or None where it does not apply.  None of them looks at costs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.cost.ranking import CHUNK_BUDGETS
+from compiler.plan.plan import MAX_PREFETCH, Split
+from compiler.segment.siblings import as_bits, chosen, families_in
+from compiler.space.columns import fewest_strips, nearest_strips
+from compiler.space.gene import (
+    AHEAD_KIB,
+    MAX_SEGMENT,
+    WINDOWS,
+    Gene,
+    Genome,
+    bits,
+    block_counts,
+    choice_count,
+    keeps_weights,
+    splits,
+    whole_or,
+    widths,
+    with_weights,
+    working_cores,
+)
+from compiler.unit.unit import Unit
+
+_SPLITS: tuple[Split, ...] = ("rows", "channels")
+
+Move = Callable[[Unit, Genome, np.random.Generator], Genome | None]
+
+
+def _pick(genome: Genome, rng: np.random.Generator) -> int:
+    return int(rng.integers(len(genome)))
+
+
+def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
+    return (*genome[:i], *genes, *genome[i + width :])
+
+
+def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
+    """The gene over other operators.
+
+    Choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block count is lowered where there are
+    fewer rows, rows are split where channels cannot be, and there are strips where rows alone do not fit L1.
+    """
+    choices = gene.choices
+    if choices:
+        known = dict(zip(range(gene.start, gene.stop), choices, strict=True))
+        kept = tuple(known.get(k, 0) for k in range(start, stop))
+        choices = kept if any(kept) else ()
+    counts = block_counts(unit, start, stop)
+    cached = gene.cached
+    if cached != -1:
+        cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
+    siblings = as_bits(unit, start, stop, chosen(unit, gene.start, gene.stop, gene.siblings))
+    blocks = max(c for c in counts if c <= max(gene.blocks, 1))
+    columns = nearest_strips(unit, start, stop, gene.columns)
+    resized = gene._replace(start=start, stop=stop, choices=choices, siblings=siblings, blocks=blocks, columns=columns)
+    if resized.split not in splits(unit, resized, len(resized.cores)):
+        resized = resized._replace(split="rows")
+    return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
+
+
+def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Insert a DDR write and read: cut a segment in two."""
+    longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
+    if not longer:
+        return None
+    i = longer[int(rng.integers(len(longer)))]
+    gene = genome[i]
+    at = int(rng.integers(gene.start + 1, gene.stop))
+    return _swap(genome, i, resized(unit, gene, gene.start, at), resized(unit, gene, at, gene.stop))
+
+
+def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Remove a DDR write and read: join two neighbours, with the block count of either."""
+    if len(genome) < 2:
+        return None
+    i = int(rng.integers(len(genome) - 1))
+    a, b = genome[i], genome[i + 1]
+    if b.stop - a.start > MAX_SEGMENT:
+        return None
+    base = a if rng.random() < 0.5 else b
+    merged = resized(unit, base, a.start, b.stop)
+    families = tuple(family for gene in (a, b) for family in chosen(unit, gene.start, gene.stop, gene.siblings))
+    merged = merged._replace(siblings=as_bits(unit, a.start, b.stop, families))
+    return _swap(genome, i, merged, width=2)
+
+
+def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Hand the operators next to a border over to the other segment."""
+    if len(genome) < 2:
+        return None
+    i = int(rng.integers(len(genome) - 1))
+    a, b = genome[i], genome[i + 1]
+    at = a.stop + int(rng.choice([-2, -1, 1, 2]))
+    if not a.start < at < b.stop or max(at - a.start, b.stop - at) > MAX_SEGMENT:
+        return None
+    return _swap(genome, i, resized(unit, a, a.start, at), resized(unit, b, at, b.stop), width=2)
+
+
+def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    if gene.columns > 1 and rng.random() < 0.3:
+        columns = nearest_strips(unit, gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
+        return None if columns == gene.columns else _swap(genome, i, gene._replace(columns=columns))
+    counts = block_counts(unit, gene.start, gene.stop)
+    if len(counts) < 2:
+        return None
+    at = counts.index(gene.blocks) if gene.blocks in counts else 0
+    if rng.random() < 0.7:
+        at = int(np.clip(at + rng.choice([-2, -1, 1, 2]), 0, len(counts) - 1))
+    else:
+        at = int(rng.integers(len(counts)))
+    if counts[at] == gene.blocks:
+        return None
+    changed = gene._replace(blocks=counts[at])
+    return _swap(genome, i, changed._replace(cores=working_cores(unit, changed)))
+
+
+def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Cache the halo where it was recomputed, or the other way round: of one operator; of those whose rows are not longer than some
+    operator's (a ring takes L1 by the row); or of all."""
+    cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
+    if not cut:
+        return None
+    i = cut[int(rng.integers(len(cut)))]
+    gene = genome[i]
+    draw = rng.random()
+    if draw < 1 / 3:
+        cached = bits(gene) ^ 1 << int(rng.integers(gene.stop - gene.start))
+    elif draw < 2 / 3:
+        cached = thin_operators(unit, gene, rng)
+    else:
+        cached = 0 if gene.cached else -1
+    cached = whole_or(gene, cached)
+    return None if cached == gene.cached else _swap(genome, i, gene._replace(cached=cached))
+
+
+def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
+    """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
+    reads = [spec.reads[0] for spec in unit.kernels[gene.start : gene.stop]]
+    sizes = [read.planes * unit.storages[read.storage].row_blocks for read in reads]
+    limit = sizes[int(rng.integers(len(sizes)))]
+    return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
+
+
+def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Blocks one after the other, or list-scheduled in a window of another width."""
+    longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
+    if not longer:
+        return None
+    i = longer[int(rng.integers(len(longer)))]
+    gene = genome[i]
+    once = gene.blocks == 1 and unit.storages[0].n == 1
+    choices = [(1, False), *((window, True) for window in ((1,) if once else WINDOWS))]
+    others = [choice for choice in choices if choice != (gene.window, gene.sliding)]
+    window, sliding = others[int(rng.integers(len(others)))]
+    return _swap(genome, i, gene._replace(window=window, sliding=sliding))
+
+
+def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """A slot more or less for what is loaded; or room for the next operator's loads, given or taken."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    if gene.blocks == 1 or rng.random() < 0.3:
+        return None if gene.stop - gene.start == 1 else _swap(genome, i, gene._replace(spread=not gene.spread))
+    slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
+    return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
+
+
+def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """More or less of a segment's weights before its first tensor; the first segment has nobody to run ahead of."""
+    if len(genome) == 1:
+        return None
+    i = int(rng.integers(1, len(genome)))
+    others = [size for size in AHEAD_KIB if size != genome[i].ahead_kib]
+    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
+
+
+def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    if rng.random() < 0.3:
+        return _swap(genome, i, with_weights(unit, gene, not keeps_weights(unit, gene)))
+    chunk = int(rng.integers(len(CHUNK_BUDGETS)))
+    return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk))
+
+
+def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Another tiling of one operator, mostly one that the estimate likes."""
+    i = _pick(genome, rng)
+    gene = genome[i]
+    k = int(rng.integers(gene.stop - gene.start))
+    limit = choice_count(unit, gene.start + k)
+    choice = min(limit - 1, int(rng.geometric(0.15)) - 1) if rng.random() < 0.8 else int(rng.integers(limit))
+    choices = list(gene.choices or (0,) * (gene.stop - gene.start))
+    if choices[k] == choice:
+        return None
+    choices[k] = choice
+    return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else ()))
+
+
+def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """More cores, fewer, or others.  Where they share rows, blocks follow if there are too few to go around; where there are too few rows,
+    they share channels."""
+    count = unit.machine.cores
+    if count == 1:
+        return None
+    i = _pick(genome, rng)
+    gene = genome[i]
+    width = len(gene.cores)
+    if rng.random() < 0.25:
+        first = int(rng.integers(count))
+        cores = tuple(sorted((first + c) % count for c in range(width)))
+        return None if set(cores) == set(gene.cores) else _swap(genome, i, gene._replace(cores=cores))
+    at = bisect_left(options := widths(unit), width)
+    wanted = options[int(np.clip(at + rng.choice([-1, 1]), 0, len(options) - 1))]
+    if wanted == width:
+        return None
+    counts = [c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks]
+    shared = (gene._replace(blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
+    found = next((g for g in shared if wanted == 1 or g.split in splits(unit, g, wanted)), None)
+    if found is None:
+        return None
+    nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
+    return _swap(genome, i, found._replace(cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
+
+
+def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Channels instead of rows for each core of a segment, or the other way round; a segment on one core goes to several for it."""
+    if unit.machine.cores == 1:
+        return None
+    i = _pick(genome, rng)
+    gene = genome[i]
+    if len(gene.cores) == 1:
+        wanted = int(rng.choice(widths(unit)[1:]))
+        gene = gene._replace(cores=tuple(sorted((gene.cores[0] + c) % unit.machine.cores for c in range(wanted))))
+    changed = gene._replace(split="channels" if gene.split == "rows" else "rows")
+    return _swap(genome, i, changed) if changed.split in splits(unit, changed, len(changed.cores)) else None
+
+
+def toggle_siblings(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Sibling convolutions of a segment as one, or apart."""
+    having = [i for i, gene in enumerate(genome) if families_in(unit, gene.start, gene.stop)]
+    if not having:
+        return None
+    i = having[int(rng.integers(len(having)))]
+    gene = genome[i]
+    bit = int(rng.integers(len(families_in(unit, gene.start, gene.stop))))
+    return _swap(genome, i, gene._replace(siblings=gene.siblings ^ 1 << bit))
+
+
+MOVES: dict[str, Move] = {
+    "split_segment": split_segment,
+    "merge_segments": merge_segments,
+    "shift_border": shift_border,
+    "change_blocks": change_blocks,
+    "toggle_halo": toggle_halo,
+    "change_window": change_window,
+    "change_prefetch": change_prefetch,
+    "change_ahead": change_ahead,
+    "change_weights": change_weights,
+    "change_tiling": change_tiling,
+    "change_cores": change_cores,
+    "change_split": change_split,
+    "toggle_siblings": toggle_siblings,
+}
+
+
+def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
+    """By topological prefix: the front of one parent and the back of the other, at a border that both have."""
+    common = sorted({g.stop for g in a[:-1]} & {g.stop for g in b[:-1]})
+    if not common:
+        return None
+    at = common[int(rng.integers(len(common)))]
+    child = (*(g for g in a if g.stop <= at), *(g for g in b if g.start >= at))
+    return None if child in (a, b) else child
+
+
+def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
+    """Random block splits, random cores and random DDR writes and reads over the topological order."""
+    genes, start = [], 0
+    while start < len(unit.kernels):
+        stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
+        counts = block_counts(unit, start, stop)
+        blocks, columns = counts[int(rng.integers(len(counts)))], fewest_strips(unit, start, stop)
+        genes.append(on_random_cores(unit, Gene(start, stop, blocks, columns=columns), rng))
+        start = stop
+    return tuple(genes)
+
+
+def on_random_cores(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+    """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
+    if unit.machine.cores == 1:
+        return gene
+    options = [(width, split) for width in widths(unit) for split in splits(unit, gene, width)]
+    (width, split), first = options[int(rng.integers(len(options)))], int(rng.integers(unit.machine.cores))
+    return gene._replace(cores=tuple(sorted((first + c) % unit.machine.cores for c in range(width))), split=split)
+
+
+def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
+    """Segments that do not fit are cut in half until they do; None where a single operator does not."""
+    out: list[Gene] = []
+    todo = list(reversed(genome))
+    while todo:
+        gene = todo.pop()
+        if fits(gene):
+            out.append(gene)
+            continue
+        counts = block_counts(unit, gene.start, gene.stop)
+        if gene.stop - gene.start == 1:
+            smaller = [gene._replace(blocks=c) for c in counts if c > gene.blocks]
+            found = next((g for g in smaller if fits(g)), None)
+            if found is None:
+                return None
+            out.append(found)
+            continue
+        middle = (gene.start + gene.stop) // 2
+        todo += [resized(unit, gene, middle, gene.stop), resized(unit, gene, gene.start, middle)]
+    return tuple(out)
+
+
+def verify(unit: Unit, genome: Genome) -> None:
+    """Raise ValueError where the genes do not cover the operators once and in order."""
+    at = 0
+    for gene in genome:
+        if gene.start != at or gene.stop <= gene.start or (gene.choices and len(gene.choices) != gene.stop - gene.start):
+            raise ValueError(f"gene {gene} does not continue at operator {at}")
+        at = gene.stop
+    if at != len(unit.kernels):
+        raise ValueError(f"genes end at operator {at}, the model has {len(unit.kernels)}")

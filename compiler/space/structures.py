@@ -1,0 +1,68 @@
+"""Names of computations: what equal segments have in common, wherever they stand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+
+from compiler.kinds.conv import ConvSpec
+from compiler.segment.blocks import needed
+from compiler.segment.siblings import families_in
+from compiler.space.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
+from compiler.unit.unit import Unit
+
+
+class Structures:
+    """Names the computation of every run of operators, so that equal segments of a network (and of other networks) share their tasks."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self._signatures = [_short(json.dumps(spec.signature(unit.storages), sort_keys=True)) for spec in unit.kernels]
+        self._digest = lru_cache(maxsize=1 << 16)(self._structure)
+        self._keyed = lru_cache(maxsize=1 << 16)(self._key)
+
+    def key(self, gene: Gene) -> Key:
+        """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
+
+        `ahead_kib` is not in it: what it saves is between the segment and its predecessor.
+        """
+        return self._keyed(gene)
+
+    def _key(self, gene: Gene) -> Key:
+        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0)
+        if len(gene.cores) == 1:
+            gene = gene._replace(split="rows")
+        if gene.stop - gene.start == 1:
+            gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
+        if iterations(self.unit, gene) == 1:
+            gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
+        elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
+            gene = gene._replace(cached=0)
+        weighted = any(isinstance(spec, ConvSpec) and spec.weight_blocks for spec in self.unit.kernels[gene.start : gene.stop])
+        gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
+        if gene.siblings:
+            gene = gene._replace(siblings=gene.siblings & (1 << len(families_in(self.unit, gene.start, gene.stop))) - 1)
+        return self.structure(gene.start, gene.stop), gene[2:]
+
+    def structure(self, start: int, stop: int) -> str:
+        """16 hex digits over the operators [start, stop), how they are wired, and what leaves them."""
+        return self._digest(start, stop)
+
+    def _structure(self, start: int, stop: int) -> str:
+        unit = self.unit
+        rows: list[object] = [unit.machine.digest, unit.dtype.name, unit.storages[0].n]
+        names: dict[int, int] = {}
+        for k in range(start, stop):
+            spec = unit.kernels[k]
+            rows.append(self._signatures[k])
+            rows.append(needed(unit)[k])
+            rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
+            rows.append([s - start for s in unit.producers[k] if s >= start])
+            rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
+        rows += [tuple(k - start for k in family) for family in families_in(unit, start, stop)]
+        return _short(repr(rows))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,212 @@
+"""A gene becomes a plan that does what the gene says; equal structures are the same work wherever they lie."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from compiler.cost.ranking import CHUNK_BUDGETS
+from compiler.kinds.build import make_unit
+from compiler.kinds.conv import ConvSpec
+from compiler.pipeline import Compiler
+from compiler.plan.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
+from compiler.segment.blocks import cut
+from compiler.segment.memory import place
+from compiler.space.decode import _Fitting, plan_of, realise, realise_all
+from compiler.space.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Gene, block_counts, choice_count
+from compiler.space.moves import verify
+from compiler.space.starts import layer_by_layer, single_operators, spread
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
+from simulator.npu.machine import DataType, load_machine
+from tests.models import SMALL_MODELS, light_graph, small_graph
+from tests.plans import resized
+from tuner.evaluate import Ask, Evaluator
+
+
+@lru_cache(maxsize=32)
+def unit(name: str, machine: str = "edge") -> Unit:
+    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+
+
+def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gene:
+    """Any gene over these operators."""
+    counts = block_counts(u, start, stop)
+    choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))
+    return Gene(
+        start, stop, int(rng.choice(counts)), int(rng.integers(1, MAX_PREFETCH + 1)), int(rng.choice(WINDOWS)),
+        int(rng.integers(len(CHUNK_BUDGETS))), WEIGHTS[int(rng.integers(3))], choices, (0,), -int(rng.integers(2)), bool(rng.integers(2)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize("machine", ["edge", "tiny"])
+def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
+    u = unit(name, machine)
+    rng = np.random.default_rng(3)
+    compiler, realised = Compiler(u), 0
+    for _ in range(40):
+        start = int(rng.integers(len(u.kernels)))
+        gene = random_gene(u, rng, start, int(rng.integers(start + 1, min(len(u.kernels), start + 4) + 1)))
+        plan = realise(u, gene)
+        if plan is None:
+            continue
+        realised += 1
+        assert plan.operators == tuple(spec.name for spec in u.kernels[gene.start : gene.stop])
+        assert (plan.blocks, plan.prefetch, plan.sliding) == (gene.blocks, gene.prefetch, gene.sliding)
+        if gene.window != FORMULA:
+            assert plan.window == (gene.window if gene.window != ALL else "all")
+        assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
+        placed = place([(u, cut(u, gene.start, gene.stop, gene.blocks, plan.caching))], plan)
+        if isinstance(placed, Infeasible):
+            assert " of UB" in placed.what, "L1 was what realising looked at"
+        else:
+            assert placed.peak_bytes["L1"] <= u.machine.buffers_bytes.L1
+        if gene.weights == "streamed":
+            # two slots of the smallest chunk may need more than all of the weights: then they stay, whatever is wanted
+            kept = {t.weights for t in plan.tilings if isinstance(t, ConvTiling)}
+            assert len(kept) <= 1
+        for tiling in plan.tilings:
+            if isinstance(tiling, ConvTiling) and tiling.weights == "streamed":
+                assert tiling.chunk_n1 * tiling.chunk_k1 * 16 <= CHUNK_BUDGETS[gene.chunk]
+        lowered = compiler.segment(plan, gene.start)
+        assert isinstance(lowered, Infeasible) or lowered.peak_bytes["L1"] <= u.machine.buffers_bytes.L1
+    assert realised >= 10
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    u, rng = unit(name, "edge"), np.random.default_rng(5)
+    starts = [int(rng.integers(len(u.kernels))) for _ in range(60)]
+    genes = [random_gene(u, rng, k, int(rng.integers(k + 1, min(len(u.kernels), k + 5) + 1)))._replace(weights="resident") for k in starts]
+    clear = []
+
+    def found(fitting: _Fitting) -> bool:
+        clear.append(looked(fitting))
+        return clear[-1]
+
+    looked = _Fitting._all_stay
+    monkeypatch.setattr(_Fitting, "_all_stay", found)
+    plans = [realise.__wrapped__(u, gene) for gene in genes]
+    monkeypatch.setattr(_Fitting, "_all_stay", lambda fitting: False)
+    assert plans == [realise.__wrapped__(u, gene) for gene in genes]
+    assert any(clear) or not clear
+
+
+def test_choices_name_different_tilings() -> None:
+    u = unit("conv_chain")
+    conv = next(k for k, spec in enumerate(u.kernels) if isinstance(spec, ConvSpec))
+    plans = {realise(u, Gene(conv, conv + 1, choices=(choice,))) for choice in range(choice_count(u, conv))}
+    assert None not in plans
+    assert len(plans) == choice_count(u, conv)
+    assert realise(u, Gene(conv, conv + 1)) == realise(u, Gene(conv, conv + 1, choices=(0,)))
+
+
+def test_block_counts_stop_at_the_lowest_output() -> None:
+    u = unit("residual_block")
+    for start in range(len(u.kernels)):
+        for stop in range(start + 1, len(u.kernels) + 1):
+            lowest = min(spec.out_h for spec in u.kernels[start:stop])
+            assert block_counts(u, start, stop) == tuple(count for count in BLOCK_COUNTS if count <= lowest)
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
+    u = unit(name, "tiny")
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    verify(u, genome)
+    for gene in genome:
+        assert gene.stop == gene.start + 1
+        assert realise(u, gene) is not None
+        fewer = [count for count in block_counts(u, gene.start, gene.stop) if count < gene.blocks]
+        assert all(realise(u, gene._replace(blocks=count)) is None for count in fewer)
+    plan = layer_by_layer(u)
+    assert isinstance(plan, Plan)
+    wide = realise_all(u, spread(u, genome))
+    assert isinstance(wide, Plan)
+    one = realise_all(u, genome)
+    assert isinstance(one, Plan)
+    apart = realise_all(u, spread(u, tuple(gene._replace(split="channels") for gene in genome)))
+    assert isinstance(apart, Plan)
+    for mine, *either in zip(plan.segments, one.segments, wide.segments, apart.segments, strict=True):
+        assert mine in either, "one of two cores, or both, with some rows or some channels each"
+    assert parse_plan(plan.to_json()) == plan
+    assert not isinstance(Compiler(u).compile(plan), Infeasible)
+
+
+def test_what_does_not_fit_is_a_value_that_names_it() -> None:
+    small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
+    found = single_operators(small)
+    assert isinstance(found, Infeasible)
+    assert "1,024 B of L1" in str(found)
+    assert found.where in {spec.name for spec in small.kernels}
+    whole = realise_all(small, (Gene(0, len(small.kernels)),))
+    assert isinstance(whole, Infeasible)
+    assert "segment 0" in whole.where
+    assert "in 1 blocks" in whole.what
+    assert layer_by_layer(small) == found
+
+
+def test_a_plan_carries_what_it_was_made_for() -> None:
+    u = unit("conv_chain")
+    plan = plan_of(u, [])
+    assert (plan.model, plan.machine, plan.dtype) == (u.graph.digest, u.machine.digest, "float16")
+
+
+# structures
+
+
+def test_equal_structures_cost_the_same_wherever_they_lie() -> None:
+    u = make_unit(light_graph("resnet50"), load_machine("edge"), DataType.float16)
+    structures, places = Structures(u), defaultdict(list)
+    for start in range(len(u.kernels)):
+        for stop in range(start + 1, min(len(u.kernels), start + 6) + 1):
+            places[structures.structure(start, stop)].append((start, stop))
+    repeated = [found for found in places.values() if len(found) > 1]
+    assert len(repeated) >= 40, "ResNet-50 repeats its blocks"
+    assert max(found[0][1] - found[0][0] for found in repeated) >= 4
+    evaluator, rng, measured = Evaluator(u, tuple(u.machine.contention)), np.random.default_rng(0), 0
+    for found in repeated:
+        first, last = found[0], found[-1]
+        gene = random_gene(u, rng, *first)
+        twin = gene._replace(start=last[0], stop=last[1])
+        assert structures.key(gene) == structures.key(twin)
+        one, two = (evaluator.answer(Ask("segment", (g,))) for g in (gene, twin))
+        assert (one.status, one.payload) == (two.status, two.payload)
+        assert (one.features is None) == (two.features is None)
+        if one.features is not None and two.features is not None:
+            assert np.array_equal(one.features, two.features)
+        if one.values is not None and two.values is not None:
+            assert np.array_equal(one.values, two.values)
+            measured += 1
+    assert measured >= 30
+
+
+def test_structures_tell_apart_what_costs_differently() -> None:
+    u = unit("inception_block")
+    structures = Structures(u)
+    assert Structures(unit("inception_block", "tiny")).structure(0, 1) != structures.structure(0, 1)
+    wide = make_unit(small_graph("inception_block"), u.machine, DataType.float32)
+    assert Structures(wide).structure(0, 1) != structures.structure(0, 1)
+    other = make_unit(small_graph("inception_block", 5), u.machine, DataType.float16)
+    assert Structures(other).structure(0, len(u.kernels)) == structures.structure(0, len(u.kernels)), "weights' values cost nothing"
+    gene = Gene(0, 2, 2)
+    changed = [gene._replace(**{name: value}) for name, value in
+               (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("weights", "streamed"), ("choices", (1, 0)),
+                ("sliding", True))]  # fmt: skip
+    assert len({structures.key(g) for g in (gene, *changed)}) == 8
+    once = Gene(0, 2, 1)
+    same = [once._replace(prefetch=1), once._replace(window=2), once._replace(weights="streamed")]
+    assert len({structures.key(g) for g in (once, *same)}) == 1, "in one block nothing is loaded or made twice"
+    assert structures.key(once) != structures.key(once._replace(weights="resident")), "all weights before the first tile, or in chunks"
+    assert structures.key(gene) == structures.key(gene._replace(weights="resident")), "in two blocks they are read again"
+    pooling = next(k for k, spec in enumerate(u.kernels) if not isinstance(spec, ConvSpec))
+    assert len({structures.key(Gene(pooling, pooling + 1, weights=weights)) for weights in WEIGHTS}) == 1, "there are none"
+    assert structures.key(once) != structures.key(once._replace(sliding=True)), "branches may run side by side"
+    single = Gene(0, 1, 2)
+    same = [single._replace(window=2), single._replace(sliding=True)]
+    assert len({structures.key(g) for g in (single, *same)}) == 1, "there is nothing between operators"
