@@ -1,0 +1,21 @@
+"""ONNX models and plans to programs for an NPU.
+
+compiled = compiler.compile("model.onnx", machine="edge", plan=compiler.Plan.load("plan.json"))
+compiled.save("out.onnx")
+"""
+
+from typing import TYPE_CHECKING
+
+from simulator.npu.lazily import lazily
+
+if TYPE_CHECKING:
+    from compiler.face import CompiledModel, compile, load
+    from compiler.plan.plan import Plan
+
+__all__ = ["CompiledModel", "Plan", "compile", "load"]
+
+if not TYPE_CHECKING:  # else any name would do
+    __getattr__ = lazily(
+        __name__,
+        {"CompiledModel": "compiler.face", "Plan": "compiler.plan.plan", "compile": "compiler.face", "load": "compiler.face"},
+    )

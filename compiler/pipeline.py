@@ -8,6 +8,7 @@ segment   segment.segment      what a segment of the plan is on its cores: share
 records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
 stream    schedule.sync        flags and issue order -> one stream per core
 program   simulator.npu        streams + memory map, verified
+file      build                every level's program and what it takes, in containers, in an ONNX file (package)
 """
 
 from __future__ import annotations

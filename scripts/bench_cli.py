@@ -51,7 +51,7 @@ def cases(run: Path) -> list[Case]:
 
 
 def tilefarm(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "tuner.cli", *words]
+    return [sys.executable, "-m", "tuner", *words]
 
 
 def cpu_s(command: Sequence[str]) -> float:

@@ -33,7 +33,7 @@ import typer
 import simulator
 from compiler.unit.unit import Unit
 from scripts.studies import network
-from tuner import terminal
+from simulator import terminal
 from tuner.cli.text import print_table
 from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config

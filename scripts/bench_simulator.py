@@ -30,14 +30,14 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from compiler.build import compile_plan, default_plan  # noqa: E402
+from compiler.source import Source, open_source  # noqa: E402
 from simulator.npu import isa  # noqa: E402
 from simulator.npu.isa import WORDS, Op  # noqa: E402
 from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine  # noqa: E402
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program  # noqa: E402
 from simulator.timing import prepare, simulate  # noqa: E402
-from tuner.build import compile_plan, default_plan, open_source  # noqa: E402
 from tuner.networks.zoo import resolve  # noqa: E402
-from tuner.source import Source  # noqa: E402
 
 # cycles per second that ONNXim (IEEE CAL 2024) reached on this class of host at 4 cores
 ONNXIM_CYCLES_PER_SECOND = (31_000, 66_000)

@@ -30,13 +30,14 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from compiler.build import containers_of, default_plans, measure, package
 from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.source import Opened
 from compiler.space.decode import plan_of
 from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import DataType
-from tuner.build import Opened, containers_of, default_plans, measure, package
 from tuner.evaluate import Ask, Evaluator
 
 PARTS = ("plans", "tasks", "features", "streams", "times", "file")

@@ -1,65 +1,192 @@
-"""What the studies of the search share: networks by name, searches without packaging, tables."""
+"""The harness of the studies: networks x machines x seeds x arms, each a `tuner.Search`; pairs, progress, CSV, tables, --json.
+
+A study is a file `study_*.py` that says what differs between its arms, which rows a pair of network and seed gives, and what of the rows is
+shown.  Everything else is here.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from statistics import geometric_mean, median
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
-import simulator
+import tuner
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
-from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible
-from compiler.space.decode import realise_all
-from compiler.space.order import ordered
+from compiler.source import Opened, Source
+from compiler.space.order import Order, ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
-from tuner.build import Opened, measure_plans, open_source
-from tuner.conduct import Conductor, SerialJobs
+from simulator.npu.machine import DataType, Machine, load_machine
+from tuner.cli.text import print_table
 from tuner.config import load_config
-from tuner.evaluate import Evaluator, EvaluatorSpec
-from tuner.layerwise import faster_in_file_order
-from tuner.ledger import Budget, Ledger
-from tuner.log.recorder import FEATURE_SETS, Facts
-from tuner.log.run_log import Origin, RunLog
-from tuner.model.training import Trainer
-from tuner.networks.load import load_network
-from tuner.networks.zoo import MADE, PREFIX, is_made, resolve
-from tuner.search.champions import Champions
-from tuner.search.islands import first_states
-from tuner.search.jobs import WorkshopSpec
-from tuner.search.knowledge import Knowledge
-from tuner.search.rules import Rules
-from tuner.search.schedule import Schedule
-from tuner.source import Source
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.evaluate import Evaluator
+from tuner.networks.load import load_network, open_network
+from tuner.networks.zoo import MADE, PREFIX, is_made, resolve, shipped
+
+Row = dict[str, Any]
+Key = tuple[str, str, int]  # network, machine, seed
+DEFAULT_ORDER: Order = load_config().search.order
+SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped())
 
 
-def network(name: str, machine: str) -> Unit:
-    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights' values, in a search's order."""
-    return in_search_order(make_unit(lower(load_network(_model(name))), load_machine(machine), DataType.float16))
+class Arm(NamedTuple):
+    """One side of a comparison.  settings: `a.b=c` texts over the default.  times: the study's budget.  levels: None for all."""
+
+    settings: tuple[str, ...] = ()
+    times: float = 1
+    levels: tuple[str, ...] | None = None
+
+
+class Pair(NamedTuple):
+    """A network, a machine and a seed, searched in every arm.  name: of the network, as it was given.  cpu_s: of each search."""
+
+    name: str
+    unit: Unit
+    seed: int
+    candidates: int
+    found: Mapping[str, tuner.SearchResult]
+    cpu_s: Mapping[str, float]
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(self.unit.machine.contention)
+
+
+class Table(NamedTuple):
+    """Columns whose name starts with `<` are text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
+
+    evaluator: who measures, made for every search; None for the simulator.  The others are what is run unless options say otherwise.
+    """
+
+    name: str
+    arms: Mapping[str, Arm]
+    rows: Callable[[Pair], Iterable[Row]]
+    show: Callable[[Sequence[Row]], Iterable[Table | str]]
+    networks: str = SHIPPED
+    machines: Sequence[str] = ("edge",)
+    candidates: int = 64
+    seeds: int = 3
+    evaluator: Callable[[Unit, tuple[str, ...]], Evaluator] | None = None
+
+
+Out = Annotated[Path, typer.Option(help="Folder of the CSV files.")]
+Networks = Annotated[str, typer.Option(help="Comma-separated: shipped networks, light:NAME, made:NAME or files.")]
+Machines = Annotated[list[str], typer.Option("--machine", help="A preset or a YAML file; repeatable.")]
+Candidates = Annotated[int, typer.Option(min=1, help="Measured programs of each search.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Searches of each arm: seeds 0..")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Of all arms, as in tilefarm tune.")]
+Processes = Annotated[int, typer.Option(min=1, help="Pairs at once; changes no figure but CPU.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
+
+
+def command(study: Study, about: str | None) -> None:
+    """The command line of a study that has no options of its own.  about: its help."""
+
+    def main(
+        out: Out,
+        networks: Networks = study.networks,
+        machine: Machines = list(study.machines),  # noqa: B006  typer's own default
+        candidates: Candidates = study.candidates,
+        seeds: Seeds = study.seeds,
+        settings: Set = None,
+        processes: Processes = 1,
+        as_json: Json = False,
+    ) -> None:
+        rows = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
+        show(rows, study.show(rows), as_json)
+
+    main.__doc__ = about
+    typer.run(main)
+
+
+def conduct(
+    study: Study, out: Path, networks: str, machines: Sequence[str], candidates: int, seeds: int, settings: Sequence[str] = (),
+    processes: int = 1,
+) -> list[Row]:  # fmt: skip
+    """Run every pair, write `<name>.csv` as they come; returns the rows."""
+    pairs = [(name, machine, seed) for name in named(networks) for machine in machines for seed in range(seeds)]
+    work = partial(_pair, study, candidates=candidates, settings=tuple(settings))
+    rows: list[Row] = []
+    for pair, found in zip(pairs, _mapped(work, pairs, processes), strict=True):
+        rows += found
+        write_rows(out / f"{study.name}.csv", rows)  # what is done survives what stops the rest
+        print(f"{short(pair[0])} on {pair[1]}, seed {pair[2]}: done", file=sys.stderr, flush=True)
+    return rows
+
+
+def _mapped(
+    work: Callable[[tuple[str, str, int]], list[Row]], pairs: Sequence[tuple[str, str, int]], processes: int
+) -> Iterator[list[Row]]:
+    if processes == 1:
+        yield from map(work, pairs)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from pool.map(work, pairs)
+
+
+def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
+    """The rows of one pair, each with what they are of."""
+    (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
+    for arm, (own, times, levels) in study.arms.items():
+        texts = (*own, *settings)
+        unit = network(name, machine, load_config(None, texts).search.order)
+        budget = None if any(text.startswith("budget.") for text in own) else max(1, round(times * candidates))
+        evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
+        search = tuner.Search(unit, None, texts, None, budget, None, seed, levels, evaluator)
+        _warm()
+        begun = time.process_time()
+        found[arm] = search.run()
+        cpu_s[arm] = round(time.process_time() - begun, 2)
+    unit = network(name, machine, load_config(None, settings).search.order)
+    rows = study.rows(Pair(name, unit, seed, candidates, found, cpu_s))
+    head = {"network": short(name), "machine": machine, "seed": seed}
+    return [head | row for row in rows]
+
+
+@cache
+def _warm() -> None:
+    """Load or compile kernels, so that it is no time of a search."""
+    tuner.Search("made:mobilenet_v2-small", "edge", ("segments.measured=8", "segments.candidates=16"), candidates=2).run()
+
+
+@lru_cache(maxsize=4)
+def network(name: str, machine: str, order: Order = DEFAULT_ORDER) -> Unit:
+    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, in a search's order."""
+    unit = make_unit(lower(load_network(model_named(name))), load_machine(machine), DataType.float16)  # no study needs weights
+    return ordered(unit, order)
 
 
 def opened(name: str, machine: str, dtype: str) -> Opened:
     """The same as it is compiled: with weights, in the file's order."""
-    path, seed = resolve(_model(name), None)
-    return open_source(Source(path, load_machine(machine), DataType[dtype], {}, seed))
+    return open_network(Source.named(model_named(name), machine, dtype, {}, None))
 
 
 def in_search_order(unit: Unit) -> Unit:
     """Its operators in the order that a search has them in."""
-    return ordered(unit, load_config().search.order)
+    return ordered(unit, DEFAULT_ORDER)
 
 
 def named(networks: str) -> list[str]:
@@ -67,7 +194,7 @@ def named(networks: str) -> list[str]:
     names = [name for name in re.split(r",(?!\w+=)", networks) if name]  # not between the options of a made one
     for name in names:
         try:
-            path, _ = resolve(_model(name), None)
+            path, _ = resolve(model_named(name), None)
         except BadInputError as error:
             raise typer.BadParameter(str(error)) from error
         if not is_made(path) and not path.is_file():
@@ -75,7 +202,8 @@ def named(networks: str) -> list[str]:
     return names
 
 
-def _model(name: str) -> Path:
+def model_named(name: str) -> Path:
+    """A network's name as `resolve` takes it."""
     return Path(name if ":" in name or name.endswith(".onnx") else PREFIX + name)
 
 
@@ -84,60 +212,29 @@ def short(name: str) -> str:
     return Path(name.removeprefix(PREFIX).removeprefix(MADE)).name.removesuffix(".onnx")
 
 
-class Searched(NamedTuple):
-    """What a search came to: its champions, what it knows, and how many tasks it measured."""
-
-    champions: Champions
-    known: Knowledge
-    tasks: int
-
-
-def baseline_cycles(unit: Unit, champions: Champions) -> dict[str, int]:
-    """Level -> cycles of a search's best program of single operators, in its order or the file's, as a summary has them.
-
-    unit: as the search had it.
-    """
-    assert champions.baseline is not None
-    compiler, levels = Compiler(unit), tuple(unit.machine.contention)
-    plan = realise_all(unit, champions.baseline.genome)
-    assert not isinstance(plan, Infeasible)
-    plan = faster_in_file_order(compiler, plan, levels)
-    timings = measure_plans(compiler, dict.fromkeys(levels, plan))[levels[0]].timings
-    return {level: timings[level].cycles for level in levels}
+def groups(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows with equal values under `keys`, in the order in which those come first."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
 
 
-def searched(
-    unit: Unit,
-    overrides: Sequence[str],
-    seed: int,
-    candidates: int,
-    make_evaluator: Callable[[], Evaluator] | None = None,
-    rules: type[Rules] = Rules,
-    log_to: Path | None = None,
-) -> Searched:
-    """A search of `candidates` measured programs in this process, as `tilefarm tune` does it; overrides: `a.b=c` texts.
+def medians(rows: Iterable[Row], *keys: str) -> list[Row]:
+    """A row for each group: the median of every number over it (seeds, that is), and what is no number as its first row has it."""
 
-    make_evaluator: one of this unit, at the levels that it knows; rules: what may be proposed.  log_to: a folder for `log/` and
-    `tasks/`, new or empty.
-    """
-    config = load_config(None, overrides)
-    evaluator = (make_evaluator or EvaluatorSpec(ordered(unit, config.search.order), tuple(unit.machine.contention)))()
-    unit, levels = evaluator.unit, evaluator.levels
-    with TemporaryDirectory() as name:
-        folder = log_to or Path(name)
-        for each in (".tmp", "models"):
-            (folder / each).mkdir(parents=True, exist_ok=True)
-        origin = Origin("study", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
-        facts = Facts(origin, unit, levels)
-        champions, trainer = Champions(len(levels)), Trainer(LocalPlace(folder / "models"), levels, config.model)
-        spec = WorkshopSpec(lambda: evaluator, facts, config, config.level_weights, seed, rules)
-        schedule = Schedule(first_states(len(levels), config, seed))
-        with RunLog(LocalPlace(folder), REAL, origin, FEATURE_SETS) as log, SerialJobs(spec) as jobs:
-            ledger = Ledger(levels, log, champions, Budget(candidates))
-            conductor = Conductor(jobs, schedule, ledger, trainer if config.learns else None)
-            conductor.begin(())
-            conductor.run()
-            return Searched(champions, jobs.known(), ledger.seq)
+    def middle(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], str) or values[0] is None:
+            return values[0]
+        found = median(values)
+        return type(values[0])(round(found) if isinstance(values[0], int) else found)
+
+    return [{key: middle([row[key] for row in mine]) for key in mine[0] if key != "seed"} for mine in groups(rows, *keys).values()]
+
+
+def means(rows: Iterable[Row], keys: Sequence[str], by: str = "level") -> dict[str, dict[str, float]]:
+    """Geometric means over all rows of a level: level -> key -> mean."""
+    return {name: {key: geometric_mean(row[key] for row in mine) for key in keys} for (name,), mine in groups(rows, by).items()}
 
 
 def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], Any], samples: int = 2000) -> tuple[float, float]:
@@ -148,22 +245,41 @@ def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float6
     return float(low), float(high)
 
 
-def medians(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Row by row over runs that only differ in their seed: the median of every number, and what is no number as the first run has it."""
+def geometric(values: NDArray[np.float64]) -> float:
+    return float(np.exp(np.log(values).mean()))
 
-    def middle(values: Sequence[Any]) -> Any:
-        if isinstance(values[0], str):
-            return values[0]
-        found = median(values)
-        return type(values[0])(round(found) if isinstance(values[0], int) else found)
 
-    return [{key: middle([row[key] for row in rows]) for key in rows[0]} | {"seeds": len(runs)} for rows in zip(*runs, strict=True)]
+def goal(reached: bool) -> str:
+    return "reached" if reached else "missed"
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """CSV; its folder is made."""
+    """CSV with the keys of all rows; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def show(rows: Sequence[Row], shown: Iterable[Table | str], as_json: bool = False) -> None:
+    """Print tables and lines, or rows, tables and lines as JSON."""
+    if as_json:
+        print(json.dumps({"rows": rows, "shown": [part._asdict() if isinstance(part, Table) else part for part in shown]}, default=float))
+        return
+    for part in shown:
+        if isinstance(part, Table):
+            print_table(*part)
+        else:
+            print(part)
+
+
+def measured_on(machine: str) -> Callable[[Unit, tuple[str, ...]], Evaluator]:
+    """Evaluators whose clock is another machine's: a board that is not as it was described."""
+    return partial(_clocked, load_machine(machine))
+
+
+def _clocked(clock: Machine, unit: Unit, levels: tuple[str, ...]) -> Evaluator:
+    made = Evaluator(unit, levels)
+    made.clock = clock
+    return made

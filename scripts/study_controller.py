@@ -10,9 +10,8 @@ are chosen on traces of other seeds than those reported.  The goals are printed 
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Annotated, Any
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from scripts.studies import write_rows
+import tuner
+from scripts.studies import Candidates, Json, Networks, Row, Table, goal, groups, model_named, named, short, show, write_rows
 from simulator.compiled import read_compiled
 from simulator.contended import load_of
 from simulator.contention import GENERATORS, generate
@@ -30,9 +30,7 @@ from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import choose_thresholds
-from tuner.cli.text import print_table
 
-ROOT = Path(__file__).resolve().parents[1]
 OTHER_SEEDS = 1000  # the settings are chosen on traces from here on
 NEAR_ORACLE, OVER_STATIC = 0.05, 0.02  # the goals
 
@@ -56,6 +54,7 @@ class EstimatorSetting:
 Setting = ThresholdSetting | EstimatorSetting
 THRESHOLDS = [ThresholdSetting(*values) for values in product((0.02, 0.05, 0.2), (0.0, 1.0, 3.0))]
 ESTIMATORS = [EstimatorSetting(*values) for values in product((1.0, 0.5), (0.005, 0.02), (1, 4), (0.0025, 0.005))]
+RULES: dict[str, list[Setting]] = {"threshold": [*THRESHOLDS], "estimator": [*ESTIMATORS]}
 
 
 @dataclass(frozen=True)
@@ -144,63 +143,40 @@ def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidat
     if paths:
         return [(path.name, path / "best.onnx") if path.is_dir() else (path.stem, path) for path in paths]
     found = []
-    for name in networks.split(","):
-        run = out / name
+    for name in named(networks):
+        run = out / short(name)
         if not (run / "best.onnx").is_file():
-            words = ["tune", f"light:{name}", "--machine", machine, "--out", str(run), "--candidates", str(candidates)]
-            words += ["--backend", "serial", "--quiet"]
-            done = subprocess.run([sys.executable, "-m", "tuner.cli", *words], cwd=ROOT, text=True, capture_output=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"tilefarm {' '.join(words)}: exit {done.returncode}\n{done.stderr}")
-        found.append((name, run / "best.onnx"))
+            tuner.tune(model_named(name), machine, run, candidates=candidates, backend="serial")
+        found.append((short(name), run / "best.onnx"))
     return found
 
 
-def report(rows: list[dict[str, Any]], rules: Iterable[str]) -> None:
-    cells = list(dict.fromkeys((row["network"], row["trace"]) for row in rows))
-
-    def of(cell: tuple[str, str], key: str) -> list[float]:
-        return [row[key] for row in rows if (row["network"], row["trace"]) == cell]
-
-    print("\nwhat can be won: the best static variant's cycles over the oracle's (mean over seeds)")
-    kinds = list(dict.fromkeys(kind for _, kind in cells))
-    names = list(dict.fromkeys(name for name, _ in cells))
-    print_table(("<network", *kinds), [(name, *(f"{mean(of((name, kind), 'to_win')):.2%}" for kind in kinds)) for name in names])
-    for rule in rules:
-        print(f"\n{rule}: over the oracle (mean) / over the best static variant (mean, worst seed) / switches (mean)")
-        texts = {
-            cell: f"{mean(of(cell, f'{rule}_over_oracle')):.2%} / {mean(of(cell, f'{rule}_over_static')):+.2%}, "
-            f"{max(of(cell, f'{rule}_over_static')):+.2%} / {mean(of(cell, f'{rule}_switches')):.0f}"
-            for cell in cells
-        }
-        print_table(("<network", *kinds), [(name, *(texts[name, kind] for kind in kinds)) for name in names])
-    print("\ngoals")
-    slow = [row for row in rows if row["trace"] != "adversarial"]
-    for rule in rules:
-        if slow:
-            near = max(row[f"{rule}_over_oracle"] for row in slow)
-            kept = "reached" if near <= NEAR_ORACLE else "missed"
-            print(f"  {rule}: at most {near:.2%} over the oracle where a share is held (goal {NEAR_ORACLE:.0%}): {kept}")
-        worst = max(row[f"{rule}_over_static"] for row in rows)
-        kept = "reached" if worst <= OVER_STATIC else "missed"
-        print(f"  {rule}: at most {worst:+.2%} over the best static variant anywhere (goal {OVER_STATIC:+.0%}): {kept}")
-
-
-def markdown(rows: list[dict[str, Any]], rules: Iterable[str]) -> str:
-    """The tables as docs/contention.md shows them."""
-    kinds = list(dict.fromkeys(row["trace"] for row in rows))
-    names = list(dict.fromkeys(row["network"] for row in rows))
+def tables(rows: list[Row]) -> Iterator[Table | str]:
+    """As docs/contention.md shows them, and the goals with what was reached."""
+    kinds, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("trace", "network"))
+    by_cell = groups(rows, "network", "trace")
 
     def of(name: str, kind: str, key: str) -> list[float]:
-        return [row[key] for row in rows if (row["network"], row["trace"]) == (name, kind)]
+        return [row[key] for row in by_cell[name, kind]]
 
-    lines = ["| network | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
-    lines += [f"| {name} | " + " | ".join(f"{mean(of(name, kind, 'to_win')):.2%}" for kind in kinds) + " |" for name in names]
-    lines += ["", "| rule | network | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 2) + "|"]
-    for rule, name in product(rules, names):
-        cells = [f"{mean(of(name, k, f'{rule}_over_oracle')):.2%} ({max(of(name, k, f'{rule}_over_static')):+.2%})" for k in kinds]
-        lines.append(f"| {rule} | {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    yield "what can be won: the best static variant's cycles over the oracle's (mean over seeds)"
+    yield Table(("<network", *kinds), [(name, *(f"{mean(of(name, kind, 'to_win')):.2%}" for kind in kinds)) for name in names])
+    yield "\nover the oracle (mean), over the best static variant (worst seed), switches (mean)"
+
+    def cell(rule: str, name: str, kind: str) -> str:
+        oracle, static, switches = (of(name, kind, f"{rule}_{key}") for key in ("over_oracle", "over_static", "switches"))
+        return f"{mean(oracle):.2%} ({max(static):+.2%}), {mean(switches):.0f}"
+
+    cells = [(rule, name, *(cell(rule, name, kind) for kind in kinds)) for rule, name in product(RULES, names)]
+    yield Table(("<rule", "<network", *kinds), cells)
+    yield "\ngoals"
+    for rule in RULES:
+        if held := [row[f"{rule}_over_oracle"] for row in rows if row["trace"] != "adversarial"]:
+            near = f"at most {max(held):.2%} over the oracle where a share is held (goal {NEAR_ORACLE:.0%})"
+            yield f"  {rule}: {near}: {goal(max(held) <= NEAR_ORACLE)}"
+        worst = max(row[f"{rule}_over_static"] for row in rows)
+        far = f"at most {worst:+.2%} over the best static variant anywhere (goal {OVER_STATIC:+.0%})"
+        yield f"  {rule}: {far}: {goal(worst <= OVER_STATIC)}"
 
 
 def main(
@@ -209,39 +185,37 @@ def main(
         typer.Argument(metavar="[RUN|FILE.onnx]...", help="Run folders or compiled ONNX files; without them, small runs tuned here."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="Folder for controller.csv, controller.md and the runs; finished runs in it are used again.")],
-    networks: Annotated[str, typer.Option(help="Shipped networks to tune where no files are given.")] = "squeezenet,shufflenet,densenet121",
+    out: Annotated[Path, typer.Option(help="Folder for controller.csv and the runs; finished runs in it are used again.")],
+    networks: Networks = "squeezenet,shufflenet,densenet121",
     machine: Annotated[str, typer.Option(help="Machine of these runs.")] = "edge",
-    candidates: Annotated[int, typer.Option(help="Budget of each of these runs.")] = 256,
+    candidates: Candidates = 256,
     seeds: Annotated[int, typer.Option(help="Traces of each kind that are reported, seeds 0..")] = 5,
     other_seeds: Annotated[int, typer.Option(help=f"Traces of each kind to choose settings on, seeds {OTHER_SEEDS}..")] = 2,
     inferences: Annotated[int, typer.Option(help="Length of a trace, in longest inferences at the heaviest level.")] = 400,
     traces: Annotated[str, typer.Option(help="Kinds of traces.")] = ",".join(GENERATORS),
+    as_json: Json = False,
 ) -> None:
     """Rules that choose a variant at run time against the best static one and an oracle."""
     out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
     served = [Network(name, path) for name, path in compiled(files or [], out, networks, machine, candidates)]
-    kinds = traces.split(",")
+    kinds, shown = traces.split(","), list[Table | str]()
     for network in served:
         thresholds = choose_thresholds(network.response)
-        print(f"{network.name}: variants {', '.join(network.runtime.names)}; levels of the file {', '.join(network.compiled.levels)}")
-        for merged in thresholds.merged:
-            print(f"  threshold rule: {merged.variant} is not used, {merged.into} is: {merged.why}")
-        for oscillation in thresholds.oscillations:
-            print(f"  threshold rule {oscillation}")
+        shown.append(
+            f"{network.name}: variants {', '.join(network.runtime.names)}; levels of the file {', '.join(network.compiled.levels)}"
+        )
+        shown += [f"  threshold rule: {merged.variant} is not used, {merged.into} is: {merged.why}" for merged in thresholds.merged]
+        shown += [f"  threshold rule {oscillation}" for oscillation in thresholds.oscillations]
 
     def trials(first: int, count: int) -> list[tuple[Network, list[Trial]]]:
         return [(n, [n.trial(k, s, inferences) for k in kinds for s in range(first, first + count)]) for n in served]
 
     others = trials(OTHER_SEEDS, other_seeds)
-    chosen = {"threshold": choose(THRESHOLDS, others), "estimator": choose(ESTIMATORS, others)}
-    for setting in chosen.values():
-        print(f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + other_seeds - 1}: {setting}")
+    chosen = {rule: choose(settings, others) for rule, settings in RULES.items()}
+    shown += [f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + other_seeds - 1}: {setting}" for setting in chosen.values()]
     rows = [row for network, mine in trials(0, seeds) for row in study(network, mine, chosen)]
     write_rows(out / "controller.csv", rows)
-    (out / "controller.md").write_text(markdown(rows, chosen))
-    report(rows, chosen)
+    show(rows, [*shown, "", *tables(rows)], as_json)
 
 
 if __name__ == "__main__":

@@ -4,156 +4,98 @@ For every network and every rule that fires on it: the graph lowered without tha
 graph with all rules.  A positive figure is what the rule saves.  Rules stand in for each other, so savings do not add up.  The last line
 of a network says what is spent on copies: operators that the layout had to insert, and cycles of VCOPY anywhere.
 
-    python scripts/study_rewrites.py --out rewrites.csv --networks light:squeezenet,made:mobilenet_v2
+    python scripts/study_rewrites.py --out rewrites --networks squeezenet,made:mobilenet_v2
 """
 
 from __future__ import annotations
 
-import csv
 import sys
-import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from compiler.build import default_plan
 from compiler.frontend.lower import rewritten, translated
 from compiler.ir.graph import Graph
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible
 from compiler.rewrites.rules import LAST_RULES
-from compiler.space.starts import layer_by_layer
+from scripts.studies import SHIPPED, Pair, Row, Study, Table, command, groups, model_named
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import DataType, Machine
+from simulator.npu.program import Program
 from simulator.timing import simulate_levels
-from tuner.cli.text import print_table
 from tuner.networks.load import load_network
 from tuner.networks.made import NETWORKS
-from tuner.networks.zoo import MADE, shipped
+from tuner.networks.zoo import MADE
 
+ALL = "all rules"
 CONVOLUTIONAL = tuple(MADE + name for name in NETWORKS if not name.startswith(("bert", "vit")))
 
 
 class Outcome(NamedTuple):
-    """A network, lowered with some rules, layer by layer.  copies: operators that the layout inserted."""
+    """A network, layer by layer.  copies: operators that the layout inserted."""
 
-    fired: dict[str, int]
     kernels: int
     cycles: dict[str, int]
     ddr_bytes: int
     copies: int
     copy_cycles: int
 
-
-def outcome(graph: Graph, machine: Machine, dtype: DataType, without: str = "") -> Outcome | str:
-    """What comes out of a graph that is not rewritten yet, or why nothing does."""
-    try:
-        lowered, report = rewritten(graph, {without})
-        return measured(lowered, machine, dtype, report.fired)
-    except TilefarmError as error:
-        return str(error)
+    def saved(self, before: Outcome) -> Row:
+        """What it saves against `before`; negative where it costs."""
+        row = {"kernels_saved": before.kernels - self.kernels, "ddr_bytes_saved": before.ddr_bytes - self.ddr_bytes}
+        return row | {f"cycles_{level}": before.cycles[level] - value for level, value in self.cycles.items()}
 
 
-def measured(graph: Graph, machine: Machine, dtype: DataType, fired: dict[str, int]) -> Outcome | str:
-    """A graph that is rewritten, layer by layer."""
-    unit = make_unit(graph, machine, dtype)
-    plan = layer_by_layer(unit)
-    if isinstance(plan, Infeasible):
-        return str(plan)
-    program = Compiler(unit).compile(plan)
-    if isinstance(program, Infeasible):
-        return str(program)
+def outcome(graph: Graph, machine: Machine) -> Outcome:
+    """Of a graph that is rewritten.  Raises `TilefarmError` where it does not fit."""
+    unit = make_unit(graph, machine, DataType.float16)
+    program = Compiler(unit).compile(default_plan(unit))
+    assert isinstance(program, Program)
     timings = simulate_levels(program, machine)
     copies = [code[code[:, isa.OP] == int(Op.VCOPY)] for code in program.streams]
-    copy_cycles = sum(int(price(code, machine).busy.sum()) for code in copies if len(code))
     first = next(iter(timings.values()))
-    moved = first.ddr_read_bytes + first.ddr_write_bytes
-    cycles = {level: timing.cycles for level, timing in timings.items()}
-    return Outcome(fired, len(unit.kernels), cycles, moved, len(unit.layout.copies), copy_cycles)
+    return Outcome(
+        len(unit.kernels), {level: timing.cycles for level, timing in timings.items()}, first.ddr_read_bytes + first.ddr_write_bytes,
+        len(unit.layout.copies), sum(int(price(code, machine).busy.sum()) for code in copies if len(code)),
+    )  # fmt: skip
 
 
-def saved(now: Outcome, before: Outcome) -> dict[str, Any]:
-    """What `now` saves against `before`; negative where it costs."""
-    row: dict[str, Any] = {"kernels_saved": before.kernels - now.kernels, "ddr_bytes_saved": before.ddr_bytes - now.ddr_bytes}
-    return row | {f"cycles_{level}": before.cycles[level] - value for level, value in now.cycles.items()}
-
-
-def study(network: str, machine: Machine, dtype: DataType, rules: tuple[str, ...], deadline: float) -> list[dict[str, Any]]:
-    """A row per rule that fired, and the row `all rules` that they are compared with."""
-    graph = translated(load_network(Path(network)), "0" * 32)
-    base = outcome(graph, machine, dtype)
-    if isinstance(base, str):
-        return [{"network": network, "rule": "all rules", "note": base}]
+def rows(pair: Pair) -> Iterator[Row]:
+    """A row per rule that fired, and of all rules, which they are compared with."""
+    graph, machine = translated(load_network(model_named(pair.name)), "0" * 32), pair.unit.machine
+    lowered, report = rewritten(graph)
+    base = outcome(lowered, machine)
+    for rule in (rule.name for rule in LAST_RULES if report.fired.get(rule.name)):
+        row: Row = {"rule": rule, "fired": report.fired[rule]}
+        try:
+            yield row | base.saved(outcome(rewritten(graph, {rule})[0], machine))
+        except TilefarmError as error:
+            yield row | {"note": f"without it: {error}"}
+    note = f"{base.copies} copies inserted, VCOPY {base.copy_cycles:,} cycles"
     whole = {f"cycles_{level}": value for level, value in base.cycles.items()}
-    rows: list[dict[str, Any]] = []
-    for rule in rules:
-        if not base.fired.get(rule):
-            continue
-        row: dict[str, Any] = {"network": network, "rule": rule, "fired": base.fired[rule]}
-        rows.append(row)
-        if time.perf_counter() > deadline:
-            row["note"] = "out of time"
-            continue
-        other = outcome(graph, machine, dtype, rule)
-        if isinstance(other, str):
-            row["note"] = f"without it: {other}"
-            continue
-        row |= saved(base, other)
-    last = {"network": network, "rule": "all rules", "kernels": base.kernels, "ddr_bytes": base.ddr_bytes, **whole}
-    return [*rows, {**last, "copies": base.copies, "copy_cycles": base.copy_cycles}]
+    yield {"rule": ALL, "kernels": base.kernels, "ddr_bytes": base.ddr_bytes, "copy_cycles": base.copy_cycles, **whole, "note": note}
 
 
-def show(rows: list[dict[str, Any]], levels: list[str]) -> None:
+def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """Savings of rules as shares of the whole; what is whole in full."""
-    wholes = {row["network"]: row for row in rows if row["rule"] == "all rules"}
+    levels = [key for key in found[0] if key.startswith("cycles_")]
     lines = []
-    for row in rows:
-        whole = wholes[row["network"]]
-        if "kernels_saved" not in row and "kernels" not in row:
-            lines.append((row["network"], row["rule"], row.get("fired"), *[""] * (len(levels) + 2), row["note"][:60]))
-            continue
-        if row["rule"] == "all rules":
-            copies = f"{row['copies']} copies inserted, VCOPY {row['copy_cycles']:,} cycles"
-            cycles = [row[f"cycles_{level}"] for level in levels]
-            lines.append((row["network"], "all rules", None, row["kernels"], row["ddr_bytes"], *cycles, copies))
-            continue
-        shares = [f"{row[f'cycles_{level}'] / whole[f'cycles_{level}']:+.1%}" for level in levels]
-        lines.append((row["network"], row["rule"], row["fired"], row["kernels_saved"], row["ddr_bytes_saved"], *shares, row.get("note")))
-    print_table(("<network", "<rule", "fired", "operators", "DDR bytes", *levels, "<note"), lines)
+    for mine in groups(found, "network", "machine").values():
+        whole = mine[-1]
+        for row in mine:
+            share = (row[level] if row is whole else f"{row[level] / whole[level]:+.1%}" if level in row else None for level in levels)
+            counts = [row.get(key, row.get(f"{key}_saved")) for key in ("kernels", "ddr_bytes")]
+            lines.append((row["network"], row["rule"], row.get("fired"), *counts, *share, row.get("note", "")[:60]))
+    yield Table(("<network", "<rule", "fired", "operators", "DDR bytes", *(key.removeprefix("cycles_") for key in levels), "<note"), lines)
 
 
-def main(
-    out: Annotated[Path, typer.Option(help="CSV to write.")],
-    networks: Annotated[str, typer.Option(help="Comma-separated light: and made: names, or files.")] = ",".join(
-        (*shipped(), *CONVOLUTIONAL)
-    ),
-    machine: Annotated[str, typer.Option(help="A preset or a YAML file.")] = "edge",
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
-    rules: Annotated[str, typer.Option(help="Comma-separated names of rules.")] = ",".join(rule.name for rule in LAST_RULES),
-    seconds: Annotated[float, typer.Option(min=1, help="Per network; what is left then is marked.")] = 300.0,
-) -> None:
-    """Switch every rewrite off in turn."""
-    known = {rule.name for rule in LAST_RULES}
-    if unknown := [name for name in rules.split(",") if name not in known]:
-        raise typer.BadParameter(f"{unknown[0]!r}; expected some of {', '.join(sorted(known))}", param_hint="--rules")
-    target = load_machine(machine)
-    rows: list[dict[str, Any]] = []
-    for network in networks.split(","):
-        found = study(network, target, DataType[dtype], tuple(rules.split(",")), time.perf_counter() + seconds)
-        show(found, list(target.contention))
-        rows += found
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-
+STUDY = Study("rewrites", {}, rows, show, ",".join((SHIPPED, *CONVOLUTIONAL)), seeds=1)
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(STUDY, "Switch every rewrite off in turn.")

@@ -11,7 +11,7 @@ for each the share of the network's operators that it has.  What does not fit is
 
 Per task and seed: the share of the budget after which a strategy has what random has at the end of its own, and how far its last is from
 the best known.  Goal: ours within 20% in the median over tasks and seeds, the upper end of the 95% interval (bootstrap over pairs of task
-and seed) included.
+and seed) included.  The CSV has every curve, a row per improvement and one for the end.
 
     python scripts/study_search.py --out search
 """
@@ -20,74 +20,65 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from statistics import geometric_mean
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import optuna
 import typer
-from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tuner
 from compiler.unit.unit import Unit
+from scripts.operators import Operator, operators_of, saved
 from scripts.search_spaces import PlanSpace, TilingSpace
 from scripts.search_strategies import STRATEGIES, Meter, run
-from scripts.studies import interval, named, network, searched, short, write_rows
-from scripts.study_tiling import Operator, counted_shapes
-from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
-from tuner.cli.text import print_table
-from tuner.evaluate import Ask, Evaluator, EvaluatorSpec
-from tuner.log.read import read_log, read_tasks
+from scripts.studies import (
+    Arm,
+    Json,
+    Networks,
+    Out,
+    Pair,
+    Processes,
+    Row,
+    Seeds,
+    Set,
+    Study,
+    Table,
+    conduct,
+    geometric,
+    goal,
+    groups,
+    interval,
+    network,
+    show,
+)  # fmt: skip
+from tuner.evaluate import Ask, Evaluator
 from tuner.search.question import cycles_of
 
-OURS = "ours"
+OURS, LEVEL = "ours", "none"
 GOAL = 0.20
+Oracle = Callable[[Any], float | None]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One search of one task.  spent: of the budget after each measurement; best: log2 cycles so far."""
-
-    task: str
-    seed: int
-    strategy: str
-    spent: NDArray[np.float64]
-    best: NDArray[np.float64]
-
-    def after(self, target: float) -> float:
-        """What was spent when the best so far was no worse than `target`; infinite where it never was."""
-        there = np.flatnonzero(self.best <= target + 1e-9)
-        return float(self.spent[there[0]]) if len(there) else np.inf
-
-
-def ours(unit: Unit, level: str, seed: int, budget: int, settings: Sequence[str], whole: bool) -> Meter:
+def ours(result: tuner.SearchResult, budget: int, whole: bool) -> Meter:
     """The search itself, from its log.  whole: only programs count as results, and segments cost their share of the operators."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        programs = max(4, budget // (2 if whole else 3))  # more than enough: an epoch measures several times as many segments
-        searched(unit, settings, seed, programs, EvaluatorSpec(unit, (level,)), log_to=folder)
-        log, tasks = read_log(folder), read_tasks(folder)
+    log, tasks = result.log, result.task_rows.to_pandas()
     log = log[log["status"] == "ok"].sort_values("seq")
-    tasks = tasks[tasks["task"].isin(log["task"])]
-    sizes = {task: _operators(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
-    meter = Meter(lambda _: None, budget)
-    lowest = np.inf
+    sizes = {task: operators_in(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
+    meter, lowest = Meter(lambda _: None, budget), np.inf
     for task, kind, cycles in zip(log["task"], log["kind"], log["cycles"], strict=True):
-        cost = sizes[task] / len(unit.kernels) if whole else 1.0
         if not whole or kind == "program":
             lowest = min(lowest, float(np.log2(cycles)))
-        meter.note(cost, lowest)
+        meter.note(sizes[task] / len(result.unit.kernels) if whole else 1.0, lowest)
         if meter.spent[-1] >= budget:
             break
     return meter
 
 
-def _operators(payload: str) -> int:
+def operators_in(payload: str) -> int:
     """How many operators a task runs."""
     content = json.loads(payload)
     if "stage" in content:
@@ -96,170 +87,130 @@ def _operators(payload: str) -> int:
     return sum(len(segment["operators"]) for segment in plan["segments"]) if "segments" in plan else len(plan["tilings"])
 
 
-def _curve(task: str, seed: int, strategy: str, meter: Meter) -> Curve:
-    return Curve(task, seed, strategy, np.array(meter.spent), np.array(meter.best))
+@lru_cache(maxsize=1)  # seeds of a unit look through one space, and ask the same
+def tilings(unit: Unit) -> tuple[TilingSpace, Oracle]:
+    operator, known = Operator(unit), dict[int, float | None]()
+    space, evaluator = TilingSpace(unit, operator.space), Evaluator(unit, (LEVEL,), cache_bytes=1)
+
+    def oracle(point: int) -> float | None:
+        if point not in known:
+            cycles = evaluator.cycles_alone(space.plan(point), 0)
+            known[point] = None if cycles is None else float(np.log2(cycles[0]))
+        return known[point]
+
+    return space, oracle
 
 
-def tilings(
-    model: str, machine: str, level: str, tasks: int, ways: int, seeds: int, budget: int, settings: Sequence[str]
-) -> Iterator[Curve]:
-    """Curves of single convolutions."""
-    loaded = load_machine(machine)
-    with TemporaryDirectory() as name:
-        operators = [(Operator(shape, loaded, Path(name)), count) for shape, count in counted_shapes(model, loaded).items()]
-        operators = [(op, count) for op, count in operators if len(op.space.points) >= ways]
-        operators.sort(key=lambda item: (-item[0].unit.macs * item[1], str(item[0].shape)))
-        for operator, _ in operators[:tasks]:
-            unit = operator.unit
-            space, evaluator = TilingSpace(unit, operator.space), Evaluator(unit, (level,), cache_bytes=1)
-            known: dict[int, float | None] = {}
+@lru_cache(maxsize=1)
+def plans(unit: Unit) -> tuple[PlanSpace, Oracle]:
+    evaluator = Evaluator(unit, (LEVEL,))
 
-            def oracle(
-                point: int, space: TilingSpace = space, evaluator: Evaluator = evaluator, known: dict[int, float | None] = known
-            ) -> float | None:
-                if point not in known:
-                    cycles = evaluator.cycles_alone(space.plan(point), 0)
-                    known[point] = None if cycles is None else float(np.log2(cycles[0]))
-                return known[point]
+    def oracle(point: Any) -> float | None:
+        cycles = cycles_of(evaluator.answer(Ask("program", point)))
+        return None if cycles is None else float(np.log2(cycles[0]))
 
-            for seed in range(seeds):
-                for strategy in STRATEGIES:
-                    yield _curve(str(operator.shape), seed, strategy, run(strategy, space, oracle, seed, budget))
-                yield _curve(str(operator.shape), seed, OURS, ours(unit, level, seed, budget, settings, False))
+    return PlanSpace(unit), oracle
 
 
-def plans(names: Sequence[str], machine: str, level: str, seeds: int, budget: int, settings: Sequence[str]) -> Iterator[Curve]:
-    """Curves of whole networks."""
-    for name in names:
-        unit = network(name, machine)
-        space, evaluator = PlanSpace(unit), Evaluator(unit, (level,))
-
-        def oracle(point: Any, evaluator: Evaluator = evaluator) -> float | None:
-            cycles = cycles_of(evaluator.answer(Ask("program", point)))
-            return None if cycles is None else float(np.log2(cycles[0]))
-
-        for seed in range(seeds):
-            for strategy in STRATEGIES:
-                yield _curve(short(name), seed, strategy, run(strategy, space, oracle, seed, budget))
-            yield _curve(short(name), seed, OURS, ours(unit, level, seed, budget, settings, True))
+def curves(pair: Pair, part: str, meters: Mapping[str, Meter]) -> Iterator[Row]:
+    for strategy, meter in meters.items():
+        best = np.array(meter.best)
+        better = np.flatnonzero(np.diff(best, prepend=np.inf) < 0)
+        for at in dict.fromkeys([*better.tolist(), len(best) - 1]):
+            if np.isfinite(best[at]):
+                head = {"part": part, "strategy": strategy, "budget": pair.candidates}
+                yield {**head, "spent": round(meter.spent[at], 3), "cycles": round(2.0 ** float(best[at]))}
 
 
-def rows_of(curves: Sequence[Curve]) -> Iterator[dict[str, Any]]:
-    """Every curve, a row per improvement and one for the end."""
-    for curve in curves:
-        better = np.flatnonzero(np.diff(curve.best, prepend=np.inf) < 0)
-        for at in dict.fromkeys([*better.tolist(), len(curve.best) - 1]):
-            if np.isfinite(curve.best[at]):
-                yield {
-                    "task": curve.task,
-                    "seed": curve.seed,
-                    "strategy": curve.strategy,
-                    "spent": round(float(curve.spent[at]), 3),
-                    "cycles": round(2.0 ** float(curve.best[at])),
-                }
+def rows_of_tilings(pair: Pair) -> Iterator[Row]:
+    meters = {name: run(name, *tilings(pair.unit), pair.seed, pair.candidates) for name in STRATEGIES}
+    yield from curves(pair, "tilings", {OURS: ours(pair.found[OURS], pair.candidates, False), **meters})
 
 
-def summary(part: str, curves: Sequence[Curve], budget: int) -> list[dict[str, Any]]:
-    """A row per strategy: over all tasks and seeds."""
-    known: dict[str, float] = {}
-    for curve in curves:
-        known[curve.task] = min(known.get(curve.task, np.inf), curve.best[-1])
-    target = {(curve.task, curve.seed): curve.best[-1] for curve in curves if curve.strategy == "random"}
-    stayed = sum(bool(curve.best[-1] >= curve.best[0]) for curve in curves if curve.strategy == "random")
-    out = []
-    for strategy in (OURS, *STRATEGIES):
-        mine = [curve for curve in curves if curve.strategy == strategy]
-        share = np.array([curve.after(target[curve.task, curve.seed]) / budget for curve in mine])
-        over = np.array([2.0 ** (curve.best[-1] - known[curve.task]) for curve in mine])
-        against = np.array([2.0 ** (curve.best[-1] - target[curve.task, curve.seed]) for curve in mine])
-        low, high = interval(share, np.median)
-        out.append(
-            {
-                "part": part,
-                "strategy": strategy,
-                "pairs": len(mine),
-                "budget": budget,
-                "share_of_budget": float(np.median(share)),
-                "share_low": low,
-                "share_high": high,
-                "within_goal": float((share <= GOAL).mean()),
-                "random_stayed": stayed,
-                "never": int(np.isinf(share).sum()),
-                "over_best_known": geometric_mean(over),
-                "worst_over_best_known": float(over.max()),
-                "against_random": geometric_mean(against),
-                **dict(zip(("against_random_low", "against_random_high"), interval(against, _geometric), strict=True)),
-            }
-        )
-    return out
+def rows_of_plans(pair: Pair) -> Iterator[Row]:
+    meters = {name: run(name, *plans(pair.unit), pair.seed, pair.candidates) for name in STRATEGIES}
+    yield from curves(pair, "plans", {OURS: ours(pair.found[OURS], pair.candidates, True), **meters})
 
 
-def _geometric(values: NDArray[np.float64]) -> float:
-    return float(np.exp(np.log(values).mean()))
+def summary(found: Sequence[Row]) -> Iterator[Row]:
+    """A row per part and strategy, over all networks and seeds."""
+    for (part,), mine in groups(found, "part").items():
+        known = {key: min(row["cycles"] for row in rows) for key, rows in groups(mine, "network").items()}
+        ends = {key: rows[-1]["cycles"] for key, rows in groups(mine, "network", "seed", "strategy").items()}
+        for (strategy,), rows in groups(mine, "strategy").items():
+            share, over, against = [], [], []
+            for (name, seed), curve in groups(rows, "network", "seed").items():
+                target = ends[name, seed, "random"]
+                share.append(next((row["spent"] for row in curve if row["cycles"] <= target), np.inf) / curve[0]["budget"])
+                over.append(curve[-1]["cycles"] / known[name,])
+                against.append(curve[-1]["cycles"] / target)
+            low, high = interval(np.array(share), np.median)
+            ratios = {"over_best_known": over, "against_random": against}
+            yield {
+                "part": part, "strategy": strategy, "pairs": len(share), "budget": rows[0]["budget"],
+                "share_of_budget": float(np.median(share)), "share_low": low, "share_high": high,
+                "within_goal": float((np.array(share) <= GOAL).mean()), "never": int(np.isinf(share).sum()),
+                **{key: geometric(np.array(values)) for key, values in ratios.items()}, "worst_over_best_known": max(over),
+            }  # fmt: skip
 
 
-def show(rows: Sequence[dict[str, Any]], level: str) -> None:
-    first = rows[0]
-    print(f"\n{first['part']}, level {level}: {first['pairs']} pairs of task and seed, {first['budget']} measured candidates each")
-    columns = ("<strategy", "has random's best after", "95% interval", "within 20%", "never", "over best known", "worst", "against random")
-    print_table(
-        columns,
-        [
-            (
-                row["strategy"],
-                _share(row["share_of_budget"]),
-                f"{_share(row['share_low'])} .. {_share(row['share_high'])}",
-                f"{row['within_goal']:.0%}",
-                row["never"],
-                f"{row['over_best_known'] - 1:+.2%}",
-                f"{row['worst_over_best_known'] - 1:+.2%}",
-                f"{row['against_random']:.4f} ({row['against_random_low']:.4f} .. {row['against_random_high']:.4f})",
-            )
-            for row in rows
-        ],
-    )
-    print(f"random found nothing better than the start in {first['random_stayed']} pairs")
-    reached = "reached" if first["share_high"] <= GOAL else "missed"
-    print(f"goal, ours within {GOAL:.0%} of the budget, the interval's upper end included: {reached}")
+def compared(found: Sequence[Row]) -> Iterator[Table | str]:
+    def share(value: float) -> str:
+        return f"{value:.1%}" if np.isfinite(value) else "never"
+
+    for (part,), rows in groups(summary(found), "part").items():
+        yield f"\n{part}, level {LEVEL}: {rows[0]['pairs']} pairs of task and seed, {rows[0]['budget']} measured candidates each"
+        yield Table(
+            ("<strategy", "has random's best after", "95% interval", "within 20%", "never", "over best known", "worst", "against random"),
+            [
+                (
+                    row["strategy"], share(row["share_of_budget"]), f"{share(row['share_low'])} .. {share(row['share_high'])}",
+                    f"{row['within_goal']:.0%}", row["never"], f"{row['over_best_known'] - 1:+.2%}",
+                    f"{row['worst_over_best_known'] - 1:+.2%}", f"{row['against_random']:.4f}",
+                )
+                for row in rows
+            ],
+        )  # fmt: skip
+        yield f"goal, ours within {GOAL:.0%} of the budget, the interval's upper end included: {goal(rows[0]['share_high'] <= GOAL)}"
 
 
-def _share(value: float) -> str:
-    return f"{value:.1%}" if np.isfinite(value) else "never"
+def heaviest(model: str, machine: str, folder: Path, tasks: int, ways: int) -> list[str]:
+    """Files of the convolutions of a network that have so many legal ways."""
+    counted = {saved(shape, folder): sum(having.values()) for shape, having in operators_of([model], machine).items()}
+    weights = {}
+    for path, count in counted.items():
+        operator = Operator(network(str(path), machine))
+        if len(operator.space.points) >= ways:
+            weights[str(path)] = operator.unit.macs * count
+    return sorted(weights, key=lambda path: (-weights[path], path))[:tasks]
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="folder for curves.csv and summary.csv")],
-    part: Annotated[Literal["tilings", "plans", "both"], typer.Option()] = "both",
-    model: Annotated[str, typer.Option(help="network whose convolutions are tiled")] = "light:resnet50",
-    tasks: Annotated[int, typer.Option(help="the heaviest so many convolutions")] = 20,
-    ways: Annotated[int, typer.Option(help="legal ways that a convolution must have")] = 10_000,
-    networks: Annotated[str, typer.Option(help="comma-separated networks that are planned")] = "squeezenet,made:mobilenet_v1,inception_v1",
-    machine: Annotated[str, typer.Option()] = "edge",
-    level: Annotated[str, typer.Option(help="of contention")] = "none",
-    seeds: Annotated[int, typer.Option(help="seeds 0..")] = 5,
-    budget: Annotated[int, typer.Option(help="measured candidates of each search of tilings")] = 256,
-    plan_budget: Annotated[int, typer.Option(help="measured candidates of each search of plans")] = 256,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="of ours, as in tilefarm tune")] = None,
+    out: Out,
+    model: Annotated[str, typer.Option(help="Network whose convolutions are tiled; '' for no tilings.")] = "light:resnet50",
+    tasks: Annotated[int, typer.Option(help="The heaviest so many convolutions.")] = 20,
+    ways: Annotated[int, typer.Option(help="Legal ways that a convolution must have.")] = 10_000,
+    networks: Networks = "squeezenet,made:mobilenet_v1,inception_v1",
+    machine: Annotated[str, typer.Option(help="A preset or a YAML file.")] = "edge",
+    seeds: Seeds = 5,
+    budget: Annotated[int, typer.Option(help="Measured candidates of each search of tilings.")] = 256,
+    plan_budget: Annotated[int, typer.Option(help="Measured candidates of each search of plans.")] = 256,
+    settings: Set = None,
+    processes: Processes = 1,
+    as_json: Json = False,
 ) -> None:
     """Best so far against measured candidates, for ours and four other searches."""
-    known = load_machine(machine).contention
-    if level not in known:
-        raise BadInputError(f"--level {level}: unknown; levels of {machine}: {', '.join(known)}")
-    chosen = named(networks)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    curves, table = list[dict[str, Any]](), list[dict[str, Any]]()
-    for name, amount, found in (
-        ("tilings", budget, tilings(model, machine, level, tasks, ways, seeds, budget, settings or ())),
-        ("plans", plan_budget, plans(chosen, machine, level, seeds, plan_budget, settings or ())),
-    ):
-        if part in (name, "both"):
-            mine = list(found)
-            curves += [{"part": name, "level": level} | row for row in rows_of(mine)]
-            rows = summary(name, mine, amount)
-            show(rows, level)
-            table += rows
-    write_rows(out / "curves.csv", curves)
-    write_rows(out / "summary.csv", table)
+    files = heaviest(model, machine, out.resolve() / "operators", tasks, ways) if model else []
+    # of ours more programs than enough: an epoch measures several times as many segments
+    studies = (
+        (Study("tilings", {OURS: Arm(times=1 / 3, levels=(LEVEL,))}, rows_of_tilings, compared), ",".join(files), budget),
+        (Study("plans", {OURS: Arm(times=1 / 2, levels=(LEVEL,))}, rows_of_plans, compared), networks, plan_budget),
+    )
+    found = [
+        row for study, names, count in studies for row in conduct(study, out, names, (machine,), count, seeds, settings or (), processes)
+    ]
+    show(found, compared(found), as_json)
 
 
 if __name__ == "__main__":

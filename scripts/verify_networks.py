@@ -140,13 +140,13 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
 
 def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
     """Write the compiled file; what is known of it without running it, and what is wrong already."""
+    from compiler.build import container_of, default_plan, measure_plans, package
     from compiler.frontend.macs import model_macs
     from compiler.pipeline import Compiler
+    from compiler.source import Source, open_source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.build import container_of, default_plan, measure_plans, open_source, package
     from tuner.export import plans_of
     from tuner.macs import npu_macs, program_macs
-    from tuner.source import Source
 
     path, _ = resolve(Path(PREFIX + cell.network), seed)
     source = Source(path, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
@@ -178,8 +178,8 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
 
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
     """A run of `candidates` programs for a cell."""
+    from tuner.driver import tune
     from tuner.request import TuneRequest
-    from tuner.tune import tune
 
     run = folder / f"{candidates} candidates"
     shutil.rmtree(run, ignore_errors=True)

@@ -1,6 +1,18 @@
-"""The machine: facts (`simulator.npu`), meaning (`functional`), time (`timing`), order (`sanitizer`)."""
+"""The machine: facts (`simulator.npu`), meaning (`functional`), time (`timing`), order (`sanitizer`).
+
+session = simulator.InferenceSession("RUN/best.onnx")
+(y,) = session.run(None, {"x": x}, level="severe")
+"""
 
 import sys
+from typing import TYPE_CHECKING
+
+from simulator.npu.lazily import lazily
+
+if TYPE_CHECKING:
+    from simulator.session import InferenceSession, SessionOptions
+
+__all__ = ["VERSION", "InferenceSession", "SessionOptions"]
 
 VERSION = "1.2"
 """Of what a plan is measured to take: of the clock, and of the code that the compiler makes of a plan.  Measurements of another version are
@@ -24,3 +36,6 @@ class _BeforeNumba:
 sys.meta_path.insert(0, _BeforeNumba())
 if "numba" in sys.modules:
     sys.meta_path[0].find_spec("numba", None)
+
+if not TYPE_CHECKING:  # else any name would do
+    __getattr__ = lazily(__name__, dict.fromkeys(("InferenceSession", "SessionOptions"), "simulator.session"))

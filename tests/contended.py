@@ -6,11 +6,11 @@ from pathlib import Path
 
 import onnx
 
+from compiler.build import default_plan
+from compiler.source import Source, open_source
 from simulator.npu.machine import load_machine
 from tests.models import small_model
-from tuner.build import default_plan, open_source
 from tuner.cli import main
-from tuner.source import Source
 
 
 def two_variants(folder: Path) -> Path:

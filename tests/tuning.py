@@ -14,11 +14,11 @@ import onnx
 import pandas as pd
 
 from tests.models import small_model
+from tuner.driver import tune
 from tuner.folder.runfolder import read_json
 from tuner.log.read import read_log, read_tasks
 from tuner.request import TuneRequest
 from tuner.summary import Summary
-from tuner.tune import tune
 
 ROOT = Path(__file__).parent.parent
 QUICK = (
@@ -95,7 +95,7 @@ class Driver:
         cwd: Path = ROOT,
     ) -> None:
         settings = [word for text in QUICK for word in ("--set", text)]
-        command = [sys.executable, "-P", "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(out), *options]
+        command = [sys.executable, "-P", "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(out), *options]
         command += ["--candidates", str(candidates), *settings, *(["--resume"] if resume else [])]
         self.out = out
         self.process = subprocess.Popen(

@@ -1,0 +1,40 @@
+"""The farm: searches for the best plan of a model at every level of contention.
+
+summary = tuner.tune("model.onnx", machine="edge", out="RUN", candidates=384)
+run = tuner.open_view("RUN")                # its log and champions as data frames
+tuner.best_so_far(run)                      # a figure
+result = tuner.Search("model.onnx", machine="edge", candidates=64).run()      # one search, in this process, for research
+"""
+
+from typing import TYPE_CHECKING
+
+from simulator.npu.lazily import lazily
+
+if TYPE_CHECKING:
+    from tuner.face import tune
+    from tuner.in_process import Search, SearchResult
+    from tuner.networks.load import load_network
+    from tuner.progress import Snapshot
+    from tuner.report.search_figures import best_so_far
+    from tuner.report.view import RunView, open_view
+    from tuner.request import TuneRequest
+    from tuner.summary import Summary
+
+__all__ = ["RunView", "Search", "SearchResult", "Snapshot", "Summary", "TuneRequest", "best_so_far", "load_network", "open_view", "tune"]
+
+if not TYPE_CHECKING:  # else any name would do
+    __getattr__ = lazily(
+        __name__,
+        {
+            "RunView": "tuner.report.view",
+            "Search": "tuner.in_process",
+            "SearchResult": "tuner.in_process",
+            "Snapshot": "tuner.progress",
+            "Summary": "tuner.summary",
+            "TuneRequest": "tuner.request",
+            "best_so_far": "tuner.report.search_figures",
+            "load_network": "tuner.networks.load",
+            "open_view": "tuner.report.view",
+            "tune": "tuner.face",
+        },
+    )

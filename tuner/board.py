@@ -9,8 +9,8 @@ from functools import partial
 from typing import get_args
 
 from compiler.plan.plan import Plan
+from compiler.source import Opened
 from compiler.unit.unit import Unit
-from tuner.build import Opened
 from tuner.config import TuneConfig
 from tuner.farm.each import each_here, each_on_ray
 from tuner.folder.finals import Readings

@@ -5,8 +5,6 @@ Everything is taken from the container, nothing from the compiler: what passes h
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.compiled import Compiled
-from simulator.npu.errors import BadInputError
 from simulator.sanitizer import check as sanitize
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
@@ -76,30 +73,6 @@ def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]
             limit = 2 if session.host is None or dtype.kind == "b" else session.host.index_limit(port.name)
             feeds[port.name] = rng.integers(0, limit, port.shape).astype(dtype)
     return feeds
-
-
-def load_feeds(path: Path) -> dict[str, NDArray[Any]]:
-    """Arrays of an .npz file by name; nothing in it is ever executed.  Raises `BadInputError`."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise BadInputError(f"{path}: one array without a name; expected an .npz file with an array per input")
-        with loaded as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise BadInputError(f"{path}: not an .npz file of plain arrays ({' '.join(str(error).split())[:160]})") from None
-
-
-def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """An .npz file: equal arrays give equal bytes, and any name will do (`numpy.savez` keeps some for itself)."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, array in arrays.items():
-            with file.open(zipfile.ZipInfo(f"{name}.npy"), "w") as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
-    return buffer.getvalue()
 
 
 def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Checked:

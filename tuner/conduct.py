@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Literal, Protocol, Self
@@ -70,6 +71,7 @@ class SerialJobs:
     workers = 1
 
     def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
+        self._thresholds = gc.get_threshold()
         self.workshop: Workshop = spec()
         if shared is not None:
             self.workshop.share(shared)
@@ -84,6 +86,8 @@ class SerialJobs:
 
     def __exit__(self, *_: object) -> None:
         self._job = None
+        gc.unfreeze()  # see `tuner.evaluate.EvaluatorSpec`; other than a worker's, this process goes on
+        gc.set_threshold(*self._thresholds)
 
     @property
     def free(self) -> int:

@@ -31,7 +31,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Search(_Section):
+class SearchSettings(_Section):
     population: Annotated[int, Field(ge=2)]
     islands: PositiveInt
     exchange_every: PositiveInt
@@ -165,7 +165,7 @@ class Study(_Section):
 class TuneConfig(_Section):
     """Every value of a tuning run; `configs/tune/default.yaml` says what each means."""
 
-    search: Search
+    search: SearchSettings
     segments: Segments
     placement: Placement
     model: Model

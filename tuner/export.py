@@ -9,16 +9,18 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from compiler.plan.plan import Plan, read_plan
+from compiler.beyond import beyond_lines
+from compiler.build import MeasuredModel, containers_of, measure, package
+from compiler.plan.plan import Plan
+from compiler.source import Opened
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.beyond import beyond_lines
-from tuner.build import MeasuredModel, Opened, containers_of, measure, open_source, package
 from tuner.folder.runfolder import IDENTITY, read_json
 from tuner.host import host_nodes, mac_share, work_lines
 from tuner.log.read import read_rows, read_tasks
 from tuner.macs import program_macs
+from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
 from tuner.request import Style
 from tuner.source import SavedSource, read_source
@@ -33,7 +35,7 @@ def open_run(run: Path) -> tuple[Opened, SavedSource]:
     saved = read_source(LocalPlace(run))
     if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
-    opened = open_source(saved.source)
+    opened = open_network(saved.source)
     found = opened.digest
     if found != saved.model_digest:
         raise BadInputError(f"{saved.source.model}: changed since the run (digest {found}, the run tuned {saved.model_digest})")
@@ -53,7 +55,7 @@ def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
     missing = [level for level in machine.contention if not (folder / f"{level}.json").is_file()]
     if missing:
         raise BadInputError(f"{folder}: has no plan {missing[0]}.json; expected one for each of {', '.join(machine.contention)}")
-    return {level: read_plan(folder / f"{level}.json") for level in machine.contention}
+    return {level: Plan.load(folder / f"{level}.json") for level in machine.contention}
 
 
 def plan_by_digest(run: Path, digest: str) -> Plan:
@@ -74,7 +76,7 @@ def plan_by_digest(run: Path, digest: str) -> Plan:
 
 
 def _kept(run: Path) -> Iterator[Plan]:
-    yield from (read_plan(path) for path in sorted((run / "plans").glob("*.json")))
+    yield from (Plan.load(path) for path in sorted((run / "plans").glob("*.json")))
 
 
 def _measured(run: Path) -> Iterator[Plan]:

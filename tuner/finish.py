@@ -11,16 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import simulator
+from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.package import write_body
-from compiler.plan.plan import Infeasible, Plan, joined
-from compiler.space.decode import realise_all
-from compiler.unit.unit import Unit
-from simulator.npu.errors import TilefarmError
+from compiler.plan.plan import Plan, joined
+from compiler.source import Opened
 from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
+from simulator.terminal import say
 from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
-from tuner.build import MeasuredModel, Opened, containers_of, measure, package
 from tuner.check import random_feeds
 from tuner.config import TuneConfig
 from tuner.evaluate import Roofline
@@ -32,23 +31,13 @@ from tuner.one_search import OneSearch
 from tuner.pieces import Searched
 from tuner.reference import Stored, reference
 from tuner.request import Style, TuneRequest
-from tuner.search.population import Individual
 from tuner.shared import WORKER
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
-from tuner.terminal import say
 from tuner.values import Compared, Values, values_of
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
-
-
-def _plan(unit: Unit, individual: Individual | None) -> Plan:
-    assert individual is not None
-    plan = realise_all(unit, individual.genome)
-    if isinstance(plan, Infeasible):
-        raise RuntimeError(f"a measured genome has no plan: {plan}")
-    return plan
 
 
 def finish(
@@ -63,16 +52,12 @@ def finish(
 ) -> Summary:
     """Champions become plans, programs, containers and one file; every number of the summary is taken from those."""
     levels = runs[0].levels
-    for run in runs:
-        if run.champions.baseline is None:
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(run.ledger.failures.items()))
-            what = f"no program of single operators could be measured ({counts})"
-            raise TilefarmError(f"{folder.path}: {what}; the column `error` of its log says why")
+    ends = [run.ended(str(folder.path)) for run in runs]
     units = [run.facts.unit for run in runs]
-    best = {level: [_plan(unit, run.champions.best[i]) for unit, run in zip(units, runs, strict=True)] for i, level in enumerate(levels)}
+    best = {level: [end.best[i].plan(unit) for unit, end in zip(units, ends, strict=True)] for i, level in enumerate(levels)}
     bases = [
-        faster_in_file_order(opened.compilers[search.pieces[0]], _plan(unit, run.champions.baseline), levels)
-        for unit, search, run in zip(units, found, runs, strict=True)
+        faster_in_file_order(opened.compilers[search.pieces[0]], end.baseline.plan(unit), levels)
+        for unit, search, end in zip(units, found, ends, strict=True)
     ]
     places = [run.place for run in runs]
     tell = (lambda _: None) if request.quiet else say
@@ -85,10 +70,8 @@ def finish(
         write_whole(folder.plans / f"{name}.json", [plan.to_json().encode()])
     measured = measure(opened, plans)
     for i, level in enumerate(levels if not said else ()):
-        for search, run in zip(found, runs, strict=True):
-            champion = run.champions.best[i]
-            assert champion is not None
-            cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(champion.cycles[i])
+        for search, end in zip(found, ends, strict=True):
+            cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
             if cycles != expected:
                 raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
     base = measure(opened, dict.fromkeys(levels, baseline))

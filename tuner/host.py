@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.frontend.macs import model_macs
+from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
-from tuner.build import Opened
 from tuner.host_lines import host_lines
 from tuner.summary import HostNodeSummary
 

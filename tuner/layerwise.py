@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from compiler.build import measure_plans
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
-from tuner.build import measure_plans
 
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:

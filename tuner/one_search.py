@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.terminal import say
 from tuner.conduct import Conductor, Jobs
 from tuner.config import TuneConfig
 from tuner.folder.checkpoint import Checkpoint
@@ -22,10 +24,17 @@ from tuner.request import TuneRequest
 from tuner.runners.find import BUILT_IN
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
+from tuner.search.population import Individual
 from tuner.search.schedule import Schedule
-from tuner.terminal import say
 from tuner.warm_start import WarmStart, lines, taken
 from tuner.world.world import World
+
+
+class SearchEnd(NamedTuple):
+    """best: of every level the fastest program.  baseline: the fastest one of single operators."""
+
+    best: tuple[Individual, ...]
+    baseline: Individual
 
 
 class OneSearch:
@@ -40,6 +49,7 @@ class OneSearch:
     ) -> None:  # fmt: skip
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
+        self._watch = request.progress
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
@@ -59,7 +69,7 @@ class OneSearch:
     @contextmanager
     def progress(self) -> Iterator[None]:
         budget = self.ledger.budget
-        with Progress(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet) as shown:
+        with Progress(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet, watch=self._watch) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())
@@ -117,6 +127,15 @@ class OneSearch:
     def search_until_spent(self) -> None:
         self.conductor.run()
         self.ledger.log.flush()
+
+    def ended(self, where: str) -> SearchEnd:
+        """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
+        best, baseline = tuple(each for each in self.champions.best if each is not None), self.champions.baseline
+        if baseline is None or len(best) < len(self.levels):
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(self.ledger.failures.items()))
+            what = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
+        return SearchEnd(best, baseline)
 
     def _first_answer(self) -> None:
         """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""

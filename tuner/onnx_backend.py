@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model, lower
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.worth import Always
@@ -33,7 +34,6 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, load_machine
 from simulator.onnx_kinds import FLOATS, widen
 from simulator.session import InferenceSession
-from tuner.build import build_variants, default_plan
 
 MACHINE = "edge"
 DEVICE = "CPU"  # the simulated NPU is a process of the host, and this is the name that onnx knows

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compiler.build import default_plan, measure_plans
+from compiler.source import Opened
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from tuner.build import Opened, default_plan, measure_plans
 from tuner.folder.runfolder import write_json
 from tuner.folder.served import FILE
 from tuner.world.place import Place

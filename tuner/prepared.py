@@ -1,7 +1,7 @@
 """A schedule as the event loop wants it: what `simulator.timing.prepare` makes of the linked program, without its records.
 
 Evaluating a program needs times only, and records are 128 bytes each.  Equal to the last cycle, which a test holds; what is shipped is
-measured from its own streams (`tuner.build`).
+measured from its own streams (`compiler.build`).
 """
 
 from __future__ import annotations

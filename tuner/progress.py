@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TextIO
 
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from simulator.terminal import say, shown
 from tuner.merit import speedup
-from tuner.terminal import say, shown
 from tuner.world.world import Clock
 
 LINE_EVERY_S = 10.0
@@ -35,7 +35,7 @@ class Snapshot:
 class Progress:
     """Shows snapshots.  `candidates` or `seconds`: the budget; `already`: programs measured before a resume.
 
-    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.
+    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.  watch: is given every snapshot.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class Progress:
         already: int = 0,
         quiet: bool = False,
         stream: TextIO | None = None,
+        watch: Callable[[Snapshot], None] | None = None,
     ) -> None:
         self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
-        self._stream, self._clock = stream or sys.stderr, clock
+        self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
         self._start_s = clock.monotonic_s()
         self._since: tuple[int, float] | None = None  # programs and time when the first ones were there: starting up is no rate
         self._last_s = -LINE_EVERY_S
@@ -76,6 +77,8 @@ class Progress:
 
     def update(self, snapshot: Snapshot) -> None:
         """Show where the run stands; cheap enough to call after every outcome."""
+        if self._watch is not None:
+            self._watch(snapshot)
         if self._quiet:
             return
         now = self._clock.monotonic_s()

@@ -1,11 +1,16 @@
-"""What a user asks of `tilefarm tune` and `tilefarm study`: every option of the command line, checked for form only."""
+"""What a user asks of `tune`, `study` and `sweep`: every option of the command line, and its default; checked for form only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
+
+from simulator.npu.errors import BadInputError
+
+if TYPE_CHECKING:
+    from tuner.progress import Snapshot
 
 Backend = Literal["ray", "serial"]
 Style = Literal["function", "epcontext", "epcontext-external"]
@@ -23,7 +28,9 @@ class TuneRequest:
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.runners.find`); resource: of
-    Ray, that each worker takes one of.
+    Ray, that each worker takes one of.  quiet: nothing on stderr.  progress: is told where the search stands, after every few jobs.
+
+    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist.
     """
 
     model: Path
@@ -45,13 +52,22 @@ class TuneRequest:
     dtype: DTypeName = "float16"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: int | None = None
-    quiet: bool = False
+    quiet: bool = True
     mirror: str | None = None
     runner: str | None = None
     resource: str | None = None
     warm_start: tuple[Path, ...] = ()
     min_npu_share: float | None = None
     shared: Path | None = None
+    progress: Callable[[Snapshot], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("dtype", DTypeName), ("style", Style)):
+            if getattr(self, name) not in get_args(known):
+                raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(known))}")
+        paths = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
+        for name, value in paths.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is compiled and for what, and how a run folder remembers it: `RUN/source.json`.
+"""How a run folder remembers what is compiled and for what: `RUN/source.json`.
 
 The machine is kept whole, so that an export does not follow a YAML file that was edited since; the model is kept as a path and a
 digest, so that an export refuses one that was.
@@ -6,13 +6,13 @@ digest, so that an export refuses one that was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from compiler.source import Source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.validation import validation_line
@@ -22,17 +22,6 @@ from tuner.request import Style
 from tuner.world.place import Place
 
 SOURCE = "source.json"
-
-
-@dataclass(frozen=True)
-class Source:
-    """shapes: dimensions of dynamic inputs; random_weights: a seed that replaces all weights."""
-
-    model: Path
-    machine: Machine
-    dtype: DataType = DataType.float16
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    random_weights: int | None = None
 
 
 class _Saved(BaseModel):

@@ -31,7 +31,7 @@ _LIMIT_BYTES = 2**31 - 1  # of a protobuf message
 _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
-class Compiled(NamedTuple):
+class PackedPiece(NamedTuple):
     """A piece and its container."""
 
     piece: Piece
@@ -86,8 +86,8 @@ def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> 
         raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; {instead}")
 
 
-def _compiled(part: Partition, containers: Sequence[bytes]) -> list[Compiled]:
-    compiled = [Compiled(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
+def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]:
+    compiled = [PackedPiece(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
     for each in compiled:
         _check_ports(each.piece.npu.graph, each.container)
     return compiled
@@ -124,7 +124,7 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 # --- style function ------------------------------------------------------------------------------------------------
 
 
-def _with_containers(part: Partition, compiled: Sequence[Compiled]) -> list[Chunk]:
+def _with_containers(part: Partition, compiled: Sequence[PackedPiece]) -> list[Chunk]:
     return _function_style(part, [_container_attributes(each) for each in compiled], [each.data for each in compiled])
 
 
@@ -170,7 +170,7 @@ def _function(model: ModelProto, piece: Piece) -> tuple[FunctionProto, list[Tens
     return function, passed
 
 
-def _container_attributes(each: Compiled) -> list[Chunk]:
+def _container_attributes(each: PackedPiece) -> list[Chunk]:
     notes = NodeProto(attribute=[helper.make_attribute("notes", variant_table(each.container))])
     attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
     tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[len(each.data)])
@@ -182,7 +182,7 @@ def _container_attributes(each: Compiled) -> list[Chunk]:
 # --- style epcontext -----------------------------------------------------------------------------------------------
 
 
-def _epcontext_style(part: Partition, compiled: Sequence[Compiled], origin: str, beside: str | None) -> list[Chunk]:
+def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: str, beside: str | None) -> list[Chunk]:
     """By onnxruntime's EP-context design: one context for all nodes, which the first one has; see `compiler.package.epcontext`."""
     host = _Host(part)
     rest = _shell(part, host)
@@ -195,7 +195,7 @@ def _epcontext_style(part: Partition, compiled: Sequence[Compiled], origin: str,
     return _file(rest, bodies, host, [], [each.data for each in compiled])
 
 
-def _epcontext_node(each: Compiled, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
+def _epcontext_node(each: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
     """payload: None where another node has it."""
     container, name = each.container, each.piece.name
     node = helper.make_node(

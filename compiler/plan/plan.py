@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -225,6 +226,14 @@ class Plan(_Gene):
         first = sum(piece.segments for piece in self.pieces[:number])
         return self.model_copy(update={"segments": self.segments[first : first + self.pieces[number].segments], "pieces": ()})
 
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Plan:
+        """A plan file.  Raises `BadInputError` with the dotted key."""
+        try:
+            return parse_plan(Path(path).read_bytes(), os.fspath(path))
+        except OSError as error:
+            raise BadInputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
+
     def to_json(self) -> str:
         """Readable, stable text: the file format."""
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
@@ -255,11 +264,3 @@ def parse_plan(text: str | bytes, where: str = "plan") -> Plan:
         return Plan.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"{where}: {validation_line(error)}") from None
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan file.  Raises `BadInputError`."""
-    try:
-        return parse_plan(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -91,7 +91,8 @@ def run_command(words: list[str], model: Path, where: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = dict(commands(page))
-    if not any(words[1] == "tune" and "RUN" in words and "--resume" not in words for words in found.values()):
+    tunes = any(words[1] == "tune" and "RUN" in words and "--resume" not in words for words in found.values())
+    if not tunes and not any('out="RUN"' in block.text for block in blocks(page, "python")):
         shutil.copytree(workspace / "RUN", tmp_path / "RUN")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
@@ -123,9 +124,7 @@ def test_readme_as_it_stands(tmp_path: Path) -> None:
     def tilefarm(line: str) -> None:
         words = line.split()[1:]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-m", "tuner.cli", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "-m", "tuner", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
 
     install = blocks(PAGES[0], "sh")[0].text

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compiler.build import default_plan
 from compiler.frontend import lower
 from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
@@ -42,7 +43,6 @@ from tests.corner_models import corner_model
 from tests.models import SMALL_MODELS, small_model
 from tests.programs import program, random_program
 from tests.simulator.npu.test_container import DATA
-from tuner.build import default_plan
 
 FUZZ = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TINY = load_machine("tiny")

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from compiler.plan.plan import Plan, parse_plan
+from compiler.source import open_source
 from simulator.npu.errors import TilefarmError
 from tests.rows import write_part
 from tests.tuning import quick, save_small
-from tuner.build import open_source
 from tuner.cli import main
 from tuner.folder.checkpoint import Checkpoint
 from tuner.folder.runfolder import read_json

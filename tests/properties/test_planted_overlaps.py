@@ -27,6 +27,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment import memory
 from compiler.segment.blocks import Blocks
 from compiler.segment.memory import Places
+from compiler.source import Source, open_source
 from compiler.unit.unit import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
@@ -35,9 +36,7 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
-from tuner.build import open_source
 from tuner.reference import Reference, Stored, reference
-from tuner.source import Source
 from tuner.values import Compared, compare
 
 EDGE = load_machine("edge")

@@ -40,7 +40,7 @@ def test_a_row_for_every_trace(found: tuple[str, list[dict[str, str]]]) -> None:
 def test_what_can_be_won_comes_first_and_the_goals_last(found: tuple[str, list[dict[str, str]]]) -> None:
     text = found[0]
     places = [
-        text.index(part) for part in ("chosen on seeds 1000..1000", "what can be won", "\nthreshold: over", "\nestimator: over", "\ngoals")
+        text.index(part) for part in ("chosen on seeds 1000..1000", "what can be won", "\nthreshold  out", "\nestimator  out", "\ngoals")
     ]
     assert places == sorted(places)
     worst = max(float(row["estimator_over_static"]) for row in found[1])

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import onnx
-import pytest
-from compiler.tile.spec import signature
 
-from compiler.frontend import lower
-from compiler.kinds.build import make_unit
 from compiler.kinds.matmul import MatMulSpec
-from simulator.npu.machine import DataType, load_machine
+from scripts.operators import BATCH, PROVEN, Operator, Shape, exhaustive, operators_of, saved, shape_of
+from scripts.studies import network
 from tests.models import Builder
 from tests.scripting import run_script
 from tests.tuning import QUICK
-from tuner.networks.load import load_network
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "study_tiling.py"
 LEVELS = ("none", "slight", "severe")
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("study_tiling", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["study_tiling"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_table(tmp_path: Path) -> None:
@@ -47,7 +28,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with (tmp_path / "tiling" / "search.csv").open(newline="") as file:
         search = list(csv.DictReader(file))
-    assert [row["shape"] for row in search] == ["32->32 12x12 3x3/1", "32->48 12x12"]
+    assert [row["network"] for row in search] == ["32->32_12x12_3x3s1", "32->48_12x12"]
     for row in search:
         assert 0 < int(row["measured"]) <= 60 + 3 * 16 <= int(row["ways"])
         for level in LEVELS:
@@ -62,38 +43,38 @@ def test_the_table(tmp_path: Path) -> None:
         assert f"search, {level}: " in done.stdout
 
 
-def test_the_optimum_is_that_of_measuring_everything(script: ModuleType, tmp_path: Path) -> None:
+def test_the_optimum_is_that_of_measuring_everything(tmp_path: Path) -> None:
     """tiny has few ways: with bounds, far fewer are measured, and nothing that was left out is faster than they say."""
-    machine = load_machine("tiny")
-    operator = script.Operator(script.Shape(48, 32, 6, 5, (3, 3), pads=(1, 1, 1, 1)), machine, tmp_path)
-    found = script.exhaustive(operator, 1 << 30)
+    operator = Operator(network(str(saved(Shape(48, 32, 6, 5, (3, 3), pads=(1, 1, 1, 1)), tmp_path)), "tiny"))
+    found = exhaustive(operator, 1 << 30)
     everything = np.stack([operator.measure(i) for i in range(len(operator.bounds))])
     assert found.measured < len(everything)
-    assert (everything.min(0) >= found.cycles * (1 - script.PROVEN)).all()
-    assert (found.unproven == script.PROVEN).all()
-    capped = script.exhaustive(operator, 8)
-    assert capped.measured < 8 + len(LEVELS) * script.BATCH
+    assert (everything.min(0) >= found.cycles * (1 - PROVEN)).all()
+    assert (found.unproven == PROVEN).all()
+    capped = exhaustive(operator, 8)
+    assert capped.measured < 8 + len(LEVELS) * BATCH
     assert (everything.min(0) >= capped.cycles * (1 - capped.unproven) - 1).all()
 
 
-def test_shapes_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None:
+def test_shapes_are_the_networks_own(tmp_path: Path) -> None:
     b = Builder(np.random.default_rng(0), (1, 24, 9, 8))
     onnx.save(b.model(b.conv("x", 40, stride=(2, 2))), tmp_path / "net.onnx")
-    ((shape, networks),) = script.network_shapes([str(tmp_path / "net.onnx")], load_machine("edge")).items()
+    ((shape, networks),) = operators_of([str(tmp_path / "net.onnx")], "edge").items()
+    assert isinstance(shape, Shape)
     assert (shape.c_in, shape.c_out, shape.kernel, shape.stride, shape.out) == (24, 40, (3, 3), (2, 2), (5, 4))
-    assert networks == [str(tmp_path / "net.onnx")]
+    assert networks == {str(tmp_path / "net.onnx"): 1}
 
 
-def test_products_of_two_tensors_are_the_networks_own(script: ModuleType, tmp_path: Path) -> None:
+def test_products_of_two_tensors_are_the_networks_own(tmp_path: Path) -> None:
     """Keys and values of BERT: the model of such a product alone has one operator, and it is the same."""
-    machine = load_machine("edge")
-    unit = make_unit(lower(load_network(Path("made:bert_base-small"), random_weights=0)), machine, DataType.float16)
+    unit = network("made:bert_base-small", "edge")
     specs = [spec for spec in unit.kernels if isinstance(spec, MatMulSpec)]
-    shapes = [script.shape_of(unit, spec) for spec in specs]
+    shapes = [shape_of(unit, spec) for spec in specs]
     assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]
     for spec, shape in zip(specs, shapes, strict=True):
-        own = script.Operator(shape, machine, tmp_path)
-        assert signature(own.unit, own.unit.kernels[0]) == signature(unit, spec)
+        assert shape is not None
+        own = Operator(network(str(saved(shape, tmp_path)), "edge"))
+        assert own.unit.kernels[0].signature(own.unit.storages) == spec.signature(unit.storages)
         assert len(own.unit.kernels) == 1
         streamed = np.flatnonzero(own.space.points[:, 2] == 0)
         assert 0 < len(streamed) < len(own.space.points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler.build import default_plan, operators
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
@@ -22,7 +23,6 @@ from simulator.timeline import Timeline, timeline
 from tests.models import small_model
 from tests.plans import random_plan
 from tests.programs import copy, program, random_program, record
-from tuner.build import default_plan, operators
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")
 DDR, L1, L0A, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0C, Memory.UB

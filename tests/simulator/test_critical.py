@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler.build import default_plan
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
@@ -18,7 +19,6 @@ from simulator.timeline import Cause, Timeline, in_sequence, timeline
 from tests.models import small_model
 from tests.programs import flag_set, flag_wait, program, random_program, record
 from tests.simulator.test_timeline import CUBE, MTE1, MTE2, TINY, VECTOR, load, run, up, vector
-from tuner.build import default_plan
 
 EDGE = load_machine("edge")
 # 32 rows through 16 x 16 cells in 32 cycles, results 46 cycles after

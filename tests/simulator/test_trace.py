@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.build import default_plan
 from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
@@ -27,7 +28,6 @@ from simulator.trace import chrome_trace
 from simulator.trace_events import gzipped
 from tests.models import small_model
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
-from tuner.build import default_plan
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")
 DDR, L1, L0A, L0C, UB = Memory.DDR, Memory.L1, Memory.L0A, Memory.L0C, Memory.UB

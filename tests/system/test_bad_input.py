@@ -17,12 +17,12 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
+from compiler.build import default_plan
+from compiler.source import Source, open_source
 from simulator.npu.machine import configs_folder
 from simulator.onnx_container import read_container
 from tests.models import small_model
-from tuner.build import default_plan, open_source
 from tuner.cli import main
-from tuner.source import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(0)
@@ -293,7 +293,7 @@ def test_the_real_command_says_3(things, tmp_path):
 
 def _command(arguments: list[str]) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli", *arguments],
+        [sys.executable, "-m", "tuner", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -322,7 +322,7 @@ def test_an_old_file_survives_a_failed_compile(things, tmp_path, here):
 
 def test_a_reader_that_has_enough(things):
     """`| head -1`: no traceback, no message."""
-    command = f"{sys.executable} -m tuner.cli disasm {things / 'compiled.onnx'} | head -1"
+    command = f"{sys.executable} -m tuner disasm {things / 'compiled.onnx'} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout.startswith("# edge float16")
     assert done.stderr == ""

@@ -141,7 +141,7 @@ def test_a_sweep_on_a_cluster_that_ray_starts(tmp_path: Path) -> None:
     settings = [word for text in QUICK for word in ("--set", text)]
     sweep = ["sweep", str(model), "--machine", "edge", "--seeds", "2", "--candidates", "8", "--out", str(tmp_path / "out"), *settings]
     start = [*ray, "symmetric-run", "--address", address, "--min-nodes", "1", "--num-cpus", "2", "--"]
-    words = [*start, sys.executable, "-m", "tuner.cli", *sweep, "--address", address]
+    words = [*start, sys.executable, "-m", "tuner", *sweep, "--address", address]
     for _ in range(60):
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
         if OTHER_RAY not in done.stderr:

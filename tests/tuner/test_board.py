@@ -15,6 +15,8 @@ import onnx
 import pandas as pd
 import pytest
 
+from compiler.build import default_plan, measure
+from compiler.source import Source, open_source
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.machine import DataType, load_machine
 from tests.docs.fences import ROOT, blocks
@@ -22,14 +24,12 @@ from tests.piece_models import piece_model
 from tests.ray_heads import ray_head
 from tests.tuning import VOLATILE, Driver, quick, save_small, sorted_log
 from tuner.board import plan_for
-from tuner.build import default_plan, measure, open_source
 from tuner.cli import main
 from tuner.folder.runfolder import read_json
 from tuner.log.care import verify
 from tuner.log.read import read_log
 from tuner.runners.reading import Encoded, Reading
 from tuner.runners.simulated import measure as simulated
-from tuner.source import Source
 
 FEW = ("segments.measured=4", "segments.candidates=8", "runner.finalists=2")
 SIMULATED = "tuner.runners.simulated:measure"

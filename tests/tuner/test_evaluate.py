@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from compiler.build import operators
 from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
@@ -27,7 +28,6 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
-from tuner.build import operators
 from tuner.candidate import RESULTS
 from tuner.digests import canonical_json
 from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline

@@ -11,17 +11,17 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
+from compiler.source import Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.onnx_kinds import CONVERTED
 from simulator.session import InferenceSession
 from tests.models import SMALL_MODELS, Builder, small_model
 from tests.partial_models import partial_model
-from tuner.build import build_variants, default_plan, open_source, package
 from tuner.check import check_file, random_feeds
 from tuner.cli import main
-from tuner.source import Source
 from tuner.values import FLOAT32
 
 EDGE = load_machine("edge")

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from compiler.build import measure_plans
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
@@ -15,7 +16,6 @@ from compiler.space.order import ordered
 from compiler.space.starts import single_operators
 from simulator.npu.machine import DataType, load_machine
 from tests.models import inception_block
-from tuner.build import measure_plans
 from tuner.layerwise import faster_in_file_order
 
 LEVELS = ("none", "slight", "severe")

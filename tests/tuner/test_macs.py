@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import onnx
 
+from compiler.build import compile_plan, default_plan
 from compiler.frontend import lower
 from compiler.frontend.macs import model_macs
 from compiler.kinds.build import make_unit
+from compiler.source import Source, open_source
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_model
-from tuner.build import compile_plan, default_plan, open_source
 from tuner.macs import npu_macs, program_macs
-from tuner.source import Source
 
 
 def test_macs_are_counted_twice_the_same(tmp_path):

@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
+from compiler.build import build_variants, default_plan, package
+from compiler.source import Source, open_source
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
@@ -24,10 +26,8 @@ from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
 from tests.models import Builder
 from tests.partial_models import CONV, PARTIAL, partial_model
-from tuner.build import build_variants, default_plan, open_source, package
 from tuner.check import check_file, random_feeds
 from tuner.cli import main
-from tuner.source import Source
 
 EDGE = load_machine("edge")
 

@@ -12,7 +12,9 @@ import onnxruntime
 import pandas as pd
 import pytest
 
+from compiler.build import containers_of, default_plans, measure, package
 from compiler.plan.plan import Plan, parse_plan
+from compiler.source import Source, open_source
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import DataType, load_machine
@@ -21,14 +23,12 @@ from simulator.session import InferenceSession
 from tests.models import Builder
 from tests.piece_models import IN_PIECES, WIDTH, piece_model
 from tests.tuning import quick
-from tuner.build import containers_of, default_plans, measure, open_source, package
 from tuner.check import check_file, random_feeds
 from tuner.cli import main
 from tuner.folder.runs import open_run
 from tuner.folder.standing import compare, standing
 from tuner.log.read import read_log
 from tuner.pieces import dealt
-from tuner.source import Source
 
 EDGE = load_machine("edge")
 

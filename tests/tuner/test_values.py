@@ -15,6 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 
+from compiler.build import containers_of, default_plans, measure, package
+from compiler.source import Opened, Source, open_source
 from simulator.npu.container import Container, decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
@@ -23,12 +25,10 @@ from simulator.session import InferenceSession
 from tests.models import Builder, reference_outputs
 from tests.piece_models import piece_model
 from tests.tuning import QUICK
-from tuner.build import Opened, containers_of, default_plans, measure, open_source, package
 from tuner.check import check_file, check_level, random_feeds
 from tuner.cli import main
 from tuner.folder.runs import open_run
 from tuner.reference import Reference, Stored, reference
-from tuner.source import Source
 from tuner.values import FACTOR, FLOAT32, FLOOR, MOST, Compared, Values, compare, values_of
 
 EDGE = load_machine("edge")

@@ -13,20 +13,20 @@ import pytest
 
 import simulator
 from compiler.cost.features import FEATURES, scaled
+from compiler.source import Source as ModelSource
+from compiler.source import open_source
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder
 from tests.rows import write_part
 from tests.tuning import assert_equal_runs, quick, sorted_log
-from tuner.build import open_source
 from tuner.digests import text_digest
 from tuner.evaluate import Ask, Evaluator
 from tuner.folder.runfolder import read_json
 from tuner.log.part import read_part
 from tuner.log.read import read_log
 from tuner.search.question import cycles_of
-from tuner.source import Source as ModelSource
 from tuner.warm_start import read_warm_start, sources, taken
 from tuner.world.local import LocalPlace
 

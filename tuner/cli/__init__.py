@@ -19,8 +19,8 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import TilefarmError
+from simulator.terminal import print_line, say
 from tuner.cli.group import later_group, new_app
-from tuner.terminal import print_line, say
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from simulator.terminal import print_line
 from tuner.cli.group import new_app, without_threads
 from tuner.cli.options import Json
 from tuner.cli.text import print_json, print_table
-from tuner.terminal import print_line
 
 app = new_app()
 

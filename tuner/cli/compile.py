@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.group import new_app
 from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import print_json, print_pieces, print_table
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from tuner.export import CompiledReport
@@ -41,13 +41,14 @@ def compile_(
     min_npu_share: options.MinNpuShare = None,
     as_json: options.Json = False,
 ) -> None:
-    from compiler.plan.plan import joined, read_plan
+    from compiler.build import check_out, default_plans
+    from compiler.plan.plan import Plan, joined
+    from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.build import check_out, default_plans, open_source
     from tuner.export import write_compiled
     from tuner.host import check_share
     from tuner.model.tile_model import load_models, tiled_plans
-    from tuner.source import Source
+    from tuner.networks.load import open_network
 
     model, random_weights = options.named(model, random_weights)
     check_out(out)
@@ -55,8 +56,8 @@ def compile_(
         raise BadInputError("--tile-model: chooses the tilings, so it does not go with --plan")
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
-    read = {path: read_plan(path) for path in dict.fromkeys(files.values())}
-    opened = open_source(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
+    read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
+    opened = open_network(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
     check_share(opened, min_npu_share)
     if tile_model is not None:
         models = load_models(tile_model, opened.units[0])

@@ -17,10 +17,10 @@ from simulator.npu.machine import SHARE_UNIT
 from simulator.response import Response
 from simulator.runtime import Served
 from simulator.served_trace import served_trace
+from simulator.terminal import print_line
 from simulator.thresholds import Thresholds
 from tuner.cli.options import LoadOptions
 from tuner.cli.text import finite, print_json, print_table, ratio
-from tuner.terminal import print_line
 
 
 def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json: bool) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_text
 from tuner.cli.group import new_app
 from tuner.cli.options import Compiled, OneLevel
-from tuner.terminal import print_text
 
 app = new_app()
 
@@ -22,10 +22,10 @@ def disasm(
     core: Annotated[int | None, typer.Option(metavar="N", help="One core; all unless given.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="F", help="Write the text there; stdout unless given.")] = None,
 ) -> None:
+    from compiler.build import check_out
     from simulator.compiled import read_compiled
     from simulator.npu.asm import print_program
     from simulator.npu.files import atomic_write
-    from tuner.build import check_out
 
     if out is not None:
         check_out(out)

@@ -16,10 +16,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Address, Json
 from tuner.cli.text import print_json
-from tuner.terminal import print_line
 
 app = new_app()
 
@@ -167,10 +167,10 @@ def _whole_way() -> CheckResult:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save_model
 
+    from compiler.build import build_variants, default_plan, package
+    from compiler.source import Source, open_source
     from simulator.npu.machine import load_machine
-    from tuner.build import build_variants, default_plan, open_source, package
     from tuner.check import check_file
-    from tuner.source import Source
 
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), "w")

@@ -26,7 +26,7 @@ def export(
     style: Annotated[request.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
-    from tuner.build import check_out
+    from compiler.build import check_out
     from tuner.export import open_run, run_plans, write_compiled
 
     check_out(out)

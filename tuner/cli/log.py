@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Json, RunFolder
 from tuner.cli.text import print_json
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from tuner.log.dataset import Fault

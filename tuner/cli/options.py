@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import say
 from tuner import request
-from tuner.terminal import say
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 CompiledOut = Annotated[Path, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file.")]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line, print_text
 from tuner.cli.group import new_app
 from tuner.cli.options import Json, RandomWeights, Shape, named
 from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json, print_pairs, print_table
-from tuner.terminal import print_line, print_text
 
 if TYPE_CHECKING:
     from compiler.plan.diff import Change, PlanDiff
     from compiler.plan.plan import Plan, SegmentPlan
-    from tuner.source import Source
+    from compiler.source import Source
 
 app = new_app(no_args_is_help=True)
 
@@ -39,17 +39,17 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Segments, blocks and tilings of a plan, and its digest; or its operators as schedule primitives."""
-    from compiler.plan.plan import read_plan
+    from compiler.plan.plan import Plan
 
     if not primitives:
         for name, value in (("--model", model), ("--machine", machine), ("--shape", shape), ("--random-weights", random_weights)):
             if value is not None:
                 raise BadInputError(f"{name} goes with --primitives")
-        _print_plan(read_plan(path), as_json)
+        _print_plan(Plan.load(path), as_json)
         return
     if model is not None:
         model, random_weights = named(model, random_weights)
-    plan = read_plan(path)
+    plan = Plan.load(path)
     _print_primitives(plan, _source(path, plan, model, machine, shape or (), random_weights), str(path), as_json)
 
 
@@ -62,9 +62,9 @@ def diff_plans(
 ) -> int:
     """What differs between two plans, segment by segment; nothing where they are the same."""
     from compiler.plan.diff import diff
-    from compiler.plan.plan import read_plan
+    from compiler.plan.plan import Plan
 
-    left, right = read_plan(a), read_plan(b)
+    left, right = Plan.load(a), Plan.load(b)
     found = diff(left, right)
     if as_json:
         print_json({"equal": found.equal, "a": left.digest, "b": right.digest, **asdict(found)})
@@ -106,8 +106,9 @@ def _source(
     path: Path, plan: Plan, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None
 ) -> Source:
     """What the plan was made for: as given, or as the run knows in whose folder it lies."""
+    from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.source import SOURCE, Source, read_source
+    from tuner.source import SOURCE, read_source
     from tuner.world.local import LocalPlace
 
     if model is not None and machine is not None:
@@ -121,10 +122,11 @@ def _source(
 
 
 def _print_primitives(plan: Plan, source: Source, where: str, as_json: bool) -> None:
+    from compiler.build import check_plan, plans_of_pieces
     from compiler.segment.plan_primitives import primitives
-    from tuner.build import check_plan, open_source, plans_of_pieces
+    from tuner.networks.load import open_network
 
-    opened = open_source(source)
+    opened = open_network(source)
     texts, before = list[tuple[int, str, str]](), 0
     for unit, part in zip(opened.units, plans_of_pieces(opened, plan, where), strict=True):
         texts += [(before + index, name, text) for index, name, text in primitives(check_plan(unit, part, where), part)]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Json
 from tuner.cli.text import print_json
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from tuner.world.place import Place
@@ -25,8 +25,8 @@ def report(
     out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: DIR/report.html)")] = None,
     as_json: Json = False,
 ) -> None:
+    from compiler.build import check_out
     from simulator.npu.files import atomic_write
-    from tuner.build import check_out
     from tuner.world.local import LocalPlace
     from tuner.world.url import place
 

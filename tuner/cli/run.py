@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Compiled, Json, OneLevel
 from tuner.cli.parse import parse_input
 from tuner.cli.text import finite, print_json, print_table
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,10 +38,11 @@ def run(
 ) -> int:
     import numpy as np
 
+    from compiler.build import check_out
+    from simulator.feeds import load_feeds, npz_bytes
     from simulator.npu.files import atomic_write
     from simulator.session import InferenceSession
-    from tuner.build import check_out
-    from tuner.check import check_level, load_feeds, npz_bytes, random_feeds
+    from tuner.check import check_level, random_feeds
     from tuner.reference import Stored, reference
 
     source = parse_input(given)

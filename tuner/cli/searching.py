@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tuner.terminal import say
+from simulator.terminal import say
 
 UNCONFIRMED = 4  # exit code where values are not onnxruntime's
 

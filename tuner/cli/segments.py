@@ -11,9 +11,9 @@ from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_re
 from simulator.compiled import read_compiled
 from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
 from simulator.npu.container import Operator
+from simulator.terminal import print_line
 from simulator.timeline import Cause
 from tuner.cli.text import print_json, print_table, ratio
-from tuner.terminal import print_line
 
 
 def show_segments(path: Path, level: str | None, as_json: bool) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Compiled as CompiledFile
 from tuner.cli.options import Json, LoadOptions
 from tuner.cli.text import finite, print_json, print_pieces, print_table
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from simulator.compiled import Compiled

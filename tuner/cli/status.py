@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.terminal import print_line
 from tuner.cli.group import new_app, without_threads
 from tuner.cli.options import Json
 from tuner.cli.text import path_below, print_json, print_pairs, print_table
 from tuner.merit import speedup
-from tuner.terminal import print_line
 
 if TYPE_CHECKING:
     from tuner.folder.standing import Standing

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.terminal import print_line, say
 from tuner.cli import options, searching
 from tuner.cli.group import new_app
 from tuner.cli.parse import parse_tags
 from tuner.cli.text import print_json, print_next, print_table
 from tuner.merit import speedup
-from tuner.terminal import print_line, say
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from simulator.terminal import print_line, print_text, shown, shown_json
 from tuner.merit import speedup
-from tuner.terminal import print_line, print_text, shown, shown_json
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Compiled, LoadOptions
-from tuner.terminal import print_line
 
 app = new_app()
 
@@ -27,7 +27,7 @@ def trace(
     load: LoadOptions,
 ) -> None:
     contended = load.given()
-    from tuner.build import check_out
+    from compiler.build import check_out
 
     if not out.name.endswith((".json", ".json.gz")):
         raise BadInputError(f"--out {out}: a trace is called .json, or .json.gz to have it compressed")

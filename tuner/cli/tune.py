@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.group import new_app
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
 from tuner.cli.searching import UNCONFIRMED, resumable
 from tuner.cli.text import print_json, print_levels, print_next, print_unconfirmed
-from tuner.terminal import print_line
 
 app = new_app()
 
@@ -49,9 +49,9 @@ def tune(
 ) -> int:
     if candidates is not None and seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
+    from tuner.driver import tune as drive
     from tuner.folder.runfolder import read_json
     from tuner.request import TuneRequest
-    from tuner.tune import tune as drive
 
     model, random_weights = options.named(model, random_weights)
     request = TuneRequest(

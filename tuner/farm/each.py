@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tuner import terminal
+from simulator import terminal
 from tuner.farm.crew import Crew
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.outcome import DIED, one_line

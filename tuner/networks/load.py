@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from onnx import ModelProto
 
 from compiler.frontend import load_model
 from compiler.frontend.load import Shapes
+from compiler.source import Opened, Source, open_source
 from tuner.networks.made import build
-from tuner.networks.zoo import MADE, is_made, resolve
+from tuner.networks.zoo import MADE, is_made, resolve, title
 
 
-def load_network(model: Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
+def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
     """`load_model` of what `resolve` finds.  Raises `BadInputError`."""
-    found, seed = resolve(model, random_weights)
-    given = build(str(found).removeprefix(MADE)) if is_made(found) else found
-    return load_model(given, shapes, random_weights=seed, where=str(found))
+    found, seed = resolve(Path(model), random_weights)
+    return load_model(_built(found) or found, shapes, random_weights=seed, where=str(found))
+
+
+def open_network(source: Source) -> Opened:
+    """`open_source` of what `resolve` finds, which the source of the answer names.  Raises as `open_source`."""
+    found, seed = resolve(source.model, source.random_weights)
+    return open_source(replace(source, model=found, random_weights=seed), _built(found), title(found))
+
+
+def _built(found: Path) -> ModelProto | None:
+    """A made network; None for a file."""
+    return build(str(found).removeprefix(MADE)) if is_made(found) else None

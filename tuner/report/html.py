@@ -17,8 +17,8 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from simulator.terminal import shown, shown_text
 from tuner.report.style import DARK, FONT, INK, MUTED, RULE
-from tuner.terminal import shown, shown_text
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _CSS = f"""

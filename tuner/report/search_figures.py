@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tuner.folder.served import best_so_far as so_far
 from tuner.report.style import MUTED, color, figure, log_axis
 from tuner.report.view import RunView
 from tuner.shared import WORKER
@@ -14,24 +15,25 @@ from tuner.shared import WORKER
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
 
-def best_so_far(run: RunView, by_time: bool) -> go.Figure:
+class Tuned(Protocol):
+    """A run that is over (`RunView`), or one search of the same (`tuner.SearchResult`)."""
+
+    def over_time(self, by_time: bool = False) -> pd.DataFrame:
+        """See `tuner.report.frames.over_time`."""
+        ...
+
+
+def best_so_far(run: Tuned, by_time: bool = False) -> go.Figure:
     """Speed-up of the best program of every level against measured programs, or seconds since the first."""
     drawn = figure("seconds since the first program" if by_time else "measured programs", "speed-up over the baseline")
-    for i, level in enumerate(run.levels):
-        rows = run.programs[run.programs["level"].astype("str") == level]
-        if not len(rows):
-            continue
-        if by_time:
-            rows = rows.sort_values("time", kind="stable")  # islands do not wait for each other
-        rows = so_far(rows, run.served)
-        best, base = rows["cycles"].to_numpy(np.float64), run.summary["levels"][level]["baseline_layerwise_cycles"]
-        x = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy() if by_time else np.arange(1, len(rows) + 1)
+    for i, (level, rows) in enumerate(run.over_time(by_time).groupby("level", sort=False)):
+        best = rows["cycles"].to_numpy(np.float64)
         keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
         keep = np.unique([*keep, len(best) - 1])
         drawn.add_scatter(
-            x=x[keep], y=base / best[keep], customdata=best[keep], name=level, mode="lines+markers",
-            line={"shape": "hv", "color": color(i)}, marker={"size": 4},
-            hovertemplate="%{customdata:,.0f} cycles<br>%{y:.2f}x<extra>" + level + "</extra>",
+            x=rows["seconds" if by_time else "program"].to_numpy()[keep], y=rows["speedup"].to_numpy()[keep], customdata=best[keep],
+            name=str(level), mode="lines+markers", line={"shape": "hv", "color": color(i)}, marker={"size": 4},
+            hovertemplate="%{customdata:,.0f} cycles<br>%{y:.2f}x<extra>" + str(level) + "</extra>",
         )  # fmt: skip
     return drawn
 

@@ -19,8 +19,10 @@ from tuner.folder.runfolder import read_json
 from tuner.folder.runs import open_run
 from tuner.folder.served import copies, search_folders
 from tuner.log.read import read_rows
+from tuner.report.frames import champions, over_time, whole_programs
 from tuner.world.local import LocalPlace
 from tuner.world.place import Place
+from tuner.world.url import place
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
@@ -50,10 +52,21 @@ class RunView:
     @cached_property
     def programs(self) -> pd.DataFrame:
         """Rows of whole programs that ran, in the order in which they were asked for."""
-        rows = self.log[(self.log["kind"] == "program") & (self.log["status"] == "ok")]
+        rows = whole_programs(self.log)
         order = {run: i for i, run in enumerate(self.served)}  # searches of pieces come one after the other
         rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
         return rows.sort_values(["search", "seq", "level"], kind="stable")
+
+    @property
+    def champions(self) -> pd.DataFrame:
+        """A row per level: level, cycles, baseline_cycles, plan, speedup."""
+        rows = self.summary["levels"].items()
+        return champions((level, row["cycles"], row["baseline_layerwise_cycles"], row["plan"]) for level, row in rows)
+
+    def over_time(self, by_time: bool = False) -> pd.DataFrame:
+        """See `tuner.report.frames.over_time`."""
+        baseline = {level: row["baseline_layerwise_cycles"] for level, row in self.summary["levels"].items()}
+        return over_time(self.programs, self.served, baseline, by_time)
 
     @cached_property
     def served(self) -> dict[str, int]:
@@ -80,8 +93,9 @@ class RunView:
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
-def open_view(path: Place) -> RunView:
-    """Read a run folder.  Raises `BadInputError` where it is none, or its run has not ended."""
+def open_view(where: Place | str) -> RunView:
+    """Read a run folder, or the URL of one.  Raises `BadInputError` where it is none, or its run has not ended."""
+    path = place(where) if isinstance(where, str) else where
     run = open_run(path)
     if run.summary is None:
         raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from compiler.build import operators
 from compiler.kinds.build import Packed
 from compiler.plan.plan import SegmentPlan
 from simulator.npu.container import Container, Segment, Variant, encode
 from simulator.npu.program import Program
-from tuner.build import operators
 from tuner.runners.reading import Encoded, Kind
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from compiler.build import compile_plan
 from compiler.kinds.build import Packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
-from tuner.build import compile_plan
 from tuner.runners.encode import encoded
 from tuner.runners.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound
 from tuner.runners.reading import Encoded

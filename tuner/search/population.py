@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import realise_all
 from compiler.space.gene import Genome
 from compiler.space.moves import Move, crossover
 from compiler.unit.unit import Unit
-from tuner.config import Search
+from tuner.config import SearchSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +22,13 @@ class Individual:
     genome: Genome
     cycles: NDArray[np.int64]
     task: str
+
+    def plan(self, unit: Unit) -> Plan:
+        """The plan that was measured."""
+        plan = realise_all(unit, self.genome)
+        if isinstance(plan, Infeasible):
+            raise RuntimeError(f"a measured genome has no plan: {plan}")
+        return plan
 
 
 @dataclass
@@ -35,7 +44,7 @@ class Island:
         assert isinstance(bits, np.random.PCG64)
         return np.random.Generator(bits.jumped(number))
 
-    def admit(self, new: list[Individual], search: Search) -> None:
+    def admit(self, new: list[Individual], search: SearchSettings) -> None:
         """Keep `elites` of every level, then the best by mean rank over the levels, `population` in all."""
         pool = {member.task: member for member in [*self.members, *new]}
         everyone = sorted(pool.values(), key=lambda m: m.task)
@@ -59,12 +68,12 @@ class Island:
         """The fastest member at a level."""
         return min(self.members, key=lambda m: (int(m.cycles[level]), m.task))
 
-    def parent(self, level: int, search: Search) -> Individual:
+    def parent(self, level: int, search: SearchSettings) -> Individual:
         """A tournament at one level."""
         picks = self.rng.integers(len(self.members), size=search.tournament)
         return min((self.members[int(i)] for i in picks), key=lambda m: (int(m.cycles[level]), m.task))
 
-    def child(self, unit: Unit, level: int, search: Search, moves: list[Move]) -> Genome | None:
+    def child(self, unit: Unit, level: int, search: SearchSettings, moves: list[Move]) -> Genome | None:
         """A new genome from one parent or two, by moves; None where the draw came to nothing."""
         genome = self.parent(level, search).genome
         changed: Genome | None = None

@@ -57,7 +57,7 @@ def run_cell(
     shared: Path | None = None,
 ) -> list[float]:  # fmt: skip
     """One tuning run on the serial backend, in a folder that goes away: log(champion's cycles ÷ untuned cycles) of every level."""
-    from tuner.tune import tune
+    from tuner.driver import tune
 
     with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
         settings = Path(folder) / "config.yaml"

@@ -112,7 +112,7 @@ class SweepWorker:
     config: TuneConfig
 
     def __call__(self, cell: SweepCell) -> str:
-        from tuner.tune import tune
+        from tuner.driver import tune
 
         folder, asked = self.out / cell.name, self.request
         settings = self.out / ".tmp" / f"{cell.name}.yaml"

@@ -28,8 +28,8 @@ os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
+from simulator import terminal
 from simulator.npu.errors import BadInputError
-from tuner import terminal
 from tuner.module_path import folders, is_pythons
 from tuner.world.actors import ClusterGoneError
 

@@ -9,19 +9,19 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+from compiler.build import build_variants, default_plan, package
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.macs import model_macs, node_macs
 from compiler.frontend.partition import Partition
 from compiler.frontend.settle import known_shapes
 from compiler.ir.graph import Conv
+from compiler.source import Source, open_source
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import load_machine
 from tests.models import Builder, small_model
 from tests.partial_models import CONV, PARTIAL, partial_model
-from tuner.build import build_variants, default_plan, open_source, package
 from tuner.check import check_file
-from tuner.source import Source
 
 
 def parted(model: ModelProto) -> Partition:

@@ -10,17 +10,17 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
 from compiler.frontend.load import LARGE, prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.macs import model_macs
 from compiler.frontend.partition import Partition
 from compiler.frontend.settle import known_shapes
+from compiler.source import Source, open_source
 from simulator.npu.machine import load_machine
 from simulator.session import InferenceSession
 from tests.models import Builder, reference_outputs
-from tuner.build import build_variants, default_plan, open_source, package
-from tuner.source import Source
 
 LENGTH, WIDTH, HEADS, WORDS = 8, 32, 4, 50
 EDGE = load_machine("edge")

@@ -14,7 +14,9 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
+from compiler.build import containers_of, default_plans, measure, package
 from compiler.package.epcontext import ATTRIBUTES, RULES, check_epcontext
+from compiler.source import Source, open_source
 from simulator.npu.container import decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
@@ -22,9 +24,7 @@ from simulator.onnx_container import find_containers, read_file
 from simulator.session import InferenceSession
 from tests.models import small_model
 from tests.piece_models import piece_model
-from tuner.build import containers_of, default_plans, measure, open_source, package
 from tuner.check import random_feeds
-from tuner.source import Source
 
 EDGE = load_machine("edge")
 STYLES = ("function", "epcontext", "epcontext-external")

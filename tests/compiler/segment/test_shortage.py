@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compiler.build import compile_plan
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan, parse_plan
 from compiler.segment.blocks import cut
@@ -18,7 +19,6 @@ from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Memory, load_machine
 from tests.graphs import conv, max_pool, unit
-from tuner.build import compile_plan
 
 EDGE = load_machine("edge")
 Raw = dict[str, Any]

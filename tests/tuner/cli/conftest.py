@@ -8,12 +8,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+from compiler.build import build_variants, default_plan, package
 from compiler.plan.plan import Plan
+from compiler.source import Source, open_source
 from simulator.npu.machine import load_machine
 from tests.models import small_model
-from tuner.build import build_variants, default_plan, open_source, package
 from tuner.cli import main
-from tuner.source import Source, write_source
+from tuner.source import write_source
 from tuner.world.local import LocalPlace
 
 LEVELS = ("none", "slight", "severe")

@@ -11,7 +11,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from compiler.build import package
 from compiler.frontend.macs import model_macs
+from compiler.source import Source, open_source
+from simulator.feeds import load_feeds
 from simulator.npu import isa
 from simulator.npu.container import Container, decode, program
 from simulator.npu.isa import Op
@@ -20,9 +23,6 @@ from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
 from simulator.timing import simulate_levels
 from tests.models import random_feeds
-from tuner.build import open_source, package
-from tuner.check import load_feeds
-from tuner.source import Source
 
 LEVELS = ("none", "slight", "severe")
 

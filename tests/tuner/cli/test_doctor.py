@@ -132,7 +132,7 @@ def test_the_kernel_cache_is_found(told: Any) -> None:
 def completed(line: str, tmp_path: Path) -> list[str]:
     words = line.split(" ")
     environment = {**os.environ, "_TILEFARM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run([sys.executable, "-m", "tuner.cli"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "tuner"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -146,7 +146,7 @@ def test_the_shell_completes(tmp_path: Path) -> None:
 
 def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    command = [sys.executable, "-m", "tuner.cli", "--install-completion", "bash"]
+    command = [sys.executable, "-m", "tuner", "--install-completion", "bash"]
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert "_TILEFARM_COMPLETE=complete_bash" in (tmp_path / ".bash_completions" / "tilefarm.sh").read_text()
     assert "tilefarm.sh" in (tmp_path / ".bashrc").read_text()

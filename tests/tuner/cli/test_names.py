@@ -15,9 +15,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from simulator.terminal import shown, shown_json
 from tests.tuning import ROOT, quick
 from tuner.cli import main
-from tuner.terminal import shown, shown_json
 
 TITLE = "\x1b]0;owned\x07"
 CONV, RELU, OUT = f"conv{TITLE}", "relu\n\x9b31m\u202eexe", "y\r\u2066\u2028"
@@ -123,7 +123,7 @@ def test_a_terminal_without_the_letters(tmp_path):
     """A name in no encoding, and one that the terminal's has no letters for."""
     folder = tmp_path / os.fsdecode("é\udcff".encode("utf-8", "surrogateescape"))
     folder.mkdir()
-    words = [sys.executable, "-m", "tuner.cli", "ls", str(folder)]
+    words = [sys.executable, "-m", "tuner", "ls", str(folder)]
     done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path}/\\xe9\\udcff: no run here or below\n"

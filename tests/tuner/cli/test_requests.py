@@ -30,9 +30,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
         }
         (request.out / "summary.json").write_text(json.dumps(summary))
 
-    module = types.ModuleType("tuner.tune")
+    module = types.ModuleType("tuner.driver")
     module.tune = drive  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    monkeypatch.setitem(sys.modules, "tuner.driver", module)
     return requests
 
 
@@ -58,7 +58,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     out = cli("tune", "m.onnx", "--machine", "edge", "--out", other)[1]
     assert out.splitlines()[1].split() == ["none", "1", "aaaaaaaa", "50", "0.1", "us", "100", "2.00x", "10"]
     assert f"next: tilefarm report '{other}'; tilefarm run '{other}/best.onnx' --input random --check" in out  # as a shell takes it
-    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=other)
+    assert asked[1] == TuneRequest(model=Path("m.onnx"), machine="edge", out=other, quiet=False)
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
     assert code == 2
     assert "give one of them" in err
@@ -102,9 +102,9 @@ def test_an_interrupted_run_says_how_to_go_on(cli, monkeypatch, tmp_path):
         (request.out / "run.json").write_text("{}")
         raise KeyboardInterrupt
 
-    module = types.ModuleType("tuner.tune")
+    module = types.ModuleType("tuner.driver")
     module.tune = stop  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tuner.tune", module)
+    monkeypatch.setitem(sys.modules, "tuner.driver", module)
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "run")
     assert code == 130
     assert "--resume continues it" in err

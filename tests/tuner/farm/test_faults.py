@@ -63,7 +63,7 @@ def limit_files() -> None:
 def test_a_full_disk_is_said_and_the_log_stays_readable(model: Path, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [word for text in QUICK for word in ("--set", text)]
-    command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
+    command = [sys.executable, "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
     done = subprocess.run(
         [*command, "--candidates", str(N), "--quiet", *words], cwd=ROOT, preexec_fn=limit_files, capture_output=True, text=True, timeout=120
     )
@@ -95,7 +95,7 @@ def test_a_folder_that_is_read_only_is_said_and_the_log_stays_readable(model: Pa
     run = tmp_path / "run"
     shutil.copytree(begun, run)
     before = pd.read_parquet(run / "log")
-    command = [sys.executable, "-m", "tuner.cli", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
+    command = [sys.executable, "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
     words = [word for text in QUICK for word in ("--set", text)]
     if not locked:
         (run / ".lock").unlink()

@@ -15,6 +15,7 @@ from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.cost.operator_space import operator_space
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
+from compiler.source import Source, open_source
 from simulator.npu.container import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import load_machine
@@ -22,11 +23,9 @@ from simulator.onnx_container import read_container
 from tests.graphs import conv, max_pool, unit
 from tests.plans import resized
 from tests.tuning import quick, save_small
-from tuner.build import open_source
 from tuner.cli import main
 from tuner.model.cost_model import CostModel
 from tuner.model.tile_model import load_models, pick, shortlist, single_block_counts, tiled_plans
-from tuner.source import Source
 
 EDGE = load_machine("edge")
 

@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from compiler.build import compile_plan
 from compiler.plan.plan import Plan
+from compiler.source import Opened, Source, open_source
 from simulator.npu.container import decode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine import DataType, load_machine
 from tests.tuning import quick, save_small
-from tuner.build import Opened, compile_plan, open_source
 from tuner.farm.each import each_here
 from tuner.log.read import read_log, read_tasks
 from tuner.runners.encode import encoded
@@ -26,7 +27,6 @@ from tuner.runners.race import FAILED, Turn
 from tuner.runners.reading import Bench, Encoded, Measure, Reading
 from tuner.runners.simulated import measure
 from tuner.runners.verdict import BoardFailedError, Contender, Verdict, contenders, decide, finalists
-from tuner.source import Source
 
 LEVELS = ("none", "slight", "severe")
 

@@ -153,7 +153,7 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
 
 
 def test_a_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.tune.finish", lambda *_: 1 // 0)
+    monkeypatch.setattr("tuner.driver.finish", lambda *_: 1 // 0)
     index = sweep(request(models[:1], tmp_path / "sweep"), lambda line: None)
     assert index["error"].tolist() == ["ZeroDivisionError: integer division or modulo by zero"]
     (path,) = (tmp_path / "sweep" / "conv_chain-edge-s0").glob("crash-*.txt")
@@ -165,7 +165,7 @@ def test_a_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tm
 def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep"
     words = ["--machine", "edge", "--seeds", "2", "--out", str(out), "--backend", "serial"]
-    command = [sys.executable, "-m", "tuner.cli", "sweep", str(models[0]), *words]
+    command = [sys.executable, "-m", "tuner", "sweep", str(models[0]), *words]
     settings = [word for text in QUICK for word in ("--set", text)]
     process = subprocess.Popen(
         [*command, "--candidates", str(N), *settings],

@@ -15,14 +15,15 @@ import pandas as pd
 import pytest
 
 from compiler.plan.plan import Plan, parse_plan
+from compiler.source import Opened, Source, open_source
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import DataType, load_machine
 from simulator.onnx_container import read_container
+from simulator.terminal import say
 from simulator.timing import simulate_levels
 from tests.models import Builder
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
-from tuner.build import Opened, open_source
 from tuner.cli import main
 from tuner.config import load_config
 from tuner.evaluate import Answer, Ask, Evaluator
@@ -30,10 +31,8 @@ from tuner.folder.runfolder import read_json
 from tuner.log.care import lost_rows, repair, verify
 from tuner.log.read import read_log, read_tasks
 from tuner.request import StudyRequest
-from tuner.source import Source
 from tuner.study.run import study
 from tuner.summary import Summary
-from tuner.terminal import say
 
 LEVELS = ("none", "slight", "severe")
 N = 48

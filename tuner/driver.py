@@ -7,13 +7,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import simulator
+from compiler.beyond import beyond_lines
+from compiler.source import Opened, Source
 from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
-from simulator.npu.machine import DataType, load_machine
-from tuner.beyond import beyond_lines
+from simulator.npu.machine import load_machine
+from simulator.terminal import say
 from tuner.board import runner_name, runner_spec
-from tuner.build import Opened, open_source
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.digests import digest
@@ -28,6 +29,7 @@ from tuner.host import check_share, mac_share, work_lines
 from tuner.ledger import Budget, Deadline
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
+from tuner.networks.load import open_network
 from tuner.one_search import OneSearch
 from tuner.outcome import DEATHS_ALONE
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
@@ -35,9 +37,8 @@ from tuner.request import TuneRequest
 from tuner.runners.find import check_runner
 from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
-from tuner.source import Source, write_source
+from tuner.source import write_source
 from tuner.summary import Summary
-from tuner.terminal import say
 from tuner.warm_start import sources
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
@@ -71,7 +72,7 @@ def tune(request: TuneRequest) -> Summary:
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
-    opened = open_source(Source(request.model, machine, DataType[request.dtype], request.shapes, request.random_weights))
+    opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     levels = tuple(machine.contention)
     identity = RunIdentity(

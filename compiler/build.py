@@ -13,124 +13,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-from onnx import ModelProto
-
-from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition import Partition
-from compiler.frontend.worth import Offload
-from compiler.kinds.build import Packed, pack_unit
+from compiler.kinds.build import Packed
 from compiler.kinds.conv import ConvSpec
 from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
 from compiler.segment.permuted import in_order
+from compiler.source import Opened
 from compiler.space.starts import layer_by_layer
-from compiler.unit.machine import check_machine
 from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
-from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
-from simulator.npu.held import Beyond
+from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
-from simulator.onnx_kinds import CONVERTED
 from simulator.sequence import in_all
 from simulator.timing import Timing, program_bound, simulate_levels
-from tuner.beyond import weights_beyond
-from tuner.networks.load import load_network
-from tuner.networks.zoo import title
-from tuner.source import Source
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A source, read: the model as it will be written, what of it the NPU runs, and every piece of that.
-
-    weights_beyond: those that the data type does not hold.
-    """
-
-    source: Source
-    part: Partition
-    packed: tuple[Packed, ...]
-    weights_beyond: tuple[Beyond, ...]
-
-    @property
-    def model(self) -> ModelProto:
-        return self.part.model
-
-    @cached_property
-    def compilers(self) -> tuple[Compiler, ...]:
-        """Of the pieces."""
-        return tuple(map(Compiler, self.units))
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        return tuple(unit for unit, _ in self.packed)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was done to the model that its user should know, a line each."""
-        found = {item.key: item.value for item in self.model.metadata_props}
-        return (f"converted {found[CONVERTED]}, inputs and outputs as well",) if CONVERTED in found else ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the pieces."""
-        return tuple(piece.name for piece in self.part.pieces)
-
-    @property
-    def compiler(self) -> Compiler:
-        """The compiler of a model in one piece.  Raises `UnsupportedError` for another."""
-        if len(self.compilers) > 1:
-            raise UnsupportedError(f"{self.name}: runs in {len(self.compilers)} pieces, and a model in one is expected here")
-        return self.compilers[0]
-
-    @property
-    def unit(self) -> Unit:
-        """As `compiler`."""
-        return self.compiler.unit
-
-    @property
-    def digest(self) -> str:
-        """Of weights and shapes of the whole model as given: the identity of what is compiled."""
-        return self.units[0].graph.digest
-
-    @property
-    def machine(self) -> Machine:
-        return self.source.machine
-
-    @property
-    def name(self) -> str:
-        """What the model is called in logs and summaries: see `title`."""
-        return title(self.source.model)
-
-
-def open_source(source: Source) -> Opened:
-    """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
-
-    Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU; `InfeasibleError` where no piece fits.
-    """
-    check_machine(source.machine, source.dtype)
-    model = load_network(source.model, source.shapes, random_weights=source.random_weights)
-    graphs, part = lower_partition(model, Offload(source.machine, source.dtype))
-    packed = [pack_unit(graph, source.machine, source.dtype) for graph in graphs]
-    if len(packed) > 1:
-        misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
-        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
-        if len(reasons) == len(packed):
-            raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
-        part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
-        graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
-    return Opened(source, part, tuple(packed), weights_beyond(model, graphs, source.dtype))
-
-
-def _misfit(unit: Unit) -> Infeasible | None:
-    """Why not even its operators one by one fit."""
-    plan = layer_by_layer(unit)
-    return plan if isinstance(plan, Infeasible) else None
 
 
 def default_plan(unit: Unit) -> Plan:
@@ -182,7 +82,7 @@ def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredPiece:
     """A program of a plan and what it takes at every level of the container."""
 
     plan: Plan
@@ -190,8 +90,8 @@ class Measured:
     timings: Mapping[str, Timing]
 
 
-def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, Measured]:
-    """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `Measured`.
+def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredPiece]:
+    """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
     Levels come out in the machine's order.  names: what a level's plan is called in errors.
     Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
@@ -200,12 +100,12 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     machine = compiler.unit.machine
     check_levels(machine, plans)
     levels = tuple(level for level in machine.contention if level in plans)
-    by_digest: dict[str, Measured] = {}
+    by_digest: dict[str, MeasuredPiece] = {}
     for level in levels:
         plan = plans[level]
         if plan.digest not in by_digest:
             program = compile_plan(compiler, plan, (names or {}).get(level, f"plan of level {level}"))
-            by_digest[plan.digest] = Measured(plan, program, simulate_levels(program, machine, levels))
+            by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, levels))
     return {level: by_digest[plans[level].digest] for level in levels}
 
 
@@ -217,7 +117,7 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
         raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
 
 
-def container_of(packed: Packed, measured: Mapping[str, Measured], digests: Mapping[str, str] | None = None) -> Container:
+def container_of(packed: Packed, measured: Mapping[str, MeasuredPiece], digests: Mapping[str, str] | None = None) -> Container:
     """Level -> measured plan, as the container that is shipped.  digests: level -> of the plan that it is a part of."""
     unit, constants = packed
     variants = tuple(
@@ -258,7 +158,7 @@ class MeasuredModel:
     """A plan of a model and the programs of its pieces, which run one after the other.  timings: level -> of all of them."""
 
     plan: Plan
-    pieces: tuple[Measured, ...]
+    pieces: tuple[MeasuredPiece, ...]
     timings: Mapping[str, Timing]
 
     @property

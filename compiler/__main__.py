@@ -1,0 +1,38 @@
+"""`python -m compiler MODEL.onnx --machine M --out OUT.onnx`: one file, without a search."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.command import new_app, run
+from simulator.terminal import print_line
+
+app = new_app()
+
+
+@app.command()
+def main(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")],
+    machine: Annotated[str, typer.Option(metavar="M", help="A preset or a YAML file.")],
+    out: Annotated[Path, typer.Option(metavar="OUT.onnx", help="Where to write the compiled ONNX file.")],
+    plan: Annotated[Path | None, typer.Option(metavar="PLAN.json", help="A plan for all levels; layer by layer unless given.")] = None,
+    dtype: Annotated[str, typer.Option(metavar="T", help="float16 or float32.")] = "float16",
+) -> None:
+    """Compile a model for a machine, with a plan or layer by layer: the same bytes every time."""
+    from compiler.build import check_out
+    from compiler.face import compile
+    from compiler.plan.plan import Plan
+
+    check_out(out)
+    compiled = compile(model, machine, None if plan is None else Plan.load(plan), dtype=dtype)
+    compiled.save(out)
+    for level in compiled.levels:
+        print_line(f"{level}: {compiled.cycles(level):,} cycles")
+
+
+if __name__ == "__main__":
+    sys.exit(run(app, "python -m compiler", sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""What is compiled and for what: a source, and the same read as far as it does not depend on a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from onnx import ModelProto
+
+from compiler.beyond import weights_beyond
+from compiler.frontend import load_model
+from compiler.frontend.lower import lower_partition
+from compiler.frontend.partition import Partition
+from compiler.frontend.worth import Offload
+from compiler.kinds.build import Packed, pack_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.space.starts import layer_by_layer
+from compiler.unit.machine import check_machine
+from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
+from simulator.npu.held import Beyond
+from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.onnx_kinds import CONVERTED
+
+
+@dataclass(frozen=True)
+class Source:
+    """model: a file, or what one is called that was read already.  shapes: dimensions of dynamic inputs.
+
+    random_weights: a seed that replaces all weights.
+    """
+
+    model: Path
+    machine: Machine
+    dtype: DataType = DataType.float16
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: int | None = None
+
+    @staticmethod
+    def named(model: Path, machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None) -> Source:
+        """As a user names them.  machine: a preset or a YAML file.  Raises `BadInputError`."""
+        if dtype not in DataType.__members__:
+            raise BadInputError(f"dtype {dtype!r}: expected one of {', '.join(DataType.__members__)}")
+        return Source(model, machine if isinstance(machine, Machine) else load_machine(machine), DataType[dtype], shapes, random_weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source, read: the model as it will be written, what of it the NPU runs, and every piece of that.
+
+    name: of the model, in logs and summaries.  weights_beyond: those that the data type does not hold.
+    """
+
+    name: str
+    source: Source
+    part: Partition
+    packed: tuple[Packed, ...]
+    weights_beyond: tuple[Beyond, ...]
+
+    @property
+    def model(self) -> ModelProto:
+        return self.part.model
+
+    @cached_property
+    def compilers(self) -> tuple[Compiler, ...]:
+        """Of the pieces."""
+        return tuple(map(Compiler, self.units))
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return tuple(unit for unit, _ in self.packed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the model that its user should know, a line each."""
+        found = {item.key: item.value for item in self.model.metadata_props}
+        return (f"converted {found[CONVERTED]}, inputs and outputs as well",) if CONVERTED in found else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the pieces."""
+        return tuple(piece.name for piece in self.part.pieces)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler of a model in one piece.  Raises `UnsupportedError` for another."""
+        if len(self.compilers) > 1:
+            raise UnsupportedError(f"{self.name}: runs in {len(self.compilers)} pieces, and a model in one is expected here")
+        return self.compilers[0]
+
+    @property
+    def unit(self) -> Unit:
+        """As `compiler`."""
+        return self.compiler.unit
+
+    @property
+    def digest(self) -> str:
+        """Of weights and shapes of the whole model as given: the identity of what is compiled."""
+        return self.units[0].graph.digest
+
+    @property
+    def machine(self) -> Machine:
+        return self.source.machine
+
+
+def open_source(source: Source, given: bytes | ModelProto | None = None, name: str | None = None) -> Opened:
+    """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
+
+    given: the model, where `source.model` is not the file that it is in.  name: of the model, that of the file unless given.
+    Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU; `InfeasibleError` where no piece fits.
+    """
+    check_machine(source.machine, source.dtype)
+    found = source.model if given is None else given
+    model = load_model(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype))
+    packed = [pack_unit(graph, source.machine, source.dtype) for graph in graphs]
+    if len(packed) > 1:
+        misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
+        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
+        if len(reasons) == len(packed):
+            raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
+        part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
+        graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
+    return Opened(name or source.model.stem, source, part, tuple(packed), weights_beyond(model, graphs, source.dtype))
+
+
+def _misfit(unit: Unit) -> Infeasible | None:
+    """Why not even its operators one by one fit."""
+    plan = layer_by_layer(unit)
+    return plan if isinstance(plan, Infeasible) else None

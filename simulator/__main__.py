@@ -1,0 +1,54 @@
+"""`python -m simulator FILE.onnx`: what a compiled file takes at every level, and what it computes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.command import new_app, run
+from simulator.terminal import print_line
+
+app = new_app()
+
+
+@app.command()
+def main(
+    file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="A compiled ONNX file.")],
+    level: Annotated[
+        str | None, typer.Option(metavar="L", help="Contention level; all are timed, the first one runs, unless given.")
+    ] = None,
+    given: Annotated[Path | None, typer.Option("--input", metavar="X.npz", help="Run it too, with these arrays by input name.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Write the outputs of that run.")] = None,
+) -> None:
+    """Time a compiled file on the simulated NPU; with --input, run it and print its outputs."""
+    import numpy as np
+
+    from simulator.compiled import Compiled
+    from simulator.feeds import load_feeds, npz_bytes
+    from simulator.npu.errors import BadInputError
+    from simulator.npu.files import atomic_write
+    from simulator.sequence import simulate_all
+    from simulator.session import InferenceSession
+
+    if out is not None and given is None:
+        raise BadInputError(f"--out {out}: goes with --input")
+    session = InferenceSession(file)
+    compiled: Compiled = session.compiled
+    for name in compiled.levels if level is None else (compiled.variants(level)[0].level,):
+        cycles = simulate_all(compiled.prepared(name), compiled.machine, compiled.share_units(name)).cycles
+        print_line(f"{name}: {cycles:,} cycles, {cycles / compiled.machine.clock_hz * 1e6:,.1f} us")
+    if given is None:
+        return
+    names = [port.name for port in session.get_outputs()]
+    outputs = dict(zip(names, session.run(names, load_feeds(given), level=level), strict=True))
+    for name, value in outputs.items():
+        print_line(f"{name}: {value.dtype} {list(value.shape)}, mean {np.mean(value, dtype=np.float64):.6g}")
+    if out is not None:
+        atomic_write(out, [npz_bytes(outputs)])
+
+
+if __name__ == "__main__":
+    sys.exit(run(app, "python -m simulator", sys.argv[1:]))

@@ -1,0 +1,21 @@
+"""Names of a package that are imported when they are asked for: `import tuner` must not wait for what `tilefarm --help` does without."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package.  homes: name -> module that has it.  Raises `AttributeError` for other names, as Python does."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)  # the next time nobody asks
+        return value
+
+    return get

@@ -1,0 +1,204 @@
+"""The harness of the studies, and every study over it on a small network: what their tables say follows from their rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from scripts import study_fusion, study_settings
+from scripts.studies import Arm, Pair, Study, conduct, interval, medians, named, short
+from scripts.study_settings import differences
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import load_machine
+from tests.scripting import run_script
+from tests.tuning import QUICK, save_small
+from tuner.config import load_config
+
+LEVELS = ("none", "slight", "severe")
+SET = [word for text in QUICK for word in ("--set", text)]
+
+
+def of_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def study(name: str, folder: Path, model: str, *words: object) -> tuple[list[dict[str, Any]], str]:
+    """Rows of a study with tiny searches, and the lines below its table."""
+    done = run_script(f"study_{name}", "--networks", save_small(model, folder), "--out", folder / "out", "--json", *words, *SET, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(of_csv(folder / "out" / f"{name}.csv")) == len(found["rows"])
+    return found["rows"], "\n".join(part for part in found["shown"] if isinstance(part, str))
+
+
+# --- the harness ------------------------------------------------------------------------------------------------------------------
+
+
+def spent(pair: Pair) -> list[dict[str, Any]]:
+    """What each arm measured, and knows."""
+    return [
+        {"arm": name, "programs": int((found.log["kind"] == "program").sum()) // len(found.levels), "levels": " ".join(found.levels)}
+        for name, found in pair.found.items()
+    ]
+
+
+def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
+    """An arm has its settings, its share of the budget and its levels; several processes change nothing."""
+    arms = {"a": Arm(), "half": Arm(("use.window=false",), times=0.5), "own": Arm(("budget.candidates=3",)), "one": Arm(levels=("severe",))}
+    tiny = Study("spent", arms, spent, study_settings.compared)
+    models = [str(save_small(name, tmp_path)) for name in ("conv_chain", "residual_block")]
+    one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 2, QUICK)
+    assert one[: 2 * len(arms)] == conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, QUICK, processes=2)
+    assert [(row["network"], row["seed"]) for row in one[:: len(arms)]] == [
+        (name, seed) for name in ("conv_chain", "residual_block") for seed in (0, 1)
+    ]
+    assert [(row["arm"], row["programs"], row["levels"]) for row in one[: len(arms)]] == [
+        ("a", 4, " ".join(LEVELS)), ("half", 2, " ".join(LEVELS)), ("own", 3, " ".join(LEVELS)), ("one", 4, "severe"),
+    ]  # fmt: skip
+    assert [row["programs"] for row in of_csv(tmp_path / "1/spent.csv")] == [str(row["programs"]) for row in one]
+
+
+def test_networks_of_a_study(tmp_path: Path) -> None:
+    """A name that is wrong ends a study at once, not after the hours of those before it."""
+    path = save_small("residual_block", tmp_path)
+    names = ["squeezenet", "made:randwire,nodes=16,channels=20", "light:vgg19", str(path)]
+    assert named(",".join(names)) == names
+    for name in ("bvlc_alexnet", "made:nothing", "made:randwire,knots=3", str(tmp_path / "none.onnx")):
+        with pytest.raises(typer.BadParameter, match=name.split(",")[0].replace(".", r"\.")):
+            named(f"squeezenet,{name}")
+    assert [short(name) for name in ("light:vgg19", "made:mobilenet_v1", "a/b.onnx", "vgg19")] == ["vgg19", "mobilenet_v1", "b", "vgg19"]
+
+
+def test_medians_over_seeds() -> None:
+    rows = [
+        {"network": "a", "seed": seed, "cycles": cycles, "gain": gain} for seed, (cycles, gain) in enumerate(((5, 2.0), (9, 0.5), (6, 1.5)))
+    ]
+    assert medians([*rows, {**rows[0], "network": "b"}], "network") == [
+        {"network": "a", "cycles": 6, "gain": 1.5}, {"network": "b", "cycles": 5, "gain": 2.0},
+    ]  # fmt: skip
+
+
+def test_the_interval_holds_the_statistic() -> None:
+    values = np.random.default_rng(1).normal(10.0, 1.0, 400)
+    low, high = interval(values, np.mean)
+    assert low < values.mean() < high
+    assert high - low == pytest.approx(4 / np.sqrt(len(values)), rel=0.25)
+    assert interval(np.full(5, 3.0), np.median) == (3.0, 3.0)
+
+
+# --- studies ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_fusion(tmp_path: Path) -> None:
+    rows, text = study("fusion", tmp_path, "residual_block", "--candidates", 6, "--seeds", 1)
+    assert [row["level"] for row in rows] == list(LEVELS)
+    for row in rows:
+        stages = [row[f"{stage}_cycles"] for stage in study_fusion.STAGES]
+        roofline = row["baseline_cycles"] / row["ceiling"]
+        assert min(stages) == pytest.approx(row["best_over_roofline"] * roofline)
+        assert min(stages) >= roofline
+        assert row["residency"] == pytest.approx(row["baseline_cycles"] / stages[0])
+    assert f"| residual_block | {rows[0]['window']:.2f} ({rows[0]['ceiling']:.2f}) |" in text
+    off = [set(study_fusion.arm(stage).settings) for stage in study_fusion.STAGES]
+    assert all(later < earlier for earlier, later in pairwise(off)), "stages are cumulative"
+    assert not off[-1]
+
+
+def test_levels(tmp_path: Path) -> None:
+    rows, text = study("levels", tmp_path, "conv_chain", "--candidates", 8)
+    assert [row["level"] for row in rows] == list(LEVELS)
+    for row in rows:
+        # the level's own variant is its champion, and no other is faster there
+        assert row["cycles"] == row[f"variant_{row['level']}"] == min(row[f"variant_{level}"] for level in LEVELS)
+        assert row["over_alone"] == pytest.approx(row["cycles"] / row["alone_cycles"] - 1)
+    assert "gain 2% or more at severe over the variant made for none (goal: half)" in text
+    assert f"worst {max(row['over_alone'] for row in rows):+.2%}" in text
+
+
+def test_placement(tmp_path: Path) -> None:
+    rows, text = study("placement", tmp_path, "inception_block", "--candidates", 16, "--seeds", 1)
+    assert [(row["cores"], row["ddr"]) for row in rows] == [(2, 134), (4, 268)]
+    for row in rows:
+        one, every, placed = (row[f"{mode}_cycles"] for mode in ("one", "all", "placed"))
+        assert (row["over_one"], row["over_all"]) == (one / placed, every / placed)
+        assert placed < 1.1 * min(one, every), "it knows their segments; one round of exploring decides on so few programs"
+        assert max(row[f"{bound}_share"] for bound in ("work", "path", "bandwidth")) == pytest.approx(1 / (1 + row["gap"]))
+        assert row["gap"] >= 0, "nothing is below the bound of its segments"
+    assert f"least over all cores: {min(row['over_all'] for row in rows):.3f}" in text
+    assert "28.98%" in text
+
+
+def test_window(tmp_path: Path) -> None:
+    rows, text = study("window", tmp_path, "inception_block", "--candidates", 4, "--seeds", 2)
+    assert [(row["seed"], row["level"]) for row in rows] == [(seed, level) for seed in (0, 1) for level in LEVELS]
+    for row in rows:
+        assert row["searched_cycles"] <= min(row[f"{kind}_cycles"] for kind in ("sequence", "formula", "unlimited", "own"))
+        assert row["formula_peak_l1_bytes"] <= load_machine("edge").buffers_bytes.L1
+        assert row["unlimited_segments"] <= row["sliding_segments"] <= row["segments"]
+        assert row["greedy_over_formula_bytes"] >= 1
+        assert row["search"] == row["without_cycles"] / row["searched_cycles"]
+    for part in ("of a search without windows", "geometric means", "never slower"):
+        assert part in text
+
+
+def test_rewrites(tmp_path: Path) -> None:
+    words = ["--networks", "made:mobilenet_v2-small", "--out", tmp_path, "--json"]
+    rows = {row["rule"]: row for row in json.loads(run_script("study_rewrites", *words).stdout)["rows"]}
+    assert list(rows)[-2:] == ["(siblings)", "all rules"]
+    assert rows["(siblings)"]["note"] == "0 of 0 families pay"
+    whole = rows["all rules"]
+    assert whole["kernels"] == 54  # 52 convolutions, the mean, the classifier
+    # a ReLU6 for each convolution but the 17 that end a block, and a sum for each block of equal size: one pass each that reads and writes
+    assert rows["fuse-limit"]["kernels_saved"] == rows["fuse-limit"]["fired"] == 35
+    assert rows["fuse-residual"]["kernels_saved"] == rows["fuse-residual"]["fired"]
+    for rule in ("fuse-limit", "fuse-residual"):
+        assert rows[rule]["ddr_bytes_saved"] > 0
+        assert all(0 < rows[rule][f"cycles_{level}"] < whole[f"cycles_{level}"] for level in LEVELS)
+
+
+def test_settings_are_compared_pair_by_pair(tmp_path: Path) -> None:
+    rows, _ = study("settings", tmp_path, "conv_chain", "--seeds", 2, "--candidates", 6, "--only", "no prefetch")
+    assert len(rows) == 2 * 2 * len(LEVELS)
+    logs = [math.log(row["over_default"]) for row in rows if row["settings"] != "default"]
+    assert any(logs), "that switch is not without effect"
+    assert {row["over_default"] for row in rows if row["settings"] == "default"} == {1.0}
+    (title, table) = study_settings.compared(rows)
+    assert isinstance(title, str)
+    ((name, pairs, over, span, *_, verdict),) = table.rows  # type: ignore[union-attr]
+    assert (name, pairs, over) == ("no prefetch", 2, f"{math.exp(sum(logs) / len(logs)):.4f}")
+    low, high = map(float, str(span).split(" .. "))
+    assert verdict == ("helps" if low > 1 else "harms" if high < 1 else "no difference shown")
+
+
+def test_settings_have_a_budget_and_a_clock_of_their_own(tmp_path: Path) -> None:
+    words = ("--seeds", 1, "--candidates", 6, "--settings", "search.islands=2 budget.candidates=3")
+    rows, _ = study("settings", tmp_path, "conv_chain", *words)
+    assert {(row["settings"], row["programs"]) for row in rows} == {("default", 6), ("search.islands=2 budget.candidates=3", 3)}
+    assert all(row["cpu_s"] > 0 for row in rows)
+    slower, _ = study("settings", tmp_path, "conv_chain", *words, "--clock", "edge:ddr.latency_cycles=2000")
+    assert all(late["cycles"] > row["cycles"] for late, row in zip(slower, rows, strict=True))
+
+
+def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
+    changed = load_config().replaced({"search.epsilon": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
+    (tmp_path / "best.yaml").write_text(changed.to_yaml())
+    texts = differences(str(tmp_path / "best.yaml"))
+    assert load_config(None, texts).digest == changed.digest
+    assert not any(text.startswith("budget") for text in texts)
+    (tmp_path / "same.yaml").write_text("budget: {candidates: 9}\n")
+    with pytest.raises(BadInputError, match="changes nothing"):
+        differences(str(tmp_path / "same.yaml"))
+
+
+def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
+    default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
+    assert one.generation == default.islands * default.generation

@@ -1,7 +1,0 @@
-"""`python -m tuner.cli`: the command from a source tree."""
-
-import sys
-
-from tuner.cli import main
-
-sys.exit(main())

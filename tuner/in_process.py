@@ -1,0 +1,166 @@
+"""One search in this process, for research: no run folder is left, no file is compiled; what it measured is in memory.
+
+It is the driver's own (`tuner.one_search`), with a budget, one worker, and what of it may be another: the rules, or who measures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+import pyarrow as pa
+
+import simulator
+from compiler.build import measure_plans
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Plan
+from compiler.source import Source
+from compiler.space.order import ordered
+from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from tuner.conduct import SerialJobs
+from tuner.config import TuneConfig, load_config
+from tuner.evaluate import Evaluator, EvaluatorSpec
+from tuner.folder.runfolder import SearchFolder
+from tuner.layerwise import faster_in_file_order
+from tuner.ledger import Budget, Deadline
+from tuner.log.read import read_table
+from tuner.log.recorder import FEATURE_SETS, Facts
+from tuner.log.run_log import Origin, RunLog
+from tuner.networks.load import open_network
+from tuner.one_search import OneSearch
+from tuner.report.frames import champions, over_time, whole_programs
+from tuner.request import TuneRequest
+from tuner.search.jobs import WorkshopSpec
+from tuner.search.knowledge import Knowledge
+from tuner.search.population import Individual
+from tuner.search.rules import Rules
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What a search came to.  unit: in the search's order.  best: of every level the fastest program; baseline: of single operators.
+
+    known: what its islands know.  log_rows, task_rows: its log and its tasks, as `RUN/log` and `RUN/tasks` have them.
+    """
+
+    unit: Unit
+    levels: tuple[str, ...]
+    best: tuple[Individual, ...]
+    baseline: Individual
+    known: Knowledge
+    log_rows: pa.Table
+    task_rows: pa.Table
+
+    @property
+    def tasks(self) -> int:
+        """How many were measured."""
+        return self.task_rows.num_rows
+
+    @property
+    def cycles(self) -> dict[str, int]:
+        """Level -> those of the best program."""
+        return {level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(self.levels, self.best, strict=True))}
+
+    @cached_property
+    def baseline_cycles(self) -> dict[str, int]:
+        """Level -> those of the best program of single operators, in the search's order or the file's, as a summary has them."""
+        compiler = Compiler(self.unit)
+        plan = faster_in_file_order(compiler, self.baseline.plan(self.unit), self.levels)
+        timings = measure_plans(compiler, dict.fromkeys(self.levels, plan))[self.levels[0]].timings
+        return {level: timings[level].cycles for level in self.levels}
+
+    def plan(self, level: str) -> Plan:
+        """Of the best program.  Raises `BadInputError` for a level that was not searched for."""
+        if level not in self.levels:
+            raise BadInputError(f"level {level!r}: unknown; levels of this search: {', '.join(self.levels)}")
+        return self.best[self.levels.index(level)].plan(self.unit)
+
+    @property
+    def log(self) -> pd.DataFrame:
+        """A row per measured task and level (docs/log-columns.md)."""
+        frame: pd.DataFrame = self.log_rows.to_pandas()
+        return frame
+
+    @property
+    def champions(self) -> pd.DataFrame:
+        """A row per level: level, cycles, baseline_cycles, plan, speedup."""
+        return champions((level, cycles, self.baseline_cycles[level], self.plan(level).digest) for level, cycles in self.cycles.items())
+
+    def over_time(self, by_time: bool = False) -> pd.DataFrame:
+        """See `tuner.report.frames.over_time`."""
+        return over_time(whole_programs(self.log).sort_values("seq", kind="stable"), {}, self.baseline_cycles, by_time)
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search of one unit; the same fields give the same result.
+
+    model: a unit, a file, `light:NAME` or `made:NAME`; machine: unless it is a unit.
+    settings: `a.b=c` texts over config, a preset or a YAML file.
+    candidates or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
+    evaluator: who measures; its unit and levels are what is searched.  rules: what may be proposed.  quiet: nothing on stderr.
+    """
+
+    model: Unit | str | os.PathLike[str]
+    machine: str | Machine | None = None
+    settings: Sequence[str] = ()
+    config: str | None = None
+    candidates: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    levels: Sequence[str] | None = None
+    evaluator: Evaluator | None = None
+    rules: type[Rules] = Rules
+    quiet: bool = True
+
+    def run(self) -> SearchResult:
+        """Search until the budget is spent.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
+        config = load_config(self.config, self.settings).given({}, self.candidates, self.seconds)
+        make, unit, levels, name = self._evaluator(config)
+        candidates, seconds = config.budget.candidates, config.budget.seconds
+        clock = REAL.clock
+        budget = Budget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
+        origin = Origin("search", name, unit.machine.name, simulator.VERSION, seed=self.seed)
+        facts = Facts(origin, unit, levels)
+        made = WorkshopSpec(make, facts, config, config.level_weights, self.seed, self.rules)
+        with ExitStack() as stack:
+            folder = LocalPlace(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
+            place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)
+            for each in (place.models, place.checkpoint):
+                each.mkdir()
+            request = TuneRequest(Path(name), unit.machine.name, folder, seed=self.seed, quiet=self.quiet)
+            log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
+            jobs = stack.enter_context(SerialJobs(made))
+            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget)
+            with search.progress():
+                search.search_until_spent()
+            best, baseline = search.ended(name)
+            rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
+            return SearchResult(unit, levels, best, baseline, jobs.known(), *rows)
+
+    def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], Unit, tuple[str, ...], str]:
+        """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""
+        if (given := self.evaluator) is not None:
+            return lambda: given, given.unit, given.levels, given.unit.graph.name
+        if isinstance(self.model, Unit):
+            unit, name = self.model, self.model.graph.name
+        elif self.machine is None:
+            raise BadInputError(f"{os.fspath(self.model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
+        else:
+            opened = open_network(Source.named(Path(self.model), self.machine, "float16", {}, None))
+            unit, name = opened.unit, opened.name
+        known = tuple(unit.machine.contention)
+        if unknown := [level for level in self.levels or () if level not in known]:
+            raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {unit.machine.name}: {', '.join(known)}")
+        unit, levels = ordered(unit, config.search.order), tuple(self.levels or known)
+        return EvaluatorSpec(unit, levels), unit, levels, name
