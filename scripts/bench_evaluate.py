@@ -94,6 +94,13 @@ def genes(unit: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
             yield gene
 
 
+def varied(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+    """The gene with windows, halos and cores that `genes` does not draw."""
+    cores = tuple(range(1 + int(rng.integers(unit.machine.cores))))
+    sliding, cached = bool(rng.integers(2)), int(rng.integers(1 << min(8, gene.stop - gene.start)))
+    return gene._replace(window=int(rng.integers(-1, 4)), sliding=sliding, cached=cached, cores=cores)
+
+
 def rate(answer: Callable[[Ask], Answer], asks: Iterator[Ask], seconds: float) -> dict[str, float]:
     """Answers per second of CPU time, over at least `seconds` of it."""
     for ask in islice(asks, WARM):

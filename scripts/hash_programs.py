@@ -1,83 +1,138 @@
-"""Whether two checkouts make the same: digests of plans, features, streams and times of many random genomes.
+"""Whether two checkouts make the same: digests of plans, tasks, features, streams, times and compiled files of many random genomes.
 
-    python scripts/hash_programs.py [--networks light:squeezenet,...] [--machines edge,ascend310] [--genomes 30] [--genes 300] [--seed 0]
+    python scripts/hash_programs.py [--whole] [--networks light:squeezenet,...] [--machines edge,...] [--dtypes float16,...]
+                                    [--genes N] [--genomes N] [--seed S]
 
-A line per network and machine: of mutated whole programs (plan, streams, every column of a measurement at every level) and of random
-genes, most of which are segments (plan, raw features; `-` for those that do not fit).  For changes that should only be faster: run it
-before and after, and compare the lines.
+A line per network, machine and data type, or why it does not compile.  Behind it are random genes, most of which are segments, and whole
+programs, each a move away from the one before it.  Digests:
+
+plans     what a gene stands for
+tasks     what a measurement is called in a log, or why there is none
+features  raw, as a model is given them
+streams   every record of every core
+times     every column of a measurement at every level
+file      the compiled ONNX with a program per level: layer by layer, then random ones
+
+A change that should only make things faster, or move them: run it before and after, and compare the lines.  A minute or two; --whole takes
+ten times as long.
 """
 
 from __future__ import annotations
 
 import hashlib
-from itertools import islice
-from typing import Annotated
+from collections.abc import Sequence
+from itertools import islice, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from compiler.cost.features import raw_features
-from compiler.plan.plan import Infeasible
-from compiler.space.decode import plan_of, realise
-from compiler.space.gene import Gene
-from compiler.unit.unit import Unit
-from scripts.bench_evaluate import genes, mutations
-from scripts.studies import network
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.space.decode import plan_of
+from scripts.bench_evaluate import genes, mutations, varied
+from scripts.studies import in_search_order, named, opened
+from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
+from simulator.npu.machine import DataType
+from tuner.build import Opened, containers_of, default_plans, measure, package
 from tuner.evaluate import Ask, Evaluator
 
-NETWORKS = "light:squeezenet,light:resnet50,light:shufflenet"
+PARTS = ("plans", "tasks", "features", "streams", "times", "file")
+SMALL = ("bert_base", "efficientnet_b0", "inception_v3", "mobilenet_v1", "mobilenet_v2", "nasnet_mobile", "randwire", "vit_b16")
+EVERYDAY = ("light:squeezenet", "light:shufflenet", "light:inception_v1", *(f"made:{name}-small" for name in SMALL))
+LARGER = (
+    *("light:alexnet", "light:densenet121", "light:inception_v2", "light:resnet50", "light:vgg19", "light:zfnet512"),
+    *("made:efficientnet_b0", "made:inception_v3", "made:mobilenet_v1", "made:mobilenet_v2"),
+    *("made:bert_base,layers=1,vocabulary=1000", "made:vit_b16,layers=1"),  # real widths; further layers are alike
+)
+MACHINES = "edge,ascend310,tpu-like,nvdla-large"
 
 
-def programs_digest(unit: Unit, count: int, seed: int) -> str:
-    """Of whole programs, each a move away from the one before it."""
-    evaluator, total = Evaluator(unit, tuple(unit.machine.contention), records=True), hashlib.sha256()
-    for genome in islice(mutations(unit, seed), count):
-        answer = evaluator.answer(Ask("program", genome))
-        total.update(answer.payload.encode())
-        plan = plan_of(unit, [segment for gene in genome if (segment := evaluator.plan(gene)) is not None])
-        program = evaluator.compiler.compile(plan)
-        if isinstance(program, Infeasible) or answer.values is None or answer.features is None:
-            total.update(f"{program} {answer.error}".encode())
-            continue
-        total.update(plan.digest.encode())
-        for array in (*program.streams, answer.values, answer.features):
-            total.update(np.ascontiguousarray(array).tobytes())
-    return total.hexdigest()[:16]
+class Digests:
+    """A digest of each part; what is added counts in its order."""
+
+    def __init__(self) -> None:
+        self._parts = {part: hashlib.sha256() for part in PARTS}
+
+    def add(self, part: str, *found: str | bytes | NDArray[Any] | None) -> None:
+        """What is not there counts as well."""
+        for each in found:
+            data = each.tobytes() if isinstance(each, np.ndarray) else each.encode() if isinstance(each, str) else each
+            self._parts[part].update(b"-" if data is None else len(data).to_bytes(8, "little") + data)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{part} {digest.hexdigest()[:12]}" for part, digest in self._parts.items())
 
 
-def genes_digest(unit: Unit, count: int, seed: int) -> str:
-    """Of genes of all kinds: plans and features."""
-    rng, total = np.random.default_rng([seed, 3]), hashlib.sha256()
-    for gene in islice(genes(unit, seed, 3.3), count):
-        plan = realise(unit, _varied(unit, gene, rng))
-        if plan is None:
-            total.update(b"-")
-            continue
-        total.update(plan.model_dump_json().encode())
-        total.update(raw_features(unit, plan, gene.start).tobytes())
-    return total.hexdigest()[:16]
+def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: int, seed: int) -> str:
+    """What the line of a network, machine and data type says.  Raises `BadInputError` for what does not exist."""
+    try:
+        there = opened(network, machine, dtype)
+        plans = [default_plans(there)]
+    except (InfeasibleError, UnsupportedError) as error:
+        return f"does not compile: {error}"
+    found, fitting = Digests(), list[list[Plan]]()
+    for unit in map(in_search_order, there.units):
+        evaluator, rng = Evaluator(unit, tuple(unit.machine.contention), records=True), np.random.default_rng([seed, 3])
+        for gene in islice(genes(unit, seed, 3.3), gene_count):
+            measured(found, evaluator, Ask("segment", (varied(unit, gene, rng),)))
+        programs = [measured(found, evaluator, Ask("program", genome)) for genome in islice(mutations(unit, seed), genomes)]
+        fitting.append([plan for plan in programs if plan is not None])
+    plans += [joined(dict(zip(there.names, each, strict=True))) for each in zip(*fitting, strict=False)]
+    found.add("file", compiled(there, plans))
+    return str(found)
 
 
-def _varied(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
-    """Windows, halos and cores beside what `genes` draws."""
-    cores = tuple(range(1 + int(rng.integers(unit.machine.cores))))
-    sliding, cached = bool(rng.integers(2)), int(rng.integers(1 << min(8, gene.stop - gene.start)))
-    return gene._replace(window=int(rng.integers(-1, 4)), sliding=sliding, cached=cached, cores=cores)
+def measured(found: Digests, evaluator: Evaluator, ask: Ask) -> Plan | None:
+    """All that comes of a genome; its plan where that fits."""
+    answer = evaluator.answer(ask)
+    plans = [evaluator.plan(gene) for gene in ask.genome]
+    found.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
+    found.add("tasks", answer.payload, answer.error)
+    found.add("features", answer.features)
+    found.add("times", answer.values)
+    if answer.values is None:
+        return None
+    segments = [(plan, gene.start) for plan, gene in zip(plans, ask.genome, strict=True) if plan is not None]
+    compiler = evaluator.compiler
+    parts = compiler.some(segments) if ask.kind == "program" else compiler.alone(*segments[0])
+    assert not isinstance(parts, Infeasible)
+    found.add("streams", *compiler.link(parts).streams)
+    return plan_of(evaluator.unit, [plan for plan, _ in segments])
+
+
+def compiled(there: Opened, plans: Sequence[Plan]) -> bytes:
+    """SHA-256 of the file with one of the plans per level."""
+    by_level = {level: plans[i % len(plans)] for i, level in enumerate(there.machine.contention)}
+    with TemporaryDirectory(prefix="tilefarm-hash-") as folder:
+        path = Path(folder) / "out.onnx"
+        package(there, containers_of(there, measure(there, by_level)), path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
 
 
 def main(
-    networks: Annotated[str, typer.Option(help="light:NAME, made:NAME or files, with commas.")] = NETWORKS,
-    machines: Annotated[str, typer.Option(help="With commas.")] = "edge,ascend310",
-    genomes: Annotated[int, typer.Option(min=0, help="Whole programs of each.")] = 30,
-    gene_count: Annotated[int, typer.Option("--genes", min=0, help="Segments of each.")] = 300,
+    whole: Annotated[bool, typer.Option("--whole", help="All networks and data types, not the everyday ones.")] = False,
+    networks: Annotated[str, typer.Option(metavar="A,B", help="light:NAME, made:NAME or files instead of those.")] = "",
+    machines: Annotated[str, typer.Option(metavar="A,B")] = MACHINES,
+    dtypes: Annotated[str, typer.Option(metavar="A,B", help="float16 unless --whole, which has float32 as well.")] = "",
+    gene_count: Annotated[int, typer.Option("--genes", metavar="N", min=0, help="Random genes of each.")] = 500,
+    genomes: Annotated[int, typer.Option(metavar="N", min=0, help="Whole programs of each.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
 ) -> None:
     """Print the digests."""
-    for name in networks.split(","):
-        for machine in machines.split(","):
-            unit = network(name, machine)
-            found = programs_digest(unit, genomes, seed), genes_digest(unit, gene_count, seed)
-            print(f"{name} {machine}: programs {found[0]}, genes {found[1]}", flush=True)
+    names = named(networks or ",".join((*EVERYDAY, *LARGER) if whole else EVERYDAY))
+    types = (dtypes or ("float16,float32" if whole else "float16")).split(",")
+    if unknown := set(types) - set(DataType.__members__):
+        raise typer.BadParameter(f"--dtypes {min(unknown)}: expected some of {', '.join(DataType.__members__)}")
+    for network, machine, dtype in product(names, machines.split(","), types):
+        try:
+            found = digests(network, machine, dtype, gene_count, genomes, seed)
+        except BadInputError as error:
+            raise typer.BadParameter(str(error)) from None
+        print(f"{network} {machine} {dtype}: {found}", flush=True)
 
 
 if __name__ == "__main__":

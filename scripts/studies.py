@@ -26,7 +26,7 @@ from compiler.space.order import ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
-from tuner.build import measure_plans
+from tuner.build import Opened, measure_plans, open_source
 from tuner.conduct import Conductor, SerialJobs
 from tuner.config import load_config
 from tuner.evaluate import Evaluator, EvaluatorSpec
@@ -41,12 +41,23 @@ from tuner.search.jobs import WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.rules import Rules
 from tuner.search.schedule import Schedule
+from tuner.source import Source
 
 
 def network(name: str, machine: str) -> Unit:
     """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights' values, in a search's order."""
     path, seed = resolve(_model(name), None)
-    unit = make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16)
+    return in_search_order(make_unit(lower(load_model(path, random_weights=seed)), load_machine(machine), DataType.float16))
+
+
+def opened(name: str, machine: str, dtype: str) -> Opened:
+    """The same as it is compiled: with weights, in the file's order."""
+    path, seed = resolve(_model(name), None)
+    return open_source(Source(path, load_machine(machine), DataType[dtype], {}, seed))
+
+
+def in_search_order(unit: Unit) -> Unit:
+    """Its operators in the order that a search has them in."""
     return ordered(unit, load_config().search.order)
 
 

@@ -1,13 +1,74 @@
-"""Digests of what is compiled: the same twice, others for other genomes."""
+"""Digests of what is compiled: the same twice, others for other genomes, and each of its own part."""
 
 from __future__ import annotations
 
-from scripts.hash_programs import genes_digest, programs_digest
-from scripts.studies import network
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
+from scripts.studies import named
+from tests.scripting import run_script
+from tuner.evaluate import Answer, Ask, Evaluator
+
+SMALL = "made:bert_base-small"
+
+
+def parts(gene_count: int = 10, seed: int = 0) -> dict[str, str]:
+    found = dict(re.findall(r"(\w+) ([0-9a-f]{12})(?:, |$)", digests(SMALL, "edge", "float16", gene_count, 2, seed)))
+    assert tuple(found) == PARTS
+    return found
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {part for part in PARTS if one[part] != other[part]}
 
 
 def test_digests_are_of_the_genomes() -> None:
-    unit = network("squeezenet", "edge")
-    first, again, other = (programs_digest(unit, 2, seed) for seed in (0, 0, 1))
-    assert first == again != other
-    assert genes_digest(unit, 10, 0) == genes_digest(unit, 10, 0) != genes_digest(unit, 10, 1)
+    first = parts()
+    assert parts() == first
+    assert differing(first, parts(seed=1)) == set(PARTS)
+    assert differing(first, parts(gene_count=9)) == set(PARTS) - {"file"}  # which holds programs alone
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("tasks", lambda answer: {"payload": answer.payload + " "}),
+        ("features", lambda answer: {"features": np.nextafter(answer.features, np.inf)}),
+        ("times", lambda answer: {"values": answer.values + (np.arange(answer.values.size) == 0).reshape(answer.values.shape)}),
+    ],
+)
+def test_what_differs_shows_where_it_does(part: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, truly = parts(), Evaluator.answer
+
+    def answer(self: Evaluator, ask: Ask) -> Answer:
+        found = truly(self, ask)
+        return found if found.values is None else found._replace(**change(found))
+
+    monkeypatch.setattr(Evaluator, "answer", answer)
+    assert differing(first, parts()) == {part}
+
+
+def test_what_does_not_fit_is_a_line_that_says_so() -> None:
+    assert digests(SMALL, "edge:buffers_bytes.L1=512", "float16", 10, 2, 0).startswith("does not compile: edge")
+
+
+def test_a_line_per_network_machine_and_data_type() -> None:
+    words = ("--networks", SMALL, "--machines", "edge,tpu-like", "--dtypes", "float16,float32", "--genes", 2, "--genomes", 0)
+    done = run_script("hash_programs", *words)
+    cells = [line.partition(": plans")[0] for line in done.stdout.splitlines()]
+    assert cells == [f"{SMALL} {machine} {dtype}" for machine in ("edge", "tpu-like") for dtype in ("float16", "float32")]
+
+
+@pytest.mark.parametrize(("word", "value"), [("--networks", "made:nothing"), ("--machines", "nothing"), ("--dtypes", "float64")])
+def test_what_does_not_exist_is_an_error(word: str, value: str) -> None:
+    done = run_script("hash_programs", "--networks", SMALL, word, value)
+    assert done.returncode == 2
+    assert value in done.stderr
+
+
+def test_every_network_of_the_matrix_exists() -> None:
+    assert named(",".join((*EVERYDAY, *LARGER))) == [*EVERYDAY, *LARGER]
