@@ -67,6 +67,11 @@ def demand(kernel: Kernel, out: Rows, in_size: int, axis: int = ROWS) -> Rows:
     return Rows(*demanded(np.array(reach(kernel, in_size, axis=axis), np.int64), bounds, out.start, out.stop))
 
 
+def row_bounds(kernel: Kernel) -> Ints:
+    """int64 [.., 2], `Taps.bounds` of the rows of an operator that has taps."""
+    return kernel.rows.bounds if isinstance(kernel, Resample) else _NO_BOUNDS
+
+
 _WINDOW, _REFLOW, _RESAMPLE = range(3)
 _NO_BOUNDS = np.zeros((0, 2), np.int64)
 

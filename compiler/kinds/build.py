@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Concat, Conv, Graph, Operator, Shuffle
 from compiler.ir.layout import Layout, assign
+from compiler.kinds.base import Lowering
 from compiler.kinds.curves import with_curves
-from compiler.kinds.lowering import kernel_spec
 from compiler.kinds.padding_lanes import Values, output_gaps
+from compiler.kinds.table import BY_OPERATOR
 from compiler.unit import weights
 from compiler.unit.constants import Constants, aligned
 from compiler.unit.machine import check_machine
@@ -51,8 +52,8 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    gaps = _gaps(layout, dtype)
-    pending = [kernel_spec(i, op, layout, piece, constants, dtype, gaps) for i, op in enumerate(operators)]
+    into = Lowering(layout, piece, constants, dtype, _gaps(layout, dtype))
+    pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
     known = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
     }

@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from compiler.cost.ranking import LAST_BUDGETS
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.blocks import cut, needed
 from compiler.segment.buffers import Wish, fits
@@ -53,9 +51,7 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
         return False
     kernels = strip.kernels[start:stop]
     weights = [
-        Wish(f"w{k}", min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
-        for k, spec in enumerate(kernels)
-        if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec)
+        Wish(f"w{k}", min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k) for k, spec in enumerate(kernels) if spec.weight_blocks
     ]
     finest = max(1, min(rows.size for rows in needed(unit)[start:stop]))
     have = unit.machine.buffer_blocks(Memory.L1)

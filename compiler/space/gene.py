@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
 from compiler.ir.region import has_halo
-from compiler.kinds.conv import ConvSpec
 from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
 from compiler.plan.plan import Split
 from compiler.segment.blocks import needed
@@ -64,7 +63,7 @@ Key = tuple[str, Tail]
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of a kernel a gene can name."""
-    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(UB_SLOTS)
+    return KEPT if unit.kernels[kernel].runs_on == "CUBE" else len(UB_SLOTS)
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:

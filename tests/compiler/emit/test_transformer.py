@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.made import build
@@ -21,6 +20,7 @@ from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
+from compiler.records.writers import multiply_add
 from compiler.segment.blocks import needed
 from compiler.space.decode import realise_all
 from compiler.space.gene import Gene
