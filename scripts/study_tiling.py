@@ -35,7 +35,7 @@ from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve
-from compiler.ir.graph import Conv, MatMul
+from compiler.ir.operators import Conv, MatMul
 from compiler.kinds.build import make_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 
-from compiler.ir.graph import (
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import (
     Concat,
     Conv,
     Floats,
-    Graph,
     LayerNorm,
     MatMul,
     Operator,
     Pool,
-    Port,
     Reflow,
     Resample,
     Shape,

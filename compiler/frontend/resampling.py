@@ -17,7 +17,7 @@ from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
 from compiler.frontend.window import finish_conv
-from compiler.ir.graph import Conv, Resample, Shuffle
+from compiler.ir.operators import Conv, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 

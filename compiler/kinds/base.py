@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from compiler.ir.graph import Floats, Kernel
 from compiler.ir.layout import Layout
-from compiler.kinds.padding_lanes import Values
+from compiler.ir.operators import Floats, Operator, Values
 from compiler.plan.plan import Tiling, VectorTiling
 from compiler.unit.constants import Constants
 from compiler.unit.nest import Nest, Operand
@@ -35,7 +34,7 @@ class Lowering(NamedTuple):
     dtype: DataType
     padding: Mapping[str, Values]
 
-    def fields(self, index: int, op: Kernel) -> dict[str, Any]:
+    def fields(self, index: int, op: Operator) -> dict[str, Any]:
         """Those that every operator of a unit has."""
         shapes = self.layout.graph.shapes
         sizes = dict(zip(("in_h", "in_w", "out_h", "out_w"), (*shapes[op.inputs[0]][2:], *shapes[op.y][2:]), strict=True))
@@ -72,7 +71,7 @@ class OperatorKind(NamedTuple):
     where `out` is too short; `job` is a record that it may change, parity: int64 [`records.node.PARITIES`].
     """
 
-    operator: type[Kernel]
+    operator: type[Operator]
     spec: type[LoweredSpec]
     job: Any
     emitter: Any

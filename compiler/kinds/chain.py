@@ -10,11 +10,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Vector
+from compiler.ir.operators import GUARD, Vector
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.kinds.chain_emitter import VectorJob
-from compiler.kinds.padding_lanes import GUARD, guarded
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.elementwise import by_planes
 from compiler.records.ways import end_to_end
@@ -152,7 +151,7 @@ def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[in
 
 
 def _steps(op: Vector, into: Lowering) -> NDArray[np.int64]:
-    steps, guard = guarded(op, [into.padding[name] for name in op.inputs], numpy_type(into.dtype))
+    steps, guard = op.guarded([into.padding[name] for name in op.inputs], numpy_type(into.dtype))
     aside = len(op.inputs) + any(step.operand == 0 for step in steps)
     rows = []
     if guard:

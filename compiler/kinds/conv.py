@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple, Self
 
-from compiler.ir.graph import Conv
 from compiler.ir.im2col import Parts, beyond, parts_of
+from compiler.ir.operators import Conv
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, run_of_planes, sixteen_channels
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob

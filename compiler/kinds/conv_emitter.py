@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.ir.region import demanded
+from compiler.ir.reach import demanded
 from compiler.records.node import (
     A_SLOT,
     B_SLOT,

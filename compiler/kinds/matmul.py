@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from compiler.ir.graph import MatMul
+from compiler.ir.operators import MatMul
 from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
 from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N

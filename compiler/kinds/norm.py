@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import LayerNorm
+from compiler.ir.operators import LayerNorm
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.kinds.norm_emitter import LayerNormJob
 from compiler.plan.plan import VectorTiling

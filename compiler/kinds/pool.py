@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Pool
+from compiler.ir.operators import Pool
 from compiler.ir.region import Rows
 from compiler.kinds.base import Heights, Lowering, OnVector, VectorTiles, VectorWork, first_of
 from compiler.kinds.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.ir.region import demanded
+from compiler.ir.reach import demanded
 from compiler.records.grid import Axes, grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import load_box, store_tile, tiles

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from compiler.ir.graph import Reflow
+from compiler.ir.operators import Reflow
 from compiler.kinds.base import Lowering, OnVector
 from compiler.kinds.reflow_emitter import ReflowJob
 from compiler.plan.plan import VectorTiling

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.ir.region import demanded
+from compiler.ir.reach import demanded
 from compiler.records.node import UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import store_tile, tiles
 from compiler.records.writers import DDR, MTE1, MTE2, UB, Ints, Place, dense, flat, general, move

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Resample
+from compiler.ir.operators import Resample
 from compiler.ir.region import Rows
 from compiler.ir.taps import Taps, input_columns, input_rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork

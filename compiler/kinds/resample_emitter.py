@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.ir.region import demanded
+from compiler.ir.reach import demanded
 from compiler.ir.taps import input_rows, part_of_run, source_columns
 from compiler.records.grid import Axes, grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result, table

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Softmax
+from compiler.ir.operators import Softmax
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.kinds.softmax_emitter import SoftmaxJob
 from compiler.plan.plan import VectorTiling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.graph import Conv, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
+from compiler.ir.operators import Conv, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
 from compiler.kinds.base import OperatorKind
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.chain_emitter import VectorJob, chain_rows

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.region import reach, row_bounds
 from compiler.plan.plan import ConvTiling, Tiling
 from compiler.unit.operators import KernelSpec
 from compiler.unit.storages import Piece
@@ -145,10 +144,10 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
     makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
-    bounds = [row_bounds(spec.kernel) for spec in kernels]
+    bounds = [spec.kernel.bounds() for spec in kernels]
     first = accumulate(map(len, bounds), initial=0)
     return Run(
-        np.array([reach(spec.kernel, spec.in_h, at) for spec, at in zip(kernels, first, strict=False)], np.int64),
+        np.array([spec.kernel.reach(spec.in_h, at) for spec, at in zip(kernels, first, strict=False)], np.int64),
         np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
         np.array(leaves, np.bool_),
         inside,

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from compiler.ir.region import COLUMNS, EMPTY, Rows, demand
+from compiler.ir.operators import COLUMNS
+from compiler.ir.region import EMPTY, Rows, demand
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import share
 from compiler.unit.operators import KernelSpec, Strip

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
-from compiler.ir.region import has_halo
 from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
 from compiler.plan.plan import Split
 from compiler.segment.blocks import needed
@@ -121,7 +120,7 @@ def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
 
 def has_halos(unit: Unit, start: int, stop: int) -> bool:
     """Whether blocks of operators [start, stop) share rows at all."""
-    return any(has_halo(spec.kernel) for spec in unit.kernels[start:stop])
+    return any(spec.kernel.has_halo for spec in unit.kernels[start:stop])
 
 
 def bits(gene: Gene) -> int:

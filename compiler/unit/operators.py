@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Kernel
-from compiler.ir.region import Rows, window
+from compiler.ir.operators import Operator
+from compiler.ir.region import Rows
 from compiler.plan.plan import Infeasible, Tiling
 from compiler.unit.nest import Nest
 from compiler.unit.storages import Piece, StorageSpec
@@ -79,7 +79,7 @@ class KernelSpec(ABC):
 
     index: int
     name: str
-    kernel: Kernel
+    kernel: Operator
     reads: tuple[Piece, ...]
     y: Piece
     in_h: int
@@ -141,7 +141,7 @@ class KernelSpec(ABC):
 
     def input_rows(self, rows: int) -> int:
         """Rows of the main input that a block of so many rows of the result reads in the middle of the image."""
-        size, stride, dilation, _ = window(self.kernel)
+        size, stride, dilation, _ = self.kernel.window()
         return min((rows - 1) * stride + (size - 1) * dilation + 1, self.in_h)
 
     # its parts

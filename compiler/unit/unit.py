@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 
 from compiler.ir.graph import Graph
@@ -17,17 +16,6 @@ from compiler.unit.operators import KernelSpec
 from compiler.unit.storages import StorageSpec
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import MemoryMap
-
-
-@dataclass(frozen=True)
-class Shaped:
-    """Stands for weights whose values do not matter."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,9 @@ from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.made import build
 from compiler.frontend.weights import seed_weights
-from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
+from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import LayerNorm, Step, Vector
 from compiler.kinds.build import pack_unit
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec

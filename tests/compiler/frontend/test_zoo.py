@@ -9,7 +9,7 @@ import pytest
 
 from compiler.frontend import load_model, lower
 from compiler.frontend.zoo import resolve, shipped
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv
 from simulator.npu.errors import BadInputError
 from tuner.cli import main
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from compiler.frontend import lower
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv
 from compiler.kinds.build import make_unit, pack_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.unit.unit import Shaped

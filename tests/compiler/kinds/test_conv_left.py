@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Conv
-from compiler.ir.im2col import MOST_APART, beyond, instructions, parts_of, takes_fours
+from compiler.ir.im2col import MOST_APART, beyond, instructions, parts_of
+from compiler.ir.operators import Conv
 from compiler.kinds.conv_emitter import ConvJob, _left
 from compiler.records.writers import im2col
 from simulator import primitives
@@ -30,7 +30,7 @@ def drawn(rng: np.random.Generator) -> tuple[ConvJob, int, int, int, int, int]:
         top, left = (int(rng.choice((0, 1, 9, 254, 255, 256, 257, 511, 700))) for _ in range(2))
         window = Conv("y", "x", "y", np.zeros((1, 1, *kernel), np.float32), np.zeros(1, np.float32), (stride[0], stride[1]),
                       (dilation[0], dilation[1]), (top, left, 0, 0))  # fmt: skip
-        if kernel[0] * kernel[1] < 20_000 and not beyond(window) and (not four or takes_fours(window)):
+        if kernel[0] * kernel[1] < 20_000 and not beyond(window) and (not four or window.takes_fours):
             break
     height, width, planes = int(rng.integers(1, 520)), 4 * int(rng.integers(1, 80)), 1 if four else int(rng.integers(1, 4))
     pitch = (width // 4 if four else width) + int(rng.integers(3))

@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto
 
 from compiler.cost.features import FEATURES, raw_features
-from compiler.ir.graph import Pool
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Pool
 from compiler.kinds.build import pack_unit
 from compiler.kinds.pool import BOTH, COLUMNS, ROWS, PoolSpec
 from compiler.pipeline import Compiler
