@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from compiler.ir.operators import Conv, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
+from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
 from compiler.kinds.base import OperatorKind
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.chain_emitter import VectorJob, chain_rows
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.conv_emitter import ConvJob, conv_rows
+from compiler.kinds.depth_to_space import DepthToSpaceSpec
+from compiler.kinds.depth_to_space_emitter import DepthToSpaceJob, depth_to_space_rows
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
@@ -29,6 +31,7 @@ KINDS = (
     OperatorKind(LayerNorm, LayerNormSpec, LayerNormJob, norm_rows),
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
+    OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
 EMITTERS = {kind.job: kind.emitter for kind in KINDS}  # those of equal jobs are one

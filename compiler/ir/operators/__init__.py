@@ -2,6 +2,7 @@
 
 from compiler.ir.operators.base import COLUMNS, ROWS, Floats, Operator, Shape, Values
 from compiler.ir.operators.conv import Conv, Shaped
+from compiler.ir.operators.depth_to_space import DepthToSpace
 from compiler.ir.operators.matmul import MatMul
 from compiler.ir.operators.norm import LayerNorm
 from compiler.ir.operators.places import Concat, Shuffle
@@ -13,6 +14,6 @@ from compiler.ir.operators.vector import GUARD, Step, StepOp, Vector
 from compiler.ir.operators.windows import window_size
 
 __all__ = [
-    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Floats", "LayerNorm", "MatMul", "Operator", "Pool", "Reflow", "Resample",
+    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "DepthToSpace", "Floats", "LayerNorm", "MatMul", "Operator", "Pool", "Reflow", "Resample",
     "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values", "Vector", "window_size",
 ]  # fmt: skip

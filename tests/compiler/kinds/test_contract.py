@@ -10,7 +10,7 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.emit.segment import lower_segment
 from compiler.ir import taps
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Conv, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Softmax, Step, Vector
+from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Softmax, Step, Vector
 from compiler.kinds.base import OnVector
 from compiler.kinds.build import make_unit, pack_unit
 from compiler.kinds.reflow import ReflowSpec
@@ -56,6 +56,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "norm": ((1, 20, 4, 5), LayerNorm("y", "x", "y", _floats(20), _floats(20), 1e-3)),
     "reflow": ((1, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (5, 10), 1)),
     "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.places([None, *range(7)]))),
+    "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
 }  # fmt: skip
 EVERYWHERE = [(name, machine, dtype) for name in EXAMPLES for machine in MACHINES for dtype in (DataType.float16, DataType.float32)]
 everywhere = pytest.mark.parametrize(("name", "machine", "dtype"), EVERYWHERE)
