@@ -47,7 +47,6 @@ from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.build import open_source
 from tuner.commands.text import print_table
 from tuner.config import load_config
-from tuner.digests import canonical_json
 from tuner.evaluate import Evaluator
 from tuner.log.read import read_log
 from tuner.model.cost_model import CostModel, train
@@ -259,7 +258,7 @@ def network_shapes(networks: Sequence[str], machine: Machine) -> dict[Shape | Pr
             shape = shape_of(unit, spec)
             if shape is None:
                 continue
-            shape = known.setdefault(canonical_json(spec.signature(unit.storages)), shape)
+            shape = known.setdefault(spec.signature(unit.storages), shape)
             if name not in found.setdefault(shape, []):
                 found[shape].append(name)
     return found

@@ -58,6 +58,8 @@ class Lowering(NamedTuple):
 class LoweredSpec(Protocol):
     """The class of a kind's operators: `KernelSpec` says what they are asked."""
 
+    word: ClassVar[str]
+
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> KernelSpec:
         """An operator of the graph as the unit's operator `index`.  Raises `UnsupportedError` for what no instruction can name."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.elementwise import by_planes
 from compiler.records.ways import end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
-from compiler.unit.storages import StorageSpec
 from compiler.unit.weights import numpy_type
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op, float_bits
 from simulator.npu.machine import DataType, Memory
@@ -43,6 +41,8 @@ class VectorSpec(OnVector):
     Buffers of a tile: the inputs, v where `keeps_input` (else it is the first input), and what is put aside.
     """
 
+    word: ClassVar[str] = "chain"
+
     steps: NDArray[np.int64]
     pixels: tuple[bool, ...]
 
@@ -61,9 +61,9 @@ class VectorSpec(OnVector):
         """Tiles in UB that the chain works on."""
         return max(len(self.reads) + self.keeps_input, int(self.steps[:, 2].max(initial=-1)) + 1)
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
+    def described(self) -> dict[str, object]:
         steps = [[int(s[0]), int(s[2]), int(s[5])] for s in self.steps]
-        return super().signature(storages) | {"steps": steps, "pixels": self.pixels}
+        return {"steps": steps, "pixels": self.pixels}
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:

@@ -48,6 +48,8 @@ class ConvSpec(KernelSpec):
     lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR blocks.
     """
 
+    word: ClassVar[str] = "conv"
+
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "CUBE"
 
     groups: int
@@ -116,9 +118,9 @@ class ConvSpec(KernelSpec):
         assert isinstance(self.kernel, Conv)
         return self.out_h * self.out_w * int(self.kernel.weights.size)
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
+    def described(self) -> dict[str, object]:
         sizes = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
-        return super().signature(storages) | sizes | {"window": [*self.window], "act": self.activation}
+        return sizes | {"window": [*self.window], "act": self.activation}
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window

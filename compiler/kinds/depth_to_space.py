@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from compiler.ir.operators import DepthToSpace
 from compiler.ir.region import Rows
@@ -13,13 +12,14 @@ from compiler.kinds.depth_to_space_emitter import DepthToSpaceJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.ways import cheapest
 from compiler.unit.operators import Given, Strip
-from compiler.unit.storages import StorageSpec
 from simulator.npu.machine import DataType
 
 
 @dataclass(frozen=True, eq=False)
 class DepthToSpaceSpec(OnVector):
     """phase: of the first column of the result, where a strip begins between two columns of the input."""
+
+    word: ClassVar[str] = "depth_to_space"
 
     kernel: DepthToSpace
     phase: int = 0
@@ -28,8 +28,8 @@ class DepthToSpaceSpec(OnVector):
     def lower(cls, index: int, op: DepthToSpace, into: Lowering) -> Self:
         return cls(**into.fields(index, op))
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"block": self.kernel.block}
+    def described(self) -> dict[str, object]:
+        return {"block": self.kernel.block}
 
     def input_rows(self, rows: int) -> int:
         return min(self.in_h, self._spanned(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from compiler.ir.operators import MatMul
 from compiler.kinds.base import Lowering, run_of_planes
@@ -20,6 +20,8 @@ class MatMulSpec(ConvSpec):
 
     Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
     """
+
+    word: ClassVar[str] = "matmul"
 
     pixels: int
     transposed: bool
@@ -65,8 +67,8 @@ class MatMulSpec(ConvSpec):
     def macs(self) -> int:
         return self.out_h * self.out_w * self.per_pixel
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"pixels": self.pixels, "transposed": self.transposed}
+    def described(self) -> dict[str, object]:
+        return super().described() | {"pixels": self.pixels, "transposed": self.transposed}
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         return (self,)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, fir
 from compiler.kinds.norm_emitter import LayerNormJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Fetch, Given
-from compiler.unit.storages import StorageSpec
 from compiler.unit.weights import pack_lanes
 from simulator.npu.isa import float_bits
 from simulator.npu.machine import DataType, Memory
@@ -25,6 +23,8 @@ _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number i
 @dataclass(frozen=True, eq=False)
 class LayerNormSpec(OnVector):
     """constants_at: DDR blocks [3][planes] of scale, shift, and 1 in lanes that are channels; gaps: planes that have lanes that are not."""
+
+    word: ClassVar[str] = "layer_norm"
 
     channels: int
     epsilon: float
@@ -38,8 +38,8 @@ class LayerNormSpec(OnVector):
         at, gaps = into.constants.add(f"{op.name}/constants", np.concatenate(parts)), into.padded_planes(op.y)
         return cls(**into.fields(index, op), channels=len(op.scale), epsilon=op.epsilon, constants_at=at, gaps=gaps)
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"channels": self.channels, "gaps": list(self.gaps)}
+    def described(self) -> dict[str, object]:
+        return {"channels": self.channels, "gaps": list(self.gaps)}
 
     @property
     def granule(self) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.ways import cheapest
 from compiler.records.whole_rows import work
 from compiler.unit.operators import Given, Strip
-from compiler.unit.storages import StorageSpec
 from compiler.unit.weights import pack_pixels
 from simulator.npu.isa import float_bits
 from simulator.npu.machine import DataType
@@ -33,6 +31,8 @@ class PoolSpec(OnVector):
 
     counts_pitch: blocks from row to row of them, which a strip has only a part of.
     """
+
+    word: ClassVar[str] = "pool"
 
     kernel: Pool
     counts_at: int
@@ -90,9 +90,9 @@ class PoolSpec(OnVector):
             return planes * (high * wide + rows * columns)
         return planes * ((high + rows) * max(wide, columns))
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
+    def described(self) -> dict[str, object]:
         kernel = self.kernel
-        return super().signature(storages) | {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+        return {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
 
     def pixel_constant_blocks(self, rows: int, columns: int) -> int:
         return rows * columns if self.counts_at >= 0 else 0

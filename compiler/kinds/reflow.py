@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from compiler.ir.operators import Reflow
 from compiler.kinds.base import Lowering, OnVector
 from compiler.kinds.reflow_emitter import ReflowJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Given
-from compiler.unit.storages import StorageSpec
 
 
 @dataclass(frozen=True, eq=False)
 class ReflowSpec(OnVector):
     """before: pixels of zeros in front of the first one."""
+
+    word: ClassVar[str] = "reflow"
 
     before: int
 
@@ -24,8 +24,8 @@ class ReflowSpec(OnVector):
     def lower(cls, index: int, op: Reflow, into: Lowering) -> Self:
         return cls(**into.fields(index, op), before=op.before)
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"before": self.before}
+    def described(self) -> dict[str, object]:
+        return {"before": self.before}
 
     @property
     def strip_refusal(self) -> str:

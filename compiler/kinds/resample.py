@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork
 from compiler.kinds.resample_emitter import ResampleJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.unit.operators import Given, Strip
-from compiler.unit.storages import StorageSpec
 from simulator.npu.isa import float_bits
 from simulator.npu.machine import DataType
 
@@ -30,6 +28,8 @@ class ResampleSpec(OnVector):
 
     columns, rows: `Taps.runs`, empty where every place stays; bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
     """
+
+    word: ClassVar[str] = "resample"
 
     kernel: Resample
     columns: NDArray[np.int64]
@@ -66,9 +66,8 @@ class ResampleSpec(OnVector):
         last = rows * columns if len(self.rows) or not len(self.columns) else 0
         return planes * (self.input_rows(rows) * self.input_columns(columns) + middle + last + (max(middle, last) if self.weighted else 0))
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        sizes = {"columns": self.columns.tolist(), "rows": self.rows.tolist(), "fill": self.kernel.fill}
-        return super().signature(storages) | sizes
+    def described(self) -> dict[str, object]:
+        return {"columns": self.columns.tolist(), "rows": self.rows.tolist(), "fill": self.kernel.fill}
 
     def set_aside(self, rows: int) -> int:
         return 0

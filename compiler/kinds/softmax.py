@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, fir
 from compiler.kinds.softmax_emitter import SoftmaxJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Fetch, Given
-from compiler.unit.storages import StorageSpec
 from compiler.unit.weights import numpy_type
 from simulator.npu.machine import DataType, Memory
 
@@ -22,6 +20,8 @@ from simulator.npu.machine import DataType, Memory
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec(OnVector):
     """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in gaps; gaps: planes that have any."""
+
+    word: ClassVar[str] = "softmax"
 
     groups: int
     masks_at: int
@@ -37,8 +37,8 @@ class SoftmaxSpec(OnVector):
         mask = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
         return cls(**into.fields(index, op), groups=op.groups, masks_at=mask, gaps=into.padded_planes(op.y))
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"groups": self.groups, "gaps": list(self.gaps)}
+    def described(self) -> dict[str, object]:
+        return {"groups": self.groups, "gaps": list(self.gaps)}
 
     @property
     def granule(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import lru_cache
 
 from compiler.segment.blocks import needed
@@ -16,7 +15,7 @@ class Structures:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._signatures = [_short(json.dumps(spec.signature(unit.storages), sort_keys=True)) for spec in unit.kernels]
+        self._signatures = [_short(spec.signature(unit.storages)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 

@@ -5,6 +5,7 @@ Below, what is true of most operators of VECTOR is the answer unless a kind give
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,7 @@ class KernelSpec(ABC):
     strip: None where it has whole rows; else in_w and out_w are what the strip has of them.
     """
 
+    word: ClassVar[str]  # of its kind in signatures, which stay when classes are renamed
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]]
 
     index: int
@@ -99,14 +101,15 @@ class KernelSpec(ABC):
         """Multiply-accumulates of the model, without any padding."""
         return 0
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        """What its cost depends on, apart from its block and its tiling: the key under which tasks are shared.  storages: the unit's."""
-        return {
-            "type": type(self).__name__,
-            "in": [self.in_h, self.in_w],
-            "out": [self.out_h, self.out_w],
-            "planes": [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)],
-        }
+    def signature(self, storages: Sequence[StorageSpec]) -> str:
+        """What its cost depends on, apart from its block and its tiling: the text under which tasks are shared.  storages: the unit's."""
+        planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
+        sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}
+        return " ".join([self.word, *(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in sizes.items())])
+
+    def described(self) -> dict[str, object]:
+        """What a signature says beside the sizes of its tensors: JSON values by name, in an order that stays."""
+        return {}
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         """Operators of a machine and data type whose sizes are equal have equal tilings and features; itself where only it has them."""

@@ -7,7 +7,6 @@ never depend on a plan, so variants can be switched by their start address alone
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 
 from compiler.ir.graph import Graph
@@ -51,6 +50,6 @@ class Unit:
     def digest(self) -> str:
         """32 hex: the computation without its weights' values, the machine and the data type."""
         parts = [self.machine.digest, self.dtype.name]
-        parts += [json.dumps(spec.signature(self.storages), sort_keys=True) for spec in self.kernels]
+        parts += [spec.signature(self.storages) for spec in self.kernels]
         parts += [f"{s.name}:{s.n}:{s.planes}:{s.h}:{s.w}:{s.address}" for s in self.storages]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -186,9 +186,18 @@ def test_parts_are_the_whole(name: str, machine: str, dtype: DataType) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_signatures_are_text_and_tell_kinds_apart(name: str) -> None:
+def test_signatures_tell_operators_apart(name: str) -> None:
     unit = example(name, "edge", DataType.float16).unit
     mine = unit.kernels[0].signature(unit.storages)
     assert mine == example(name, "edge", DataType.float16).unit.kernels[0].signature(unit.storages)
     others = [example(other, "edge", DataType.float16).unit for other in EXAMPLES if other != name]
     assert mine not in [other.kernels[0].signature(other.storages) for other in others]
+
+
+def test_a_signature_on_paper() -> None:
+    """Names of tasks in a log come of this text: it changes only with what it says."""
+    unit = example("depthwise", "edge", DataType.float16).unit
+    window = "window=[3,3,1,1,1,1,1,1,1,1]"
+    sizes = "in=[9,8] out=[9,8] planes=[[3,3],[3,3]] groups=3 c1=1 k1=9 n1=1 lanes=16"
+    assert unit.kernels[0].signature(unit.storages) == f'conv {sizes} {window} act="none"'
+    assert len({kind.spec.word for kind in KINDS}) == len(KINDS)
