@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from compiler.ir.graph import Conv, Graph, LayerNorm, Vector
+from compiler.ir.graph import Graph
+from compiler.ir.operators import Conv, LayerNorm, Vector
 from simulator.npu.held import Beyond, holds
 from simulator.npu.machine import DataType
 

@@ -9,7 +9,6 @@ import optuna
 from numpy.typing import NDArray
 
 from compiler.cost.operator_space import OperatorSpace
-from compiler.ir.region import has_halo
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.space.decode import realise
 from compiler.space.gene import BLOCK_COUNTS, Gene, Genome, block_counts
@@ -34,7 +33,7 @@ class TilingSpace:
         columns = [np.unique(column, return_inverse=True) for column in space.points.T]
         self.values = [values for values, _ in columns]
         self._rows = [[np.flatnonzero(place == i) for i in range(len(values))] for values, place in columns]
-        self._halo = has_halo(unit.kernels[0].kernel)
+        self._halo = unit.kernels[0].kernel.has_halo
         genome = single_operators(unit)
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{unit.machine.name}: {genome}")

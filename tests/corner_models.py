@@ -73,6 +73,21 @@ def residual_from_before(rng: Rng) -> ModelProto:
     return b.model(b.add(b.relu(b.add(y, x)), x))
 
 
+def channels_to_pixels(rng: Rng) -> ModelProto:
+    """Channels that fill no block, in both orders, and results that a concatenation and a residual want elsewhere."""
+    b = Builder(rng, (1, 5, 6, 7))
+    x = b.node("DepthToSpace", [b.relu(b.conv("x", 76))], blocksize=2, mode="DCR")
+    y = b.node("DepthToSpace", [b.relu(b.conv("x", 20))], blocksize=2, mode="CRD")
+    z = b.node("DepthToSpace", [b.conv(b.concat(x, y), 27)], blocksize=3, mode="DCR")
+    return b.model(b.conv(b.add(b.conv(x, 5), y), 3), z)
+
+
+def channels_to_pixels_at_once(rng: Rng) -> ModelProto:
+    """The model's input and output; whole planes of channels."""
+    b = Builder(rng, (2, 128, 3, 5))
+    return b.model(b.node("DepthToSpace", [b.node("DepthToSpace", ["x"], blocksize=2)], blocksize=1))
+
+
 def shuffled(rng: Rng) -> ModelProto:
     b = Builder(rng, (1, 20, 7, 6))
     x = b.shuffle(b.relu(b.conv("x", 20, groups=4)), 4)
@@ -225,7 +240,8 @@ CORNER_MODELS: dict[str, Callable[[Rng], ModelProto]] = {
     f.__name__: f
     for f in (
         grouped, grouped_by_planes, depthwise, strided, dilated, batch, whole_kernel, more_pad_than_image, concat_with_gaps,
-        residual_from_before, shuffled, normalised, undefined_at_zero, pools, global_pools, softmax_of_images, output_that_is_read,
+        residual_from_before, channels_to_pixels, channels_to_pixels_at_once, shuffled,
+        normalised, undefined_at_zero, pools, global_pools, softmax_of_images, output_that_is_read,
         two_outputs, outputs_of_one_concat, input_in_a_concat, signals, wide_windows,
         far_rows, far_columns, wide_kernels, wide_kernel_in_fours, high_kernels, wide_kernel_of_one_row, far_padding,
         far_padding_of_a_signal, far_windows,

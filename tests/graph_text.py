@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 
-from compiler.ir.graph import (
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import (
     Concat,
     Conv,
+    DepthToSpace,
     Floats,
-    Graph,
     LayerNorm,
     MatMul,
     Operator,
     Pool,
-    Port,
     Reflow,
     Resample,
     Shape,
@@ -80,6 +80,8 @@ def _details(op: Operator, fingerprints: bool) -> list[str]:
         return [f"heads={op.heads}", *(["transposed"] if op.transposed else [])]
     if isinstance(op, Reflow):
         return [f"size={_shape(op.size)}", *([f"before={op.before}"] if op.before else [])]
+    if isinstance(op, DepthToSpace):
+        return [f"block={op.block}"]
     if isinstance(op, Concat):
         return []
     return ["[" + "; ".join(_step(step, fingerprints) for step in op.steps) + "]"]

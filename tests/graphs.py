@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Pool, Port, Shape, output_shape
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape
 from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Machine
@@ -32,7 +33,7 @@ def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = N
     """One input "x"; the last operator's output where none is named."""
     shapes: dict[str, Shape] = {"x": shape}
     for op in operators:
-        shapes[op.y] = output_shape(op, [shapes[name] for name in op.inputs])
+        shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
     ports = tuple(Port(name, name, shapes[name]) for name in outputs or [operators[-1].y])
     made = Graph("by hand", (Port("x", "x", shape),), ports, tuple(operators), shapes, digest="0" * 32)
     made.verify()

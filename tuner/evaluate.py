@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
-from compiler.ir.graph import Concat, Conv, Shuffle
+from compiler.ir.operators import Concat, Conv, Shuffle
 from compiler.ir.region import EMPTY, Rows
 from compiler.kinds.build import Packed
 from compiler.pipeline import Compiler, Part

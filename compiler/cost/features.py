@@ -17,27 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.product_features import PRODUCT_FEATURES, SERIAL, one_after_another, product_features
-from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, Heights, stage_features
+from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
 from compiler.cost.tiling_space import tables
-from compiler.ir.graph import Pool
 from compiler.kinds.alike import Kind, kind_of
-from compiler.kinds.chain import VectorSpec
-from compiler.kinds.conv import ConvSpec
+from compiler.kinds.base import Heights, VectorTiles, on_vector
+from compiler.kinds.conv import product_of
 from compiler.kinds.counts import pieces
-from compiler.kinds.elementwise import chain
-from compiler.kinds.norm import LayerNormSpec
-from compiler.kinds.pool import PoolSpec
-from compiler.kinds.resample import ResampleSpec
-from compiler.kinds.sliding import sliding
-from compiler.kinds.softmax import SoftmaxSpec
-from compiler.kinds.whole_rows import work
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.segment.memory import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.segment.strips import row_blocks_stored
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
 
 FEATURE_SET = "schedule-8"
 _EXTENSIVE = (
@@ -206,11 +198,10 @@ def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
 
 
 def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, read_rate: float) -> NDArray[np.float64]:
-    kind = standing.kind
-    assert isinstance(kind.spec, ConvSpec)
+    kind, product = standing.kind, product_of(standing.kind.spec)
     heights = np.array(standing.heights, np.int64).reshape(-1, 2)
     residual_in = -1
-    if kind.spec.residual is not None:
+    if product is not None and product.residual is not None:
         residual_in = int(Memory.L1 if standing.reads[1][0] else Memory.DDR)
     return product_features(kind, tiling, heights, standing.inside, residual_in, cores, standing.strips, images, read_rate)
 
@@ -232,17 +223,6 @@ def _rates(machine: Machine) -> _Rates:
     ub_l1, l1_ub = int(t.rate[Memory.UB, Memory.L1]), int(t.rate[Memory.L1, Memory.UB])
     start_out, start_in = int(t.startup[Memory.UB, Memory.L1]), int(t.startup[Memory.L1, Memory.UB])
     return _Rates(ub_l1, l1_ub, start_out, start_in, int(t.scalars[1]), t.vector_cycles.tolist())
-
-
-def _window_rows(heights: Heights, tile: int, stride: int, kernel: int, most: int) -> int:
-    """Rows of the input that all tiles of a pooling read, of at most so many rows each."""
-    found = 0
-    for high, count in heights:
-        whole, rest = divmod(high, tile)
-        found += count * whole * min(most, (tile - 1) * stride + kernel)
-        if rest:
-            found += count * min(most, (rest - 1) * stride + kernel)
-    return found
 
 
 def _tiles(s: KernelSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
@@ -269,42 +249,9 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))
     made = _tiles(s, tiling, rows)
     tiles = float(sum([count for *_, count in made]) * images)
-    reads = [size] * len(s.reads)
-    repeats, calls = size / 8, tiles
-    if isinstance(s, PoolSpec):
-        pool = s.kernel
-        assert isinstance(pool, Pool)
-        if s.whole_rows:
-            outputs = float(high) * -(-s.y.planes // tiling.tile_planes) * images
-            repeats, calls = work(min(tiling.tile_planes, s.y.planes), min(pool.kernel[0], s.in_h) * s.in_w)
-            repeats, calls = outputs * repeats, outputs * calls
-        else:
-            repeats = calls = 0.0
-            for planes, tall, wide, count in made:
-                one, instructions = sliding(s, planes, tall, wide)
-                repeats, calls = repeats + count * images * one, calls + count * images * instructions
-        # whole rows, or what every tile's windows cover of them
-        columns = across * s.wide(tiling.tile_columns or s.out_w)
-        reads = [float(_window_rows(rows, tiling.tile_rows, pool.stride[0], pool.kernel[0], s.in_h)) * columns * s.y.planes * images]
-        if pool.mode == "average" and s.counts_at < 0:
-            repeats += reads[0] / 8  # scaled before they are added up, which could overflow
-    elif isinstance(s, VectorSpec):
-        one = float(sum([planes * count for planes, *_, count in made]) * images)  # a pixel of every plane comes with each tile
-        reads = [one if pixel else size for pixel in s.pixels]
-        repeats = calls = 0.0
-        for planes, tall, wide, count in made:
-            steps, instructions = chain(s, planes, tall * wide)
-            repeats += count * images * sum([t.cycles[op] * each for op, each in steps])
-            calls += count * images * instructions
-    elif isinstance(s, SoftmaxSpec):
-        repeats, calls = size / 8 * 8, tiles * 10 * max(1, tiling.tile_planes // s.group_planes)
-    elif isinstance(s, LayerNormSpec):
-        repeats, calls = size / 8 * (9 if unit.dtype == DataType.float16 else 6), tiles * (30 + s.y.planes)
-    elif isinstance(s, ResampleSpec):
-        runs = len(s.columns) + len(s.rows)
-        repeats, calls = size / 4 * (1 + s.weighted), tiles * max(1, runs) * tiling.tile_planes
-        reads = [size * s.in_h * s.in_w / (s.out_h * s.out_w)]
-    vector = repeats + calls * t.startup
+    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.dtype, t.cycles))
+    calls, reads = work.calls, work.reads
+    vector = work.repeats + calls * t.startup
     near = [blocks for blocks, (staged, _) in zip(reads, standing.reads, strict=True) if staged]
     load = (sum(reads) - sum(near)) * BLOCK_BYTES
     mte1 = sum(near) * BLOCK_BYTES / t.l1_ub + len(near) * tiles * t.start_in

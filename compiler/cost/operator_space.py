@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
 from compiler.cost.tiling_space import engine_cycles, estimate, legal_points, shape_of
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import SegmentPlan
 from compiler.segment.blocks import Blocks, cut
 from compiler.segment.buffers import fits
@@ -61,8 +60,8 @@ class OperatorSpace(NamedTuple):
 
 def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
     """The ways to run kernel k, a convolution, alone, in the given block counts; only those that fit L1."""
-    spec = unit.kernels[k]
-    assert isinstance(spec, ConvSpec)
+    spec = product_of(unit.kernels[k])
+    assert spec is not None, unit.kernels[k].name
     machine, images = unit.machine, unit.storages[0].n
     l1 = machine.buffer_blocks(Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
@@ -72,7 +71,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
         rows = max(sizes)
         stored = sum(size * count for size, count in sizes.items()) * spec.out_w * spec.y.planes
         for resident, chunk in _chunks(unit, spec, rows):
-            right = spec.reads[1].planes * spec.pixels if isinstance(spec, MatMulSpec) else 0
+            right = spec.right_blocks
             layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
             loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
             read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)

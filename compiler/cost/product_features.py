@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from compiler.cost.tiling_space import tables
 from compiler.ir.im2col import Cut
 from compiler.kinds.alike import Kind
-from compiler.kinds.conv import ConvSpec
+from compiler.kinds.conv import product_of
 from compiler.kinds.counts import all_steps, counts, pieces, steps_of_pieces
-from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
 from compiler.unit.machine import writes_l1
@@ -95,10 +94,9 @@ class _Product(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _product(kind: Kind) -> _Product:
-    s = kind.spec
-    assert isinstance(s, ConvSpec)
-    right = s.pixels * s.reads[1].planes if isinstance(s, MatMulSpec) else 0
-    return _Product(s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, right, s.y.planes, s.parts.cut)
+    s = product_of(kind.spec)
+    assert s is not None, kind.spec.name
+    return _Product(s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, s.right_blocks, s.y.planes, s.parts.cut)
 
 
 def product_features(

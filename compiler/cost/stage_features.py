@@ -17,7 +17,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.kinds.alike import Kind
-from compiler.kinds.conv import ConvSpec
+from compiler.kinds.base import Heights
+from compiler.kinds.conv import product_of
 from compiler.plan.plan import ConvTiling, Tiling
 from compiler.segment.stages import (
     Extents,
@@ -26,7 +27,6 @@ from compiler.segment.stages import (
     cube_placed,
     cube_places,
     cube_tiles,
-    input_rows,
     live,
     nest_of,
     sizes_of,
@@ -39,7 +39,6 @@ _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store
 STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
 STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
 _MEANS = len(STAGE_SUMS)  # where they start
-Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute so many)
 
 
 def stage_features(
@@ -51,12 +50,12 @@ def stage_features(
     """
     unit, spec = kind.unit, kind.spec
     rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images
-    if isinstance(spec, ConvSpec):
-        assert isinstance(tiling, ConvTiling)
-        table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < spec.k1)
+    product = product_of(spec)
+    if product is not None and isinstance(tiling, ConvTiling):
+        table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < product.k1)
         source, lanes = spec.reads[0], unit.dtype.lanes
-        source_blocks = input_rows(spec, rows) * unit.storages[source.storage].row_blocks
-        extents = spec.groups, rows * spec.out_w, spec.n1, spec.k1, lanes, source.planes, source_blocks, spec.parts.cut
+        source_blocks = spec.input_rows(rows) * unit.storages[source.storage].row_blocks
+        extents = product.groups, rows * spec.out_w, product.n1, product.k1, lanes, source.planes, source_blocks, product.parts.cut
         found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
         return found
     out = [0.0] * (2 * _MEANS)

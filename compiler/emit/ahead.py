@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.emit.records import DDR, L1, MTE2, UB
+from compiler.records.writers import DDR, L1, MTE2, UB
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.machine import BLOCK_BYTES, Machine, Memory

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from compiler.emit.ahead import order_ahead
 from compiler.emit.jobs import jobs_of
-from compiler.emit.nodes import Work, emit_nodes
+from compiler.emit.nodes import emit_nodes
 from compiler.emit.places import homes_of, operand
-from compiler.emit.records import Ints
 from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.records.node import Work
+from compiler.records.writers import Ints
 from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
 from compiler.segment.lanes import lanes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from compiler.ir.graph import Step
+from compiler.ir.operators import Step
 
 Steps = tuple[Step, ...]
 Values = Mapping[str, Any]

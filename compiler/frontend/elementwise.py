@@ -12,7 +12,7 @@ from onnx import NodeProto
 from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atoms, C, P, View, constant_as
-from compiler.ir.graph import Conv, Floats, Step, Vector
+from compiler.ir.operators import Conv, Floats, Step, Vector
 
 Values = dict[str, Any]
 

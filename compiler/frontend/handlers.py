@@ -18,7 +18,7 @@ from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.views import Atom, C, P, joined, transposed, whole
 from compiler.frontend.window import Pads, finish_conv, padding, pair
-from compiler.ir.graph import Concat, Conv, Floats, Softmax, window_size
+from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import FLOATS

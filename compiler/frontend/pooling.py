@@ -13,7 +13,7 @@ from onnx import NodeProto
 
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.window import finish_image, padding, pair
-from compiler.ir.graph import Pool, Step, Vector
+from compiler.ir.operators import Pool, Step, Vector
 
 Values = dict[str, Any]
 Mode = Literal["max", "average"]

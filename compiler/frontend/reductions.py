@@ -14,7 +14,7 @@ from compiler.frontend.pooling import Mode, whole_image
 from compiler.frontend.resampling import CHANNELS, COLUMNS, ROWS, axis_of, resized_atoms
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import P, View, whole
-from compiler.ir.graph import Conv, Pool, Step, Vector
+from compiler.ir.operators import Conv, Pool, Step, Vector
 
 Values = dict[str, Any]
 

@@ -1,6 +1,6 @@
-"""Handlers that take rows, columns and channels anew: Slice, Split, Pad, Resize, Upsample, ConvTranspose.
+"""Handlers that take rows, columns and channels anew: Slice, Split, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
 
-Rows and columns become a Resample, channels a Shuffle; where some are filled or taken twice, a 1x1 convolution.
+Rows and columns become a Resample, channels a Shuffle, or pixels (DepthToSpace); where some are filled or taken twice, a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
 from compiler.frontend.window import finish_conv
-from compiler.ir.graph import Conv, Resample, Shuffle
+from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 
@@ -329,8 +329,21 @@ def _transposed_pads(state: Translator, node: NodeProto, values: Values, axis: i
     return (pads[axis], pads[axis + 2] - extra)
 
 
+def depth_to_space(state: Translator, node: NodeProto, values: Values) -> None:
+    block, mode = int(values["blocksize"]), values.get("mode", "DCR")
+    x = state.image(node)
+    _, channels, *_ = state.shapes[x]
+    if block < 1 or channels % block**2:
+        raise BadInputError(f"{label(node)}: blocksize {block} of {channels} channels; they are expected to be a multiple of its square")
+    if mode == "CRD":  # the pixels of a channel are side by side; the other way round is only labels
+        order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
+        x = state.emit(Shuffle(state.name(node, ".channels"), x, state.fresh(f"{x}.channels"), tuple(order.tolist())))
+    state.finish(node, DepthToSpace(state.name(node), x, node.output[0], block))
+
+
 RESAMPLING: dict[str, Handler] = {
     "ConvTranspose": conv_transpose,
+    "DepthToSpace": depth_to_space,
     "Pad": pad,
     "Resize": resize,
     "Slice": slice_,

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from compiler.frontend.attributes import label
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
-from compiler.ir.graph import Conv, Floats, LayerNorm, MatMul, Pool, Reflow, Shuffle, Step, Vector
+from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, Pool, Reflow, Shuffle, Step, Vector
 from simulator.npu.errors import BadInputError
 
 Values = dict[str, Any]

@@ -20,7 +20,8 @@ from compiler.frontend.budget import Budget
 from compiler.frontend.fold import NO_ROOM, folded
 from compiler.frontend.load import opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
-from compiler.ir.graph import Floats, Graph, Operator, Port, Reflow, Shape, Shuffle, output_shape
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import ON_NPU, kind_name
 
@@ -146,7 +147,7 @@ class Translator:
 
     def emit(self, op: Operator) -> str:
         """Append an operator; its output's shape follows.  Raises UnsupportedError for another batch than that of the others."""
-        shape = output_shape(op, [self.shapes[name] for name in op.inputs])
+        shape = op.output_shape([self.shapes[name] for name in op.inputs])
         if min(shape) < 1:
             raise BadInputError(f"operator {op.name!r}: its window does not fit, the output would be {list(shape)}")
         batch = self.shapes[self.operators[0].y][0] if self.operators else shape[0]

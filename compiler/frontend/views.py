@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Shape
+from compiler.ir.operators import Shape
 
 N, C, P = range(3)
 

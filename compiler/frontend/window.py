@@ -13,8 +13,8 @@ import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.to_graph import Translator
-from compiler.ir.graph import Conv, Pool, Reflow, Resample, output_shape, window_size
 from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
+from compiler.ir.operators import Conv, Pool, Reflow, Resample, window_size
 from compiler.ir.taps import places
 from simulator.npu.isa import MAX_WINDOW
 
@@ -32,13 +32,13 @@ def pair(state: Translator, node: NodeProto, values: Values, key: str) -> tuple[
 
 def finish_image(state: Translator, node: NodeProto, op: Pool) -> None:
     """The output has as many axes as the input."""
-    n, c, h, w = output_shape(op, [state.shapes[op.x]])
+    n, c, h, w = op.output_shape([state.shapes[op.x]])
     state.finish(node, op, (n, c, h) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
 
 def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
     """As `finish_image`, for a convolution whose window may be larger than an instruction's fields."""
-    n, c, h, w = output_shape(op, [state.shapes[op.x]])
+    n, c, h, w = op.output_shape([state.shapes[op.x]])
     if w > MOST_COLUMNS or h * w > MOST_PIXELS:
         raise state.refuse(node, f"a result of {h} x {w} pixels; at most {MOST_COLUMNS} columns, {MOST_PIXELS} pixels in all are supported")
     op = _without_idle(state, op)
@@ -81,7 +81,7 @@ def _in_rows(state: Translator, node: NodeProto, op: Conv) -> Conv:
     n, c, h, w = state.shapes[op.x]
     axis = 0 if w == 1 and op.weights.shape[3] == 1 else 1
     stride, dilation, before = op.stride[axis], op.dilation[axis], op.pads[axis]
-    _, _, *results = output_shape(op, [(n, c, h, w)])
+    _, _, *results = op.output_shape([(n, c, h, w)])
     c_out, c_in, *kernel = op.weights.shape
     reach = (kernel[axis] - 1) * dilation + 1
     deep = -(-reach // stride)

@@ -5,7 +5,7 @@ its rows or, where a row itself is too much, runs of the columns of one row; eac
 blocks of the tile in L0A.  So the product is one as before, and nothing is rounded once more.
 
 Along k, in blocks, a part ends at every multiple of `length` from each multiple of `period` on, wherever a tile begins: what is
-counted here without looking at instructions is what `compiler.emit.conv` writes for tiles inside the image.
+counted here without looking at instructions is what `compiler.kinds.conv_emitter` writes for tiles inside the image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.ir.graph import Conv
+from compiler.ir.operators.conv import Conv
 from simulator.npu.isa import MAX_WINDOW
 
 # Strides with padding above that no field holds: pixels that see nothing else are zeroed in sixteens, and a field holds fifteen rows more
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(kernel: Sequence[int], dilation: Sequence[int], in_fours: bool) -> Parts:
-    """in_fours: the image is a four-lane one, where four taps share a block of k (and `takes_fours` holds)."""
+    """in_fours: the image is a four-lane one, where four taps share a block of k (and `Conv.takes_fours` holds)."""
     (high, wide), (down, across), per_block = kernel, dilation, 4 if in_fours else 1
     most = MAX_WINDOW // per_block * per_block  # a part begins with a block
     if wide > MAX_WINDOW or (wide > 1 and across > MAX_WINDOW):
@@ -47,13 +47,6 @@ def parts_of(kernel: Sequence[int], dilation: Sequence[int], in_fours: bool) -> 
         rows = 1 if down > MAX_WINDOW else most
         return Parts(rows, wide, (-(-high * wide // per_block), rows * wide // per_block))
     return Parts(high, wide, WHOLE)
-
-
-def takes_fours(conv: Conv) -> bool:
-    """Whether parts of the window begin with whole blocks of a four-lane image."""
-    (high, wide), (down, across) = conv.weights.shape[2:], conv.dilation
-    near = (high == 1 or down <= MAX_WINDOW) and (wide == 1 or across <= MAX_WINDOW)
-    return near and (wide <= MAX_WINDOW or high == 1) and conv.pads[0] <= MAX_WINDOW
 
 
 def beyond(conv: Conv) -> str:

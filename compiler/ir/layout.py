@@ -21,24 +21,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.ir.graph import (
-    Concat,
-    Conv,
-    Graph,
-    LayerNorm,
-    MatMul,
-    Operator,
-    Pool,
-    Reflow,
-    Resample,
-    Shape,
-    Shuffle,
-    Softmax,
-    Vector,
-    with_inputs,
-)
-from compiler.ir.im2col import takes_fours
+from compiler.ir.graph import Graph
 from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
+from compiler.ir.operators import Concat, Conv, Operator, Shape, Shuffle, Vector
 from compiler.ir.parts import covering, runs
 from simulator.npu.machine import DataType
 
@@ -105,19 +90,10 @@ class Layout:
     def _verify_operator(self, op: Operator) -> None:
         places = self.placements
         y = places[op.y]
-        same: Sequence[str] = op.inputs
-        for name, heads in _heads(op):
+        for name, heads in op.headed:
             place = places[name]
             if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.dtype.lanes):
                 raise ValueError(f"{op.name}: {name} has not {heads} heads in planes of their own")
-        if isinstance(op, MatMul):
-            return
-        if isinstance(op, Conv):
-            same = [name for name in (op.residual,) if name is not None]
-            if keeps_lanes(op):
-                same = [*same, op.x]
-            if self.storages[places[op.x].storage].pixel_lanes != self.dtype.lanes and op.groups != 1:
-                raise ValueError(f"{op.name}: a four-lane image read by a grouped convolution")
         if isinstance(op, Concat):
             base = 0
             for name in op.inputs:
@@ -137,30 +113,24 @@ class Layout:
             if (x.storage, x.plane, x.planes) != (y.storage, y.plane, y.planes) or y.lanes != tuple(x.lanes[i] for i in op.order):
                 raise ValueError(f"{op.name}: {op.y} is not {op.x} in another order")
             return
-        for name in same:
+        for name in op.follows:
             if (places[name].lanes, places[name].planes) != (y.lanes, y.planes):
                 raise ValueError(f"{op.name}: lanes of {name} and {op.y} differ")
-            if not isinstance(op, Conv) and self.storages[places[name].storage].pixel_lanes != self.dtype.lanes:
+        for name in op.inputs:
+            if self.storages[places[name].storage].pixel_lanes != self.dtype.lanes and not op.reads_fours(name):
                 raise ValueError(f"{op.name}: a four-lane image read by {type(op).__name__}")
 
     def _verify_overlaps(self) -> None:
         """Two written tensors never share a plane: what shares one is a Concat or a Shuffle of the other."""
         written: dict[tuple[str, int], str] = {}
         names = [*(port.tensor for port in self.graph.inputs), *self.graph.constants]
-        names += [op.y for op in self.graph.operators if not isinstance(op, Concat | Shuffle)]
+        names += [op.y for op in self.graph.operators if op.computes]
         for name in names:
             place = self.placements[name]
             for plane in range(place.plane, place.plane + place.planes):
                 other = written.setdefault((place.storage, plane), name)
                 if other != name:
                     raise ValueError(f"{name} and {other} both lie in plane {plane} of {place.storage}")
-
-
-def keeps_lanes(op: Operator) -> bool:
-    """Whether channel i of y has to lie in the lane of channel i of x: all but a Conv that mixes channels."""
-    if isinstance(op, Conv):
-        return op.groups > 1 and op.groups == op.weights.shape[0] and op.weights.shape[1] == 1
-    return isinstance(op, Pool | Vector | Softmax | LayerNorm | Reflow | Resample)
 
 
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
@@ -248,7 +218,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
                 else:
                     held.add(region)
                 inputs.append(name)
-            op = with_inputs(op, inputs)
+            op = op.with_inputs(inputs)
         operators.append(op)
     return replace(graph, operators=tuple(operators), shapes=shapes), copies
 
@@ -295,12 +265,8 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
         elif isinstance(op, Shuffle):
             patterns.define(op.y, Pattern("shuffle", (op.x,), op.order))
         else:
-            if isinstance(op, Conv):
-                follow = [op.x] if keeps_lanes(op) else []
-                follow += [op.residual] if op.residual is not None else []
-            else:
-                follow = [] if isinstance(op, MatMul) else list(op.inputs)
-            wanted = {name: heads_pattern(shapes[name][1], heads) for name, heads in _heads(op)}
+            follow = op.follows
+            wanted = {name: heads_pattern(shapes[name][1], heads) for name, heads in op.headed}
             if op.y in wanted:
                 patterns.define(op.y, wanted[op.y])
             renamed = list(op.inputs)
@@ -315,16 +281,9 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
                 agreed = patterns.unite(op.y, relane.y) if name in follow else patterns.require(relane.y, wanted[name])
                 assert agreed, "a fresh tensor takes any order"
                 renamed = [relane.y if item == name else item for item in renamed]
-            op = with_inputs(op, renamed)
+            op = op.with_inputs(renamed)
         operators.append(op)
     return replace(graph, operators=tuple(operators), shapes=shapes), patterns, copies
-
-
-def _heads(op: Operator) -> list[tuple[str, int]]:
-    """(tensor, heads) that an operator wants in planes of their own."""
-    if isinstance(op, MatMul):
-        return [(name, op.heads) for name in (op.a, op.b, op.y)]
-    return [(name, op.groups) for name in (op.x, op.y)] if isinstance(op, Softmax) and op.groups > 1 else []
 
 
 def _identity_conv(name: str, x: str, y: str, shape: Shape, order: Sequence[int] | None = None) -> Conv:
@@ -360,7 +319,7 @@ def _images(graph: Graph, dtype: DataType) -> set[str]:
     for port in graph.inputs:
         _, c, _, w = graph.shapes[port.tensor]
         readers = consumers[port.tensor]
-        ungrouped = all(isinstance(op, Conv) and op.groups == 1 and takes_fours(op) and op.residual != port.tensor for op in readers)
+        ungrouped = all(op.reads_fours(port.tensor) for op in readers)
         is_output = any(item.tensor == port.tensor for item in graph.outputs)
         if dtype is DataType.float16 and c <= IMAGE_LANES and w % IMAGE_LANES == 0 and readers and ungrouped and not is_output:
             found.add(port.tensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compiler.ir.graph import Shuffle
+from compiler.ir.operators import Shuffle
 
 Run = tuple[int, int]  # first channel, one past the last
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 
@@ -25,13 +23,8 @@ class Kind:
 
 @lru_cache(maxsize=1 << 14)
 def kind_of(unit: Unit, spec: KernelSpec) -> Kind:
-    """Convolutions are alike where their sizes are, on one machine in one data type; any other operator is like itself only."""
-    sizes: tuple[object, ...] = (spec,)
-    if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec):
-        sizes = spec.in_h, spec.in_w, spec.out_h, spec.out_w, spec.groups, spec.c1, spec.k1, spec.n1, spec.lanes, *spec.window
-        rows = [unit.storages[piece.storage].row_blocks for piece in (*spec.reads, spec.y)]
-        sizes = (*sizes, spec.y.planes, *(read.planes for read in spec.reads), *rows)
-    return _first(_Met((unit.machine, unit.dtype, *sizes), Kind(unit, spec)))
+    """Operators are alike where their sizes are, on one machine in one data type."""
+    return _first(_Met((unit.machine, unit.dtype, *spec.sizes(unit.storages)), Kind(unit, spec)))
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Shuffle
+from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout, assign
+from compiler.ir.operators import Values
+from compiler.kinds.base import Lowering
 from compiler.kinds.curves import with_curves
-from compiler.kinds.lowering import kernel_spec
-from compiler.kinds.padding_lanes import Values, output_gaps
+from compiler.kinds.table import BY_OPERATOR
 from compiler.unit import weights
 from compiler.unit.constants import Constants, aligned
 from compiler.unit.machine import check_machine
 from compiler.unit.storages import Piece, StorageSpec
-from compiler.unit.unit import Shaped, Unit
+from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import DdrBuffer, MemoryMap
 
@@ -44,15 +45,15 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     constants = Constants()
-    operators = [op for op in layout.graph.operators if not isinstance(op, Concat | Shuffle)]
+    operators = [op for op in layout.graph.operators if op.computes]
     at = {name: i for i, name in enumerate(names)}
 
     def piece(tensor: str) -> Piece:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    gaps = _gaps(layout, dtype)
-    pending = [kernel_spec(i, op, layout, piece, constants, dtype, gaps) for i, op in enumerate(operators)]
+    into = Lowering(layout, piece, constants, dtype, _gaps(layout, dtype))
+    pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
     known = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
     }
@@ -68,7 +69,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
     memory = MemoryMap(dtype, (*constants.buffers(), *buffers), end)
     memory.verify()
-    light: dict[str, Any] = {op.y: _without_values(op) for op in layout.graph.operators}
+    light: dict[str, Any] = {op.y: op.without_values() for op in layout.graph.operators}
     bare = replace(layout.graph, operators=tuple(light.values()), constants={})
     unit = Unit(
         bare,
@@ -83,10 +84,6 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         escapes,
     )
     return Packed(unit, constants.bytes())
-
-
-def _without_values(op: Operator) -> Operator:
-    return replace(op, weights=Shaped(op.weights.shape)) if isinstance(op, Conv) else op  # type: ignore[arg-type]
 
 
 def _place_storages(
@@ -123,5 +120,5 @@ def _gaps(layout: Layout, dtype: DataType) -> dict[str, Values]:
     gaps |= {name: frozenset({0.0}) for name in layout.graph.constants}
     for op in layout.graph.operators:
         full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * dtype.lanes
-        gaps[op.y] = frozenset() if full else output_gaps(op, [gaps[name] for name in op.inputs], weights.numpy_type(dtype))
+        gaps[op.y] = frozenset() if full else op.padding([gaps[name] for name in op.inputs], weights.numpy_type(dtype))
     return gaps

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from compiler.ir.graph import Conv
-from compiler.ir.im2col import Parts, parts_of
-from compiler.unit.operators import KernelSpec
+from compiler.ir.im2col import Parts, beyond, parts_of
+from compiler.ir.operators import Conv
+from compiler.ir.region import Rows
+from compiler.kinds.base import Lowering, run_of_planes, sixteen_channels
+from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
+from compiler.kinds.window import all_padding, padded_columns
+from compiler.plan.plan import ConvTiling, Infeasible, Tiling
+from compiler.unit import weights
+from compiler.unit.machine import writes_l1
+from compiler.unit.nest import Nest, Operand
+from compiler.unit.operators import Fetch, Given, KernelSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.isa import Activation, float_bits
+from simulator.npu.machine import DataType, Engine, Machine, Memory
+
+WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
 class Window(NamedTuple):
@@ -35,6 +48,10 @@ class ConvSpec(KernelSpec):
     lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR blocks.
     """
 
+    word: ClassVar[str] = "conv"
+
+    runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "CUBE"
+
     groups: int
     c1: int
     k1: int
@@ -42,6 +59,26 @@ class ConvSpec(KernelSpec):
     lanes: int
     weights_at: int
     bias_at: int
+
+    @classmethod
+    def lower(cls, index: int, op: Conv, into: Lowering) -> Self:
+        if why := beyond(op):
+            raise UnsupportedError(f"operator {op.name!r}: {why}")
+        x, y, c0 = into.layout.placements[op.x], into.layout.placements[op.y], into.dtype.lanes
+        lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
+        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, c0)
+        taps = op.weights.shape[2] * op.weights.shape[3]
+        packed = weights.pack_conv(op, x, y, groups, into.dtype, lanes)
+        return cls(
+            **into.fields(index, op),
+            groups=groups,
+            c1=x.planes // groups,
+            k1=-(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
+            n1=y.planes * c0 // 16 // groups,
+            lanes=lanes,
+            weights_at=into.constants.add(f"{op.name}/weights", packed),
+            bias_at=into.constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, into.dtype)),
+        )
 
     @property
     def weight_blocks(self) -> int:
@@ -81,6 +118,180 @@ class ConvSpec(KernelSpec):
         assert isinstance(self.kernel, Conv)
         return self.out_h * self.out_w * int(self.kernel.weights.size)
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
+    def described(self) -> dict[str, object]:
         sizes = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
-        return super().signature(storages) | sizes | {"window": [*self.window], "act": self.activation}
+        return sizes | {"window": [*self.window], "act": self.activation}
+
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
+        rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
+        return (*found, self.y.planes, *(read.planes for read in self.reads), *rows)
+
+    @property
+    def pixels_per_block(self) -> int:
+        return 4 if self.lanes == 4 else 1
+
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        return self.y.planes // self.groups if self.groups >= count else sixteen_channels(self, dtype)
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        cut = self.cut_groups(first, last)
+        if cut is None:
+            return None
+        group, groups = cut
+        reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
+        if self.residual is not None:
+            reads.append(run_of_planes(self.residual, first, last))
+        n, n_before = (size * dtype.lanes // 16 for size in (last - first, first))
+        return replace(
+            self,
+            y=run_of_planes(self.y, first, last),
+            reads=tuple(reads),
+            groups=groups,
+            n1=n // groups,
+            weights_at=self.weights_at + n_before * self.k1 * 16,
+            bias_at=self.bias_at + n_before * 2,
+        )
+
+    def cut_groups(self, first: int, last: int) -> tuple[int, int] | None:
+        """(first group, how many) of planes [first, last) of the result; None where these are neither whole ones nor within one."""
+        deep = self.y.planes // self.groups
+        group, behind = first // deep, -(-last // deep)
+        return None if behind - group > 1 and (first % deep or last % deep) else (group, behind - group)
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        conv = self.kernel
+        assert isinstance(conv, Conv)
+        pads = padded_columns(conv, main, made)
+        if made.start * conv.stride[1] - conv.pads[1] >= self.in_w:
+            # every window lies in the padding behind the image; in front of it is the same, and can be said
+            all_of_it = all_padding(conv, main, made)
+            if all_of_it is None:
+                return Infeasible(self.name, f"a strip of {made.size} columns lies in its padding as a whole")
+            pads = all_of_it
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, kernel=replace(conv, pads=pads))
+
+    def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
+        assert isinstance(tiling, ConvTiling)
+        if tiling.weights == "streamed":
+            return 2, min(tiling.chunk_n1, self.n1) * min(tiling.chunk_k1, self.k1) * 16
+        return (1, self.weight_blocks) if self.weight_blocks else (0, 0)
+
+    def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+        assert isinstance(tiling, ConvTiling)
+        found = []
+        if self.bias_blocks and tiling.constants == "resident":
+            found.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
+        elif self.bias_blocks:
+            columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
+            found.append(UbBuffers("constants", 2, rounded(2 * columns, 8)))
+        tile = rounded(min(tiling.tile_n1, self.n1) * (16 // dtype.lanes) * tiling.tile_m, 8)
+        found += [UbBuffers("out", 2, tile)] if through_ub else []
+        found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
+        return tuple(found)
+
+    def nest(
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+    ) -> Nest:
+        bits = dtype.size_bytes * 8
+        lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(self.reads))]
+        right = lies[1] if self.right is not None else Memory.DDR
+        reads = [Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), bits, right, Memory.L0B)]
+        if self.bias_blocks:
+            reads.append(Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB))
+        if self.residual is not None:
+            reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
+        result = Operand("y", ("g", "m", "n"), bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)
+        loops = {"g": self.groups, "m": rows * self.out_w, "n": self.n1, "k": self.k1}
+        main = self.reads[0]
+        source = main.planes, self.input_rows(rows) * storages[main.storage].row_blocks
+        return Nest("CUBE", loops, tuple(reads), result, dtype.lanes, *source, cut=self.parts.cut)
+
+    def job(self, given: Given) -> ConvJob:
+        tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
+        assert isinstance(tiling, ConvTiling)
+        resident, to = tiling.weights == "resident", way_out(machine, given.inside)
+        path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
+        assert path is not None
+        resident_at, bias = _two(given.weights), (*given.constants, -1, -1)
+        out, residuals = _two(given.tiles), _two(given.residuals)
+        right, right_planes, right_pixels = self._right_operand()
+        return ConvJob(
+            dtype=int(given.dtype),
+            tag=self.tag,
+            in_w=self.in_w,
+            in_pitch=given.storages[self.reads[0].storage].row_blocks,
+            kh=window.kh,
+            kw=window.kw,
+            sh=window.sh,
+            sw=window.sw,
+            dh=window.dh,
+            dw=window.dw,
+            pad_left=window.left,
+            part_rows=parts.rows,
+            part_columns=parts.columns,
+            lanes=self.lanes,
+            out_w=self.out_w,
+            groups=self.groups,
+            c1=self.c1,
+            k1=self.k1,
+            n1=self.n1,
+            resident=int(resident),
+            weights_0=resident_at[0],
+            weights_1=resident_at[1],
+            weights_at=self.weights_at,
+            chunk_n1=self.n1 if resident else min(tiling.chunk_n1, self.n1),
+            chunk_k1=self.k1 if resident else min(tiling.chunk_k1, self.k1),
+            tile_m=tiling.tile_m,
+            tile_n1=tiling.tile_n1,
+            tile_k1=tiling.tile_k1,
+            n_outer=int(tiling.order == "n"),
+            bias=bias[0],
+            bias_1=bias[1],
+            bias_at=self.bias_at if self.bias_blocks and tiling.constants == "streamed" else -1,
+            act=int(Activation[self.activation]),
+            limit=float_bits(self.limit) if self.activation == "clip" else 0,
+            to=to,
+            out_0=out[0],
+            out_1=out[1],
+            res_0=residuals[0],
+            res_1=residuals[1],
+            half_a=machine.buffer_blocks(Memory.L0A) // 2,
+            half_b=machine.buffer_blocks(Memory.L0B) // 2,
+            half_c=machine.buffer_blocks(Memory.L0C) // 2,
+            planes_per_n1=16 // given.dtype.lanes,
+            fixpipe_engine=int(Engine[path.engine]),
+            right=right,
+            right_planes=right_planes,
+            right_pixels=right_pixels,
+        )
+
+    def _right_operand(self) -> tuple[int, int, int]:
+        """`ConvJob`'s right, right_planes, right_pixels."""
+        return WEIGHTS, 0, 0
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        assert isinstance(given.tiling, ConvTiling)
+        found = []
+        if self.bias_blocks and given.tiling.constants == "resident":
+            found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
+        if self.weight_blocks and given.tiling.weights == "resident":
+            found.append(Fetch(Memory.L1, self.weights_at, given.weights[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
+        return found
+
+
+def product_of(spec: KernelSpec) -> ConvSpec | None:
+    """What the matrix unit does for an operator; None where that is nothing."""
+    return spec if isinstance(spec, ConvSpec) else None
+
+
+def way_out(machine: Machine, inside: bool) -> int:
+    """Where a product's results go first; inside: they stay on chip."""
+    if not inside:
+        return TO_DDR
+    return TO_L1 if writes_l1(machine) else TO_L1_BY_UB
+
+
+def _two(slots: tuple[int, ...]) -> tuple[int, int]:
+    """Addresses of two slots: twice that of a single one."""
+    return (slots[0], slots[-1]) if slots else (0, 0)

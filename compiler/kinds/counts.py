@@ -1,7 +1,7 @@
 """What a product's tiles come to on one block: the one place that counts them, for estimates, features and stages alike.
 
-`emit.conv` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  A tile of an operand is
-loaded only where another one came between.  The last chunk along an axis, and the last tile in it, are what is left.
+`kinds.conv_emitter` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  A tile of an
+operand is loaded only where another one came between.  The last chunk along an axis, and the last tile in it, are what is left.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from compiler.ir.graph import Graph, Step, Vector
+from compiler.ir.graph import Graph
+from compiler.ir.operators import Step, Vector
 from simulator.npu.machine import DataType
 
 COEFFICIENTS: dict[DataType, tuple[float, ...]] = {

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
+from compiler.ir.operators import MatMul
+from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
+from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N
 from compiler.unit.storages import Piece, StorageSpec
+from simulator.npu.machine import DataType
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,9 +21,31 @@ class MatMulSpec(ConvSpec):
     Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
     """
 
+    word: ClassVar[str] = "matmul"
+
     pixels: int
     transposed: bool
     per_pixel: int
+
+    @classmethod
+    def lower(cls, index: int, op: Any, into: Lowering) -> Self:
+        assert isinstance(op, MatMul)
+        a, y = into.layout.placements[op.a], into.layout.placements[op.y]
+        _, channels, h, w = into.layout.graph.shapes[op.b]
+        pixels, heads = h * w, op.heads
+        return cls(
+            **into.fields(index, op),
+            groups=heads,
+            c1=a.planes // heads,
+            k1=a.planes // heads if op.transposed else -(-pixels // into.dtype.lanes),
+            n1=y.planes * into.dtype.lanes // 16 // heads,
+            lanes=into.dtype.lanes,
+            weights_at=-1,
+            bias_at=-1,
+            pixels=pixels,
+            transposed=op.transposed,
+            per_pixel=channels * pixels,
+        )
 
     @property
     def weight_blocks(self) -> int:
@@ -40,5 +67,38 @@ class MatMulSpec(ConvSpec):
     def macs(self) -> int:
         return self.out_h * self.out_w * self.per_pixel
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"pixels": self.pixels, "transposed": self.transposed}
+    def described(self) -> dict[str, object]:
+        return super().described() | {"pixels": self.pixels, "transposed": self.transposed}
+
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        return (self,)
+
+    @property
+    def right(self) -> Piece | None:
+        return self.reads[1]
+
+    @property
+    def right_blocks(self) -> int:
+        """Blocks of the right operand."""
+        return self.reads[1].planes * self.pixels
+
+    @property
+    def strip_refusal(self) -> str:
+        return "a product of two tensors needs all columns of its right operand in every strip"
+
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        return self.y.planes // self.groups
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        cut = self.cut_groups(first, last)
+        if cut is None:
+            return None
+        group, groups = cut
+        left, right = self.c1, self.reads[1].planes // self.groups
+        reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * left, (group + groups) * left)]
+        reads.append(run_of_planes(self.reads[1], group * right, (group + groups) * right))
+        per_pixel = self.per_pixel * groups // self.groups
+        return replace(self, y=run_of_planes(self.y, first, last), reads=tuple(reads), groups=groups, per_pixel=per_pixel)
+
+    def _right_operand(self) -> tuple[int, int, int]:
+        return PIXELS_N if self.transposed else PIXELS_K, self.reads[1].planes // self.groups, self.pixels

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from compiler.ir.graph import Pool
-from compiler.unit.operators import KernelSpec
-from compiler.unit.storages import StorageSpec
+from compiler.ir.operators import Pool
+from compiler.ir.region import Rows
+from compiler.kinds.base import Heights, Lowering, OnVector, VectorTiles, VectorWork, first_of
+from compiler.kinds.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob
+from compiler.kinds.window import padded_columns
+from compiler.plan.plan import Infeasible, VectorTiling
+from compiler.records.ways import cheapest
+from compiler.records.whole_rows import work
+from compiler.unit.operators import Given, Strip
+from compiler.unit.weights import pack_pixels
+from simulator.npu.isa import float_bits
+from simulator.npu.machine import DataType
 
-ROWS, COLUMNS, BOTH = 1, 2, 3  # of `PoolSpec.passes`
+_LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38}
 
 
 @dataclass(frozen=True, eq=False)
-class PoolSpec(KernelSpec):
+class PoolSpec(OnVector):
     """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel.
 
     counts_pitch: blocks from row to row of them, which a strip has only a part of.
     """
 
+    word: ClassVar[str] = "pool"
+
+    kernel: Pool
     counts_at: int
     counts_pitch: int
+
+    @classmethod
+    def lower(cls, index: int, op: Pool, into: Lowering) -> Self:
+        fields, counts = into.fields(index, op), -1
+        if op.mode == "average" and any(op.pads) and not op.count_include_pad:
+            inverse = _inverse_counts(op, *(fields[name] for name in ("in_h", "in_w", "out_h", "out_w")))
+            counts = into.constants.add(f"{op.name}/counts", pack_pixels(inverse, into.dtype))
+        return cls(**fields, counts_at=counts, counts_pitch=fields["out_w"])
 
     @cached_property
     def whole_rows(self) -> bool:
         """Whether every window is whole rows of the image, one beside the other."""
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
         return self.out_w == 1 and kernel.kernel[1] - kernel.pads[1] >= self.in_w and (self.out_h == 1 or self.in_w > 1)
 
     @cached_property
     def passes(self) -> int:
         """What the windows slide along, each in a pass over a tile: ROWS, COLUMNS or BOTH."""
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
         still = [(kernel.kernel[i], kernel.stride[i], kernel.pads[i], kernel.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
         return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
 
@@ -44,7 +63,6 @@ class PoolSpec(KernelSpec):
     def operations(self) -> tuple[int, int]:
         """Of the pass over rows and of that over columns, where windows slide."""
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
         high, wide = kernel.kernel
         return max(1, high - 1) * bool(self.passes & ROWS), max(1, wide - 1) * bool(self.passes & COLUMNS)
 
@@ -52,7 +70,6 @@ class PoolSpec(KernelSpec):
     def inside(self) -> tuple[float, float]:
         """Which part of what windows cover, along rows and along columns, lies inside the image."""
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
         found = []
         for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
             at = np.arange(results)[:, None] * kernel.stride[axis] + np.arange(kernel.kernel[axis]) - kernel.pads[axis]
@@ -62,20 +79,116 @@ class PoolSpec(KernelSpec):
     def wide(self, columns: int) -> int:
         """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
         return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * kernel.stride[1] + kernel.kernel[1])
 
-    def slot_blocks(self, rows: int, columns: int) -> int:
-        """Blocks of UB for a tile of one plane: what its windows cover and the results; or, with two passes, what the first one makes."""
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        """What the windows cover and the results; or, with two passes, what the first one makes."""
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
         high = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
         wide = self.wide(columns)
         if self.passes != BOTH or self.whole_rows:
-            return high * wide + rows * columns
-        return (high + rows) * max(wide, columns)
+            return planes * (high * wide + rows * columns)
+        return planes * ((high + rows) * max(wide, columns))
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
+    def described(self) -> dict[str, object]:
         kernel = self.kernel
-        assert isinstance(kernel, Pool)
-        return super().signature(storages) | {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+        return {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+
+    def pixel_constant_blocks(self, rows: int, columns: int) -> int:
+        return rows * columns if self.counts_at >= 0 else 0
+
+    def set_aside(self, rows: int) -> int:
+        return self.pixel_constant_blocks(rows, self.out_w)
+
+    @property
+    def steps_of_tile(self) -> int:
+        high, wide = self.kernel.kernel
+        return high * wide if self.whole_rows else sum(self.operations)
+
+    @property
+    def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return (("counts", ("h", "w")),) if self.counts_at >= 0 else ()
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        pool, tiling = self.kernel, tiles.tiling
+        if self.whole_rows:
+            outputs = float(tiles.rows) * -(-self.y.planes // tiling.tile_planes) * tiles.images
+            repeats, calls = work(min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w)
+            repeats, calls = outputs * repeats, outputs * calls
+        else:
+            repeats = calls = 0.0
+            for planes, tall, wide, count in tiles.made:
+                one, instructions = _sliding(self, planes, tall, wide)
+                repeats, calls = repeats + count * tiles.images * one, calls + count * tiles.images * instructions
+        # whole rows, or what every tile's windows cover of them
+        columns = tiles.across * self.wide(tiling.tile_columns or self.out_w)
+        read = float(self._window_rows(tiles.heights, tiling.tile_rows)) * columns * self.y.planes * tiles.images
+        if pool.mode == "average" and self.counts_at < 0:
+            repeats += read / 8  # scaled before they are added up, which could overflow
+        return VectorWork(repeats, calls, [read])
+
+    def _window_rows(self, heights: Heights, tile: int) -> int:
+        """Rows of the input that all tiles read, of at most so many rows each."""
+        stride, kernel, found = self.kernel.stride[0], self.kernel.kernel[0], 0
+        for high, count in heights:
+            whole, rest = divmod(high, tile)
+            found += count * whole * min(self.in_h, (tile - 1) * stride + kernel)
+            if rest:
+                found += count * min(self.in_h, (rest - 1) * stride + kernel)
+        return found
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        pads = padded_columns(self.kernel, main, made)
+        counts_at = self.counts_at + made.start if self.counts_at >= 0 else -1
+        narrow = replace(self, strip=strip, in_w=main.size, out_w=made.size, counts_at=counts_at)
+        return replace(narrow, kernel=replace(self.kernel, pads=pads))
+
+    def job(self, given: Given) -> PoolJob:
+        assert isinstance(given.tiling, VectorTiling)
+        pool, is_max = self.kernel, self.kernel.mode == "max"
+        scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
+        return PoolJob(
+            **self.common(given),
+            out_w=self.out_w,
+            in_h=self.in_h,
+            in_w=self.in_w,
+            kh=pool.kernel[0],
+            kw=pool.kernel[1],
+            sh=pool.stride[0],
+            sw=pool.stride[1],
+            pad_top=pool.pads[0],
+            pad_left=pool.pads[1],
+            is_max=int(is_max),
+            passes=self.passes,
+            fill=float_bits(_LOWEST[given.dtype] if is_max else 0.0),
+            scale=float_bits(scale) if scale else 0,
+            counts_at=self.counts_at,
+            counts_pitch=self.counts_pitch,
+            counts=first_of(given.constants),
+            tile_planes=self.planes_of_tile(given.tiling),
+        )
+
+
+@lru_cache(maxsize=1 << 14)
+def _sliding(spec: PoolSpec, planes: int, rows: int, columns: int) -> tuple[float, float]:
+    """(repeats, instructions) of a tile of so many planes by rows by columns of results, on average over the image."""
+    wide = spec.wide(columns)
+    # rows that follow one another are one long row
+    over_rows = cheapest(wide * rows, 1, planes) if spec.kernel.stride[0] == 1 else cheapest(wide, rows, planes)
+    repeats = instructions = 0.0
+    for way, operations, inside in zip((over_rows, cheapest(columns, rows * planes, 1)), spec.operations, spec.inside, strict=True):
+        repeats += operations * inside * way.work
+        instructions += operations * inside * way.instructions
+    return repeats, instructions
+
+
+def _inverse_counts(op: Pool, in_h: int, in_w: int, out_h: int, out_w: int) -> NDArray[np.float32]:
+    """1 / number of elements inside the image, per output pixel."""
+
+    def inside(size: int, out: int, kernel: int, stride: int, pad: int) -> NDArray[np.int64]:
+        start = np.arange(out) * stride - pad
+        return np.minimum(start + kernel, size) - np.maximum(start, 0)
+
+    rows = inside(in_h, out_h, op.kernel[0], op.stride[0], op.pads[0])
+    columns = inside(in_w, out_w, op.kernel[1], op.stride[1], op.pads[1])
+    return (1.0 / np.maximum(1, rows[:, None] * columns[None, :])).astype(np.float32)

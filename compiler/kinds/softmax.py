@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
-from compiler.unit.operators import KernelSpec
-from compiler.unit.storages import StorageSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.operators import Softmax
+from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
+from compiler.kinds.softmax_emitter import SoftmaxJob
+from compiler.plan.plan import VectorTiling
+from compiler.unit.operators import Fetch, Given
+from compiler.unit.weights import numpy_type
+from simulator.npu.machine import DataType, Memory
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxSpec(KernelSpec):
+class SoftmaxSpec(OnVector):
     """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in gaps; gaps: planes that have any."""
+
+    word: ClassVar[str] = "softmax"
 
     groups: int
     masks_at: int
@@ -21,5 +31,69 @@ class SoftmaxSpec(KernelSpec):
     def group_planes(self) -> int:
         return self.y.planes // self.groups
 
-    def signature(self, storages: Sequence[StorageSpec]) -> dict[str, object]:
-        return super().signature(storages) | {"groups": self.groups, "gaps": list(self.gaps)}
+    @classmethod
+    def lower(cls, index: int, op: Softmax, into: Lowering) -> Self:
+        lowest = float(np.finfo(numpy_type(into.dtype)).min)
+        mask = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
+        return cls(**into.fields(index, op), groups=op.groups, masks_at=mask, gaps=into.padded_planes(op.y))
+
+    def described(self) -> dict[str, object]:
+        return {"groups": self.groups, "gaps": list(self.gaps)}
+
+    @property
+    def granule(self) -> int:
+        return self.group_planes
+
+    def planes_of_tile(self, tiling: VectorTiling) -> int:
+        """Whole groups."""
+        deep = self.group_planes
+        return min(self.y.planes, max(deep, tiling.tile_planes // deep * deep))
+
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        return (planes + 2) * rows * columns
+
+    def constant_blocks(self, planes: int) -> int:
+        return planes if self.gaps else 0
+
+    def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
+        tile_rows = max(1, min(rows, slot_blocks // ((self.granule + 2) * self.out_w)))
+        groups = max(1, (slot_blocks // (tile_rows * self.out_w) - 2) // self.granule)
+        return VectorTiling(tile_planes=min(self.groups, groups) * self.granule, tile_rows=tile_rows)
+
+    @property
+    def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return (("mask", ("p",)),) if self.gaps else ()
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        calls = tiles.tiles * 10 * max(1, tiles.tiling.tile_planes // self.group_planes)
+        return VectorWork(tiles.size / 8 * 8, calls, [tiles.size])
+
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        return self.group_planes
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        part = super().channel_part(first, last, dtype)
+        if part is None:
+            return None
+        gaps = tuple(plane - first for plane in self.gaps if first <= plane < last)
+        groups = (last - first) * self.groups // self.y.planes
+        return replace(part, groups=groups, masks_at=self.masks_at + first, gaps=gaps)
+
+    def job(self, given: Given) -> SoftmaxJob:
+        assert isinstance(given.tiling, VectorTiling)
+        return SoftmaxJob(
+            **self.common(given),
+            group_planes=self.group_planes,
+            width=self.out_w,
+            tile_planes=self.planes_of_tile(given.tiling),
+            masks=first_of(given.constants),
+            masks_at=self.masks_at if streamed(given) and self.gaps else -1,
+        )
+
+    def tables(self) -> list[NDArray[np.int64]]:
+        return [np.array(self.gaps, np.int64)]
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        if streamed(given) or not self.gaps:
+            return []
+        return [Fetch(Memory.UB, self.masks_at, first_of(given.constants), self.y.planes)]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from compiler.ir.graph import Graph, Operator, Shape, output_shape, with_inputs
+from compiler.ir.graph import Graph
+from compiler.ir.operators import Operator, Shape
 
 MAX_SWEEPS = 1000
 
@@ -129,8 +130,8 @@ def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph 
     shapes = {name: graph.shapes[name] for name in (*(port.tensor for port in graph.inputs), *graph.constants)}
     final = []
     for op in operators:
-        renamed = with_inputs(op, [_resolve(alias, name) for name in op.inputs])
-        shapes[renamed.y] = output_shape(renamed, [shapes[name] for name in renamed.inputs])
+        renamed = op.with_inputs([_resolve(alias, name) for name in op.inputs])
+        shapes[renamed.y] = renamed.output_shape([shapes[name] for name in renamed.inputs])
         final.append(renamed)
     outputs = tuple(replace(port, tensor=_resolve(alias, port.tensor)) for port in graph.outputs)
     return replace(graph, operators=tuple(final), shapes=shapes, outputs=outputs)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from compiler.ir.graph import Conv, Operator, Step, Vector
+from compiler.ir.operators import Conv, Operator, Step, Vector
 
 
 def lower_lrn(name: str, x: str, y: str, channels: int, size: int, alpha: float, beta: float, bias: float) -> list[Operator]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
+from compiler.ir.operators import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
 from compiler.ir.parts import runs
 from compiler.rewrites.engine import Match, Rule, View
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
@@ -198,7 +198,7 @@ def _key(op: Operator) -> object:
     if isinstance(op, Vector):
         arrays = [(None if a is None else a.tobytes()) for step in op.steps for a in (step.scale, step.shift)]
         return [(step.op, step.value, step.operand, step.kept) for step in op.steps], arrays
-    return replace(op, name="", y="").__dict__
+    return {name: value for name, value in vars(op).items() if name not in ("name", "y")}
 
 
 def drop_single_concat(op: Operator, view: View) -> Match | None:

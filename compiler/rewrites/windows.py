@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.ir.graph import Conv, Operator, Pool, Resample
 from compiler.ir.im2col import beyond
+from compiler.ir.operators import Conv, Operator, Pool, Resample
 from compiler.ir.taps import Tap, Taps, places
 from compiler.rewrites.engine import Match, View
 

@@ -17,7 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.ir.region import EMPTY, Rows, demand, demanded
+from compiler.ir.reach import demanded
+from compiler.ir.region import EMPTY, Rows, demand
 from compiler.segment.run import Load, reads, ring_storages, run_of
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit

@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+BufferKind = Literal["constants", "out", "residual", "tensor", "weights"]
+
 
 class Buffer(NamedTuple):
     """A buffer by what it is for.  of: the storage of a tensor, else the place of an operator in its segment.  slot: which of several.
@@ -18,7 +20,7 @@ class Buffer(NamedTuple):
     constants: bias, scales, masks, counts.  out: the tile that an operator works on or hands out.  residual: the tile that it adds.
     """
 
-    kind: Literal["constants", "out", "residual", "tensor", "weights"]
+    kind: BufferKind
     of: int
     slot: int = 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.kinds.conv import ConvSpec
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 
@@ -14,7 +13,7 @@ MATRIX, VECTOR = 0, 1
 
 def lane(spec: KernelSpec) -> int:
     """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
-    return MATRIX if isinstance(spec, ConvSpec) else VECTOR
+    return MATRIX if spec.runs_on == "CUBE" else VECTOR
 
 
 def lanes(unit: Unit, start: int, stop: int) -> NDArray[np.int64]:

@@ -14,25 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
 
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
-from compiler.kinds.pool import PoolSpec
-from compiler.kinds.ub_footprint import constant_blocks, tile_planes, vector_slot
-from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
+from compiler.kinds.conv import product_of
+from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import Blocks, Staged
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, live
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
 from compiler.segment.shortage import shortage
 from compiler.unit.machine import writes_l1
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+from simulator.npu.machine import BLOCK_BYTES, Memory
 
-# where a convolution's results go first
-TO_DDR, TO_L1, TO_L1_BY_UB = 0, 1, 2
 _L1_ALIGN, _UB_ALIGN = 16, 8  # blocks
 
 
@@ -82,21 +76,18 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
     return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
-def _round(blocks: int, to: int) -> int:
-    return -(-blocks // to) * to
-
-
 def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
     """What makes the plan illegal whatever its addresses, or ''."""
     machine = unit.machine
     half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[start + k]
-        if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
-            return f"{spec.name} needs a {'conv' if isinstance(spec, ConvSpec) else 'vector'} tiling"
+        product = product_of(spec)
+        if (product is not None) != isinstance(tiling, ConvTiling):
+            return f"{spec.name} needs a {'vector' if product is None else 'conv'} tiling"
         if plan.operators[k] != spec.name:
             return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
-        if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
+        if product is None or not isinstance(tiling, ConvTiling):
             continue
         a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
         for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
@@ -104,11 +95,11 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
                 size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
                 have = half[memory] * BLOCK_BYTES
                 return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
-        if isinstance(spec, MatMulSpec) and tiling.weights == "streamed" and not can_stream(unit, start, k):
+        if spec.right is not None and tiling.weights == "streamed" and not can_stream(unit, start, k):
             return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
-        if tiling.weights == "streamed" and tiling.chunk_k1 < spec.k1:
+        if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
             pixels = max(blocks.heights[k], default=0) * spec.out_w
-            places = _round(pixels, tiling.tile_m) * min(tiling.chunk_n1, spec.n1) * 2
+            places = rounded(pixels, tiling.tile_m) * min(tiling.chunk_n1, product.n1) * 2
             if places > 2 * half[Memory.L0C]:
                 have = 2 * half[Memory.L0C] * BLOCK_BYTES
                 return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
@@ -172,7 +163,7 @@ def _l1_requests(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[BufferRe
 def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
     """Size of one of a staged storage's slots, or of the ring that holds all of them."""
     storage = unit.storages[staged.storage]
-    return _round(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
+    return rounded(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
 
 
 @lru_cache(maxsize=4096)
@@ -200,15 +191,6 @@ def tensor_blocks(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
     return live(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
 
 
-def weight_slots(spec: KernelSpec, tiling: Tiling) -> tuple[int, int]:
-    """Buffers in L1 of an operator's weights, and blocks of each: all of them in one, or two chunks."""
-    if not isinstance(spec, ConvSpec) or not isinstance(tiling, ConvTiling):
-        return 0, 0
-    if tiling.weights == "streamed":
-        return 2, min(tiling.chunk_n1, spec.n1) * min(tiling.chunk_k1, spec.k1) * 16
-    return (0, 0) if isinstance(spec, MatMulSpec) else (1, spec.weight_blocks)
-
-
 def stays(slots: int, again: bool) -> bool:
     """Whether weights in so many buffers stay there from the first time on: all of them in one, of operators that run again."""
     return again and slots == 1
@@ -216,7 +198,7 @@ def stays(slots: int, again: bool) -> bool:
 
 def weight_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of kernel k's weights."""
-    slots, size = weight_slots(unit.kernels[blocks.start + k], tiling)
+    slots, size = unit.kernels[blocks.start + k].weight_slots(tiling)
     last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
     return weight_requests_of(k, slots, size, last)
 
@@ -233,46 +215,6 @@ def _scratch(k: int) -> tuple[int, int, int]:
     return k, k, 1 << k
 
 
-def way_out(unit: Unit, blocks: Blocks, k: int) -> int:
-    """Where a convolution's results go first."""
-    if not blocks.inside[k]:
-        return TO_DDR
-    return TO_L1 if writes_l1(unit.machine) else TO_L1_BY_UB
-
-
-class UbBuffers(NamedTuple):
-    """Buffers in UB of an operator: `slots` of `size` blocks.  kept: for the whole segment if that is repeated."""
-
-    kind: Literal["constants", "out", "residual"]
-    slots: int
-    size: int
-    kept: bool = False
-
-
-def ub_buffers(spec: KernelSpec, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
-    """An operator's constants and two slots of its tile, and of its residual's.  through_ub: see `through_ub`."""
-    whole = tiling.constants == "resident"
-    if isinstance(spec, ConvSpec):
-        assert isinstance(tiling, ConvTiling)
-        found = []
-        if spec.bias_blocks and whole:
-            found.append(UbBuffers("constants", 1, _round(spec.bias_blocks, 8), True))
-        elif spec.bias_blocks:
-            columns = spec.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, spec.n1)
-            found.append(UbBuffers("constants", 2, _round(2 * columns, 8)))
-        tile = _round(min(tiling.tile_n1, spec.n1) * (16 // dtype.lanes) * tiling.tile_m, 8)
-        found += [UbBuffers("out", 2, tile)] if through_ub else []
-        found += [UbBuffers("residual", 2, tile)] if spec.residual is not None else []
-        return tuple(found)
-    assert isinstance(tiling, VectorTiling)
-    planes, columns = tile_planes(spec, tiling), min(tiling.tile_columns or spec.out_w, spec.out_w)
-    slot = UbBuffers("out", 2, _round(vector_slot(spec, planes, tiling.tile_rows, columns, int(dtype)), 8))
-    if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-        return slot, UbBuffers("constants", 1, _round(tiling.tile_rows * columns, 8))
-    size = constant_blocks(spec, spec.y.planes if whole else planes)
-    return (slot, UbBuffers("constants", 1, _round(size, 8), whole)) if size else (slot,)
-
-
 def through_ub(unit: Unit, inside: bool) -> bool:
     """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
     return not (inside and writes_l1(unit.machine))
@@ -283,7 +225,7 @@ def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[B
     last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
     requests: list[BufferRequest] = []
     for k, tiling in enumerate(tilings):
-        buffers = ub_buffers(unit.kernels[blocks.start + k], tiling, through_ub(unit, blocks.inside[k]), unit.dtype)
+        buffers = unit.kernels[blocks.start + k].ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.dtype)
         requests += ub_requests_of(k, buffers, last)
     return requests
 

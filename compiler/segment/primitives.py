@@ -23,7 +23,8 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
-from compiler.segment.stages import Nest, placed, stages_of
+from compiler.segment.stages import placed, stages_of
+from compiler.unit.nest import Nest
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine, Memory
 from simulator.npu.validation import validation_line

@@ -11,10 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Resample
-from compiler.ir.region import reach
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import ConvTiling, Tiling
 from compiler.unit.operators import KernelSpec
 from compiler.unit.storages import Piece
@@ -84,7 +80,7 @@ def _reads(spec: KernelSpec, piece: Piece, height: int) -> tuple[bool, bool, int
     # by the operator, not by the unit: units of parts (`segment.channels`) share most of theirs
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)
-    serves_all = other and (isinstance(spec, MatMulSpec) or height < spec.out_h)
+    serves_all = other and (spec.right is not None or height < spec.out_h)
     return first.overlaps(piece), other, height if serves_all else 0
 
 
@@ -100,8 +96,9 @@ def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling]) -> int:
 def can_stream(unit: Unit, start: int, k: int) -> bool:
     """Whether the right operand of operator k of a segment may come in chunks: where it is made in the segment it lies in L1."""
     spec = unit.kernels[start + k]
-    return isinstance(spec, MatMulSpec) and not any(
-        source >= start and unit.kernels[source].y.overlaps(spec.reads[1]) for source in unit.producers[spec.index]
+    right = spec.right
+    return right is not None and not any(
+        source >= start and unit.kernels[source].y.overlaps(right) for source in unit.producers[spec.index]
     )
 
 
@@ -110,7 +107,7 @@ def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 
     """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
     kernels = unit.kernels[start:stop]
     readers = (spec for k, spec in enumerate(kernels) if halo >> k & 1)
-    rights = (spec.reads[1].storage for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec) and not streamed >> k & 1)
+    rights = (spec.right.storage for k, spec in enumerate(kernels) if spec.right is not None and not streamed >> k & 1)
     return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
 
 
@@ -133,10 +130,10 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
         whole = spec.reads[:1] if streamed >> k & 1 else spec.reads
         for read in whole:
             used.setdefault(read.storage, []).append((k, read))
-        if isinstance(spec, ConvSpec):
+        if spec.runs_on == "CUBE":
             kept.add(spec.reads[0].storage)
-        if isinstance(spec, MatMulSpec) and len(whole) > 1:
-            kept.add(spec.reads[1].storage)
+        if spec.right is not None and not streamed >> k & 1:
+            kept.add(spec.right.storage)
         if inside[k]:
             made.setdefault(spec.y.storage, []).append((k, spec.y))
             kept.add(spec.y.storage)
@@ -147,10 +144,10 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
     makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
-    bounds = [spec.kernel.rows.bounds for spec in kernels if isinstance(spec.kernel, Resample)]
-    first = accumulate((len(spec.kernel.rows.bounds) if isinstance(spec.kernel, Resample) else 0 for spec in kernels), initial=0)
+    bounds = [spec.kernel.bounds() for spec in kernels]
+    first = accumulate(map(len, bounds), initial=0)
     return Run(
-        np.array([reach(spec.kernel, spec.in_h, at) for spec, at in zip(kernels, first, strict=False)], np.int64),
+        np.array([spec.kernel.reach(spec.in_h, at) for spec, at in zip(kernels, first, strict=False)], np.int64),
         np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
         np.array(leaves, np.bool_),
         inside,

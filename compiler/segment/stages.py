@@ -19,68 +19,23 @@ Features of a stage, for one block (double: two tiles are live, one of them fill
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Conv, Pool
-from compiler.ir.im2col import WHOLE, Cut
-from compiler.kinds.chain import VectorSpec
-from compiler.kinds.conv import ConvSpec
+from compiler.ir.im2col import Cut
+from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS
 from compiler.kinds.counts import counts, pieces
-from compiler.kinds.matmul import MatMulSpec
-from compiler.kinds.norm import LayerNormSpec
-from compiler.kinds.pool import PoolSpec
-from compiler.kinds.resample import ResampleSpec
-from compiler.kinds.softmax import SoftmaxSpec
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
+from compiler.unit.nest import Nest
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine, Memory
 
-WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
-
-
-class Operand(NamedTuple):
-    """A tensor of a computation: the loops that index it, its bits, where it lies at first (at last), and where it is computed with.
-
-    lies L1: the segment keeps it on chip.  A read that lacks a loop of the result is a broadcast over it.
-    """
-
-    tensor: str
-    loops: tuple[str, ...]
-    bits: int
-    lies: Memory
-    wanted: Memory
-
-
-@dataclass(frozen=True)
-class Nest:
-    """What is computed on one block: extents of the loops, what is read, what is written.
-
-    g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
-    lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
-    steps: computations of VECTOR, one after the other on the same tile.  cut: where IM2COL ends along k (`ir.im2col`).
-    """
-
-    unit: Literal["CUBE", "VECTOR"]
-    loops: dict[str, int]
-    reads: tuple[Operand, ...]
-    write: Operand
-    lanes: int
-    source_planes: int
-    source_blocks: int
-    steps: int = 1
-    cut: Cut = WHOLE
-
-    @property
-    def source_elements(self) -> int:
-        return self.source_planes * self.source_blocks * self.lanes
 
 
 class Stage(NamedTuple):
@@ -106,59 +61,7 @@ class Stage(NamedTuple):
 
 def nest_of(unit: Unit, spec: KernelSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
-    rows = spec.out_h if rows is None else rows
-    lanes, bits = unit.dtype.lanes, unit.dtype.size_bytes * 8
-    source = spec.reads[0].planes, input_rows(spec, rows) * unit.storages[spec.reads[0].storage].row_blocks
-    lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(spec.reads))]
-    goes = Memory.L1 if inside else Memory.DDR
-    if isinstance(spec, ConvSpec):
-        loops = {"g": spec.groups, "m": rows * spec.out_w, "n": spec.n1, "k": spec.k1}
-        right = lies[1] if isinstance(spec, MatMulSpec) else Memory.DDR
-        reads = [Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), bits, right, Memory.L0B)]
-        if spec.bias_blocks:
-            reads.append(Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB))
-        if spec.residual is not None:
-            reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
-        result = Operand("y", ("g", "m", "n"), bits, goes, Memory.L0C)
-        return Nest("CUBE", loops, tuple(reads), result, lanes, *source, cut=spec.parts.cut)
-    plane, steps = ("p", "h", "w"), 1
-    pixels = spec.pixels if isinstance(spec, VectorSpec) else (False,) * len(lies)
-    reads = [
-        Operand(f"x{i}", ("p",) if pixel else plane, bits, at, Memory.UB) for i, (at, pixel) in enumerate(zip(lies, pixels, strict=True))
-    ]
-    if isinstance(spec, VectorSpec):
-        steps = len(spec.steps) + spec.keeps_input
-        for i in range(len(spec.steps)):
-            if spec.steps[i, 3] >= 0:
-                reads += [Operand(f"{what}{i}", ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
-    elif isinstance(spec, ResampleSpec):
-        steps = max(1, len(spec.columns) + len(spec.rows))
-    elif isinstance(spec, LayerNormSpec):
-        steps = 6  # sum, centre, square, sum, scale by the deviation, scale and shift
-        reads += [Operand(what, ("p",), bits, Memory.DDR, Memory.UB) for what in ("scale", "shift")]
-    elif isinstance(spec, SoftmaxSpec) and spec.gaps:
-        reads.append(Operand("mask", ("p",), bits, Memory.DDR, Memory.UB))
-    elif isinstance(spec, PoolSpec):
-        assert isinstance(spec.kernel, Pool)
-        high, wide = spec.kernel.kernel
-        steps = high * wide if spec.whole_rows else sum(spec.operations)
-        if spec.counts_at >= 0:
-            reads.append(Operand("counts", ("h", "w"), bits, Memory.DDR, Memory.UB))
-    result = Operand("y", plane, bits, goes, Memory.UB)
-    loops = {"p": spec.y.planes, "h": rows, "w": spec.out_w}
-    return Nest("VECTOR", loops, tuple(reads), result, lanes, *source, steps)
-
-
-def input_rows(spec: KernelSpec, rows: int) -> int:
-    """Of the main input: what a block in the middle of the image reads."""
-    kernel = spec.kernel
-    if isinstance(kernel, Conv):
-        rows = (rows - 1) * kernel.stride[0] + (kernel.weights.shape[2] - 1) * kernel.dilation[0] + 1
-    elif isinstance(kernel, Pool):
-        rows = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
-    elif isinstance(spec, ResampleSpec):
-        rows = spec.input_rows(rows)
-    return min(rows, spec.in_h)
+    return spec.nest(unit.dtype, unit.storages, spec.out_h if rows is None else rows, kept, inside)
 
 
 @lru_cache(maxsize=256)

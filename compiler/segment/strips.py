@@ -12,29 +12,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
-
-from compiler.ir.graph import Conv, Pool, Resample
-from compiler.ir.region import COLUMNS, EMPTY, Rows, demand, window
-from compiler.ir.taps import Taps
-from compiler.kinds.chain import VectorSpec
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
-from compiler.kinds.pool import PoolSpec
-from compiler.kinds.reflow import ReflowSpec
-from compiler.kinds.resample import ResampleSpec
+from compiler.ir.operators import COLUMNS
+from compiler.ir.region import EMPTY, Rows, demand
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import share
 from compiler.unit.operators import KernelSpec, Strip
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.unit import Unit
-from simulator.npu.isa import MAX_WINDOW
 
 Columns = Rows  # the same interval along the other axis
-_FOUR = 4  # pixels in a block of a four-lane image
-_NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 
 
 def strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
@@ -79,11 +66,11 @@ def _widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
 def row_blocks_read(unit: Unit, spec: KernelSpec, operand: int) -> tuple[int, int]:
     """(first, count) of the blocks of every row of operand i that an operator reads."""
     storage = unit.storages[spec.reads[operand].storage]
-    if spec.strip is None or (isinstance(spec, VectorSpec) and spec.pixels[operand]):
+    if spec.strip is None or spec.pixels_only[operand]:
         return 0, storage.row_blocks
     if operand:
         return spec.strip.made, spec.out_w
-    return spec.strip.read, -(-spec.in_w // _FOUR) if _is_four(unit, spec) else spec.in_w
+    return spec.strip.read, -(-spec.in_w // spec.pixels_per_block)
 
 
 def row_blocks_made(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
@@ -96,10 +83,6 @@ def row_blocks_stored(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
     return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
 
 
-def _is_four(unit: Unit, spec: KernelSpec) -> bool:
-    return isinstance(spec, ConvSpec) and spec.lanes != unit.dtype.lanes
-
-
 def leaves(unit: Unit, k: int, stop: int) -> bool:
     """Whether the result of operator k leaves a segment that ends in front of `stop`."""
     return k in unit.escapes or any(reader >= stop for reader in unit.consumers[k])
@@ -108,10 +91,8 @@ def leaves(unit: Unit, k: int, stop: int) -> bool:
 def _refusal(unit: Unit, k: int, stop: int, count: int) -> str:
     """What keeps an operator from being cut into strips, or ''."""
     spec = unit.kernels[k]
-    if isinstance(spec, MatMulSpec):
-        return "a product of two tensors needs all columns of its right operand in every strip"
-    if isinstance(spec, ReflowSpec):
-        return "pixels that take another order have no columns of their own: strips have"
+    if spec.strip_refusal:
+        return spec.strip_refusal
     if leaves(unit, k, stop) and spec.out_w < count:
         return f"{count} strips of {spec.out_w} columns: expected as many columns as strips, or more"
     return ""
@@ -134,12 +115,12 @@ def _strip(unit: Unit, start: int, stop: int, at: int, count: int) -> Unit | Inf
                 made[k] = made[k].hull(_read(unit, reader, spec.y, main[reader], made[reader]))
         made[k] = made[k] if made[k].size else Columns(0, 1)  # nobody reads it, and no row of it is made
         main[k] = demand(spec.kernel, made[k], spec.in_w, COLUMNS)
-        if _is_four(unit, spec):
-            main[k] = Columns(main[k].start // _FOUR * _FOUR, main[k].stop)
+        main[k] = Columns(main[k].start // spec.pixels_per_block * spec.pixels_per_block, main[k].stop)
         touch(spec.y, made[k])
         for piece in dict.fromkeys(spec.reads):
             touch(piece, _read(unit, k, piece, main[k], made[k]))
-        narrow = _narrow(unit, spec, main[k], made[k], own)
+        place = Strip(main[k].start // spec.pixels_per_block, made[k].start, own.start, own.size)
+        narrow = spec.narrowed(place, main[k], made[k])
         if isinstance(narrow, Infeasible):
             return narrow
         kernels[k] = narrow
@@ -155,7 +136,7 @@ def _read(unit: Unit, reader: int, piece: Piece, main: Columns, made: Columns) -
     for i, read in enumerate(spec.reads):
         if not read.overlaps(piece):
             continue
-        if isinstance(spec, VectorSpec) and spec.pixels[i]:
+        if spec.pixels_only[i]:
             found = found.hull(Columns(0, unit.storages[read.storage].w))
         else:
             found = found.hull(made if i else main)
@@ -168,33 +149,3 @@ def _storage(storage: StorageSpec, columns: Columns) -> StorageSpec:
     first, stop = columns.start // pixels, -(-columns.stop // pixels)
     pitch = storage.ddr_row_blocks
     return replace(storage, w=(stop - first) * pixels, row_blocks=stop - first, first=first, pitch=pitch)
-
-
-def _narrow(unit: Unit, spec: KernelSpec, main: Columns, made: Columns, own: Columns) -> KernelSpec | Infeasible:
-    """The operator that makes columns `made` of the result from columns `main` of its input."""
-    read = main.start // _FOUR if _is_four(unit, spec) else main.start
-    sizes: dict[str, Any] = {"strip": Strip(read, made.start, own.start, own.size), "in_w": main.size, "out_w": made.size}
-    kernel = spec.kernel
-    if isinstance(kernel, Conv | Pool):
-        size, stride, dilation, pad = window(kernel, COLUMNS)
-        before = main.start - (made.start * stride - pad)
-        if isinstance(kernel, Conv) and made.start * stride - pad >= spec.in_w:
-            # every window lies in the padding behind the image; in front of it is the same, and can be said
-            before = (made.size - 1) * stride + (size - 1) * dilation + 1
-            if before > MAX_WINDOW:
-                return Infeasible(spec.name, f"a strip of {made.size} columns lies in its padding as a whole")
-        behind = max(0, (made.size - 1) * stride + (size - 1) * dilation + 1 - before - main.size)
-        sizes["kernel"] = replace(kernel, pads=(kernel.pads[0], before, kernel.pads[2], behind))
-    if isinstance(spec, PoolSpec) and spec.counts_at >= 0:
-        return replace(spec, **sizes, counts_at=spec.counts_at + made.start)
-    if isinstance(spec, ResampleSpec):
-        assert isinstance(kernel, Resample)
-        taps = kernel.columns.taps[made.start : made.stop]
-        columns = Taps(tuple(tuple((source - main.start, weight) for source, weight in place) for place in taps))
-        runs = spec.columns
-        if len(runs):  # a strip that is filled as a whole has none, which would say that its columns stay
-            runs = columns.runs if len(columns.runs) else _NO_PLACE
-        return replace(spec, **sizes, kernel=replace(kernel, columns=columns), columns=runs)
-    if isinstance(spec, VectorSpec) and spec.pixels[0]:
-        sizes["in_w"] = spec.in_w
-    return replace(spec, **sizes)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from compiler.cost.ranking import LAST_BUDGETS
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
 from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.blocks import needed
 from compiler.segment.buffers import Buffer, BufferRequest, fits
@@ -58,7 +56,7 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     weights = [
         BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
         for k, spec in enumerate(kernels)
-        if isinstance(spec, ConvSpec) and not isinstance(spec, MatMulSpec)
+        if spec.weight_blocks
     ]
     have = unit.machine.buffer_blocks(Memory.L1)
     ways = finest, finest._replace(halo=(1 << stop - start) - 1)

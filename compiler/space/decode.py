@@ -9,30 +9,27 @@ from typing import NamedTuple
 
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.kinds.alike import Kind, kind_of
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
 from compiler.segment.memory import (
-    UbBuffers,
     apart_rule,
     repeated,
     stays,
     tensor_blocks,
     tensor_requests,
     through_ub,
-    ub_buffers,
     ub_requests_of,
     weight_requests_of,
-    weight_slots,
 )
 from compiler.segment.run import can_stream
 from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
+from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
 
@@ -69,7 +66,7 @@ def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
     """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ..."""
     yield 0
     kernels = unit.kernels[gene.start : gene.stop]
-    blocks = {k: spec.reads[1].planes * spec.pixels for k, spec in enumerate(kernels) if isinstance(spec, MatMulSpec)}
+    blocks = {k: spec.right_blocks for k, spec in enumerate(kernels) if spec.right is not None}
     found = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
         if can_stream(unit, gene.start, k):
@@ -95,14 +92,15 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
     blocks.
     """
     unit, spec = kind.unit, kind.spec
-    if isinstance(spec, ConvSpec):
-        tiling: Tiling | None = conv_tiling(unit, spec, rows, inside, whole, budget, choice)
+    product = product_of(spec)
+    if product is not None:
+        tiling: Tiling | None = conv_tiling(unit, product, rows, inside, whole, budget, choice)
     else:
         tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
     if tiling is None:
         return None
-    buffers = ub_buffers(spec, tiling, through_ub(unit, inside), unit.dtype)
-    return _Asked(tiling, *weight_slots(spec, tiling), buffers, sum([each.slots * each.size for each in buffers]))
+    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.dtype)
+    return _Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]))
 
 
 class _Fitting:
@@ -261,9 +259,9 @@ class _Run(NamedTuple):
 def _run(unit: Unit, start: int, stop: int) -> _Run:
     kernels = unit.kernels[start:stop]
     sizes = {
-        k: _Weights(spec.weight_blocks, spec.n1 * spec.k1 * 16, spec.k1 * 16)
-        for k, spec in enumerate(kernels)
-        if isinstance(spec, ConvSpec) and spec.weight_blocks
+        k: _Weights(product.weight_blocks, product.n1 * product.k1 * 16, product.k1 * 16)
+        for k, product in enumerate(map(product_of, kernels))
+        if product is not None and product.weight_blocks
     }
     weighted = sorted(sizes, key=lambda k: (sizes[k].whole, k))
     return _Run(

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.cost.ranking import narrower
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.ub_footprint import tile_planes, vector_slot
-from compiler.kinds.vector_tiling import columns_tiling, slot_tiling
+from compiler.kinds.base import OnVector, on_vector
+from compiler.kinds.conv import product_of
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Apart, BufferRequest, fit
 from compiler.segment.memory import ub_requests
 from compiler.segment.shortage import peak
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Memory
+from simulator.npu.machine import DataType, Memory
 
 _ALIGN = 8  # blocks
 _TILES = ("out", "residual")
@@ -66,9 +65,10 @@ def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], til
     k = -max(kept)[1]
     tiling = tilings[k] = tilings[k].model_copy(update={"constants": "streamed"})
     spec, most = unit.kernels[layout.start + k], max(1, unit.machine.buffer_blocks(Memory.UB) // 16)
-    if isinstance(spec, ConvSpec) and isinstance(tiling, ConvTiling):
+    product = product_of(spec)
+    if product is not None and isinstance(tiling, ConvTiling):
         whole = tiling.weights == "resident"
-        n1, k1 = (spec.n1, spec.k1) if whole else (min(tiling.chunk_n1, spec.n1), tiling.chunk_k1)
+        n1, k1 = (product.n1, product.k1) if whole else (min(tiling.chunk_n1, product.n1), tiling.chunk_k1)
         if n1 > most:  # two chunks take no more of L1 than all weights did, or the two larger ones
             tilings[k] = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
     return True
@@ -86,17 +86,17 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
 def _smaller(unit: Unit, layout: Blocks, k: int, tiling: Tiling, room: int) -> Tiling | None:
     """A tiling whose tile takes no more than `room` blocks of UB; None where there is none."""
     spec, rows = unit.kernels[layout.start + k], layout.rows(k)
-    if isinstance(spec, ConvSpec):
-        assert isinstance(tiling, ConvTiling)
-        return narrower(unit, spec, rows, layout.inside[k], tiling, room)
-    found: VectorTiling = slot_tiling(spec, rows, room, unit.dtype)
-    if _slot(unit, layout, k, found) > room:
-        found = columns_tiling(spec, room, room, unit.dtype) or found
-    if _slot(unit, layout, k, found) > room:
+    product = product_of(spec)
+    if product is not None and isinstance(tiling, ConvTiling):
+        return narrower(unit, product, rows, layout.inside[k], tiling, room)
+    mine = on_vector(spec)
+    found = mine.slot_tiling(rows, room, unit.dtype)
+    if _slot(mine, found, unit.dtype) > room:
+        found = mine.columns_tiling(room, room, unit.dtype) or found
+    if _slot(mine, found, unit.dtype) > room:
         return None
     return found.model_copy(update={"constants": tiling.constants})
 
 
-def _slot(unit: Unit, layout: Blocks, k: int, tiling: VectorTiling) -> int:
-    spec = unit.kernels[layout.start + k]
-    return vector_slot(spec, tile_planes(spec, tiling), tiling.tile_rows, tiling.tile_columns or spec.out_w, int(unit.dtype))
+def _slot(spec: OnVector, tiling: VectorTiling, dtype: DataType) -> int:
+    return spec.tile_blocks(spec.planes_of_tile(tiling), tiling.tile_rows, tiling.tile_columns or spec.out_w, dtype)

@@ -11,8 +11,6 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
-from compiler.ir.region import has_halo
-from compiler.kinds.conv import ConvSpec
 from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
 from compiler.plan.plan import Split
 from compiler.segment.blocks import needed
@@ -65,7 +63,7 @@ Key = tuple[str, Tail]
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of a kernel a gene can name."""
-    return KEPT if isinstance(unit.kernels[kernel], ConvSpec) else len(UB_SLOTS)
+    return KEPT if unit.kernels[kernel].runs_on == "CUBE" else len(UB_SLOTS)
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
@@ -130,7 +128,7 @@ def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
 
 def has_halos(unit: Unit, start: int, stop: int) -> bool:
     """Whether blocks of operators [start, stop) share rows at all."""
-    return any(has_halo(spec.kernel) for spec in unit.kernels[start:stop])
+    return any(spec.kernel.has_halo for spec in unit.kernels[start:stop])
 
 
 def bits(gene: Gene) -> int:

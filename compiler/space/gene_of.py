@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_place
-from compiler.kinds.conv import ConvSpec
+from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
 from compiler.segment.segment import largest_strip
@@ -76,9 +76,7 @@ def _places(unit: Unit, plan: SegmentPlan, gene: Gene) -> Iterator[tuple[int, tu
 
 def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int | None:
     spec = unit.kernels[k]
-    if isinstance(spec, ConvSpec) != isinstance(tiling, ConvTiling):
-        return None
-    if isinstance(spec, ConvSpec):
-        assert isinstance(tiling, ConvTiling)
-        return conv_place(unit, spec, rows, inside, tiling, budget)
+    product = product_of(spec)
+    if product is not None:
+        return conv_place(unit, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else None
     return next((i for i, slot in enumerate(UB_SLOTS) if vector_tiling(unit, spec, rows, slot) == tiling), None)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import lru_cache
 
-from compiler.kinds.conv import ConvSpec
 from compiler.segment.blocks import needed
 from compiler.space.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.unit.unit import Unit
@@ -17,7 +15,7 @@ class Structures:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._signatures = [_short(json.dumps(spec.signature(unit.storages), sort_keys=True)) for spec in unit.kernels]
+        self._signatures = [_short(spec.signature(unit.storages)) for spec in unit.kernels]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
@@ -38,7 +36,7 @@ class Structures:
             gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
             gene = gene._replace(cached=0)
-        weighted = any(isinstance(spec, ConvSpec) and spec.weight_blocks for spec in self.unit.kernels[gene.start : gene.stop])
+        weighted = any(spec.weight_blocks for spec in self.unit.kernels[gene.start : gene.stop])
         gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
         return self.structure(gene.start, gene.stop), gene[2:]
 

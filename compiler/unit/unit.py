@@ -7,8 +7,6 @@ never depend on a plan, so variants can be switched by their start address alone
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from dataclasses import dataclass
 
 from compiler.ir.graph import Graph
@@ -17,17 +15,6 @@ from compiler.unit.operators import KernelSpec
 from compiler.unit.storages import StorageSpec
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import MemoryMap
-
-
-@dataclass(frozen=True)
-class Shaped:
-    """Stands for weights whose values do not matter."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +50,6 @@ class Unit:
     def digest(self) -> str:
         """32 hex: the computation without its weights' values, the machine and the data type."""
         parts = [self.machine.digest, self.dtype.name]
-        parts += [json.dumps(spec.signature(self.storages), sort_keys=True) for spec in self.kernels]
+        parts += [spec.signature(self.storages) for spec in self.kernels]
         parts += [f"{s.name}:{s.n}:{s.planes}:{s.h}:{s.w}:{s.address}" for s in self.storages]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Conv, Floats
 from compiler.ir.layout import Placement
+from compiler.ir.operators import Conv, Floats
 from simulator.npu.machine import DataType
 
 Bytes = NDArray[np.uint8]

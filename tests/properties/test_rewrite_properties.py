@@ -6,23 +6,9 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compiler.ir.graph import (
-    Concat,
-    Conv,
-    Graph,
-    LayerNorm,
-    Operator,
-    Pool,
-    Port,
-    Resample,
-    Shape,
-    Shuffle,
-    Softmax,
-    Step,
-    Vector,
-    output_shape,
-)
+from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Concat, Conv, LayerNorm, Operator, Pool, Resample, Shape, Shuffle, Softmax, Step, Vector
 from compiler.ir.taps import places, weighted
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import RULES
@@ -107,7 +93,7 @@ def random_graph(rng: Rng) -> Graph:
     operators: list[Operator] = []
     for i in range(int(rng.integers(2, 14))):
         op = operator(rng, shapes, f"t{i}")
-        shapes[op.y] = output_shape(op, [shapes[name] for name in op.inputs])
+        shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
         operators.append(op)
     names = {operators[-1].y} | ({str(rng.choice([op.y for op in operators]))} if rng.random() < 0.2 else set())
     ports = tuple(Port(name, name, shapes[name]) for name in sorted(names))

@@ -39,7 +39,7 @@ def test_what_a_kernel_calls_names_its_folder(copy: Path) -> None:
     changed.write_text(text)
     (copy / "tuner/log/run_log.py").write_text("# no kernel here\n")
     assert sources_digest(copy) == before
-    (copy / "compiler/emit/jobs.py").write_text("# constants of kernels\n")
+    (copy / "compiler/kinds/table.py").write_text("# constants of kernels\n")
     assert sources_digest(copy) != before
 
 

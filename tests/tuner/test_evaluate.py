@@ -14,7 +14,7 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
 from compiler.frontend.weights import seed_weights
-from compiler.ir.graph import Concat
+from compiler.ir.operators import Concat
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan

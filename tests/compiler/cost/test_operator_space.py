@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.cost.operator_space import operator_space
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import ConvTiling

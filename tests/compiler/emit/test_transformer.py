@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.emit.records import multiply_add
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.weights import seed_weights
-from compiler.ir.graph import Graph, LayerNorm, Port, Step, Vector
+from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import LayerNorm, Step, Vector
 from compiler.kinds.build import pack_unit
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
+from compiler.records.writers import multiply_add
 from compiler.segment.blocks import needed
 from compiler.space.decode import realise_all
 from compiler.space.gene import Gene

@@ -10,8 +10,8 @@ from onnx import ModelProto
 
 from compiler.frontend import lower
 from compiler.frontend.activations import ACTIVATIONS
-from compiler.ir.graph import Conv, Vector
-from compiler.ir.interpret import apply, evaluate
+from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Conv, Vector
 from simulator.npu.machine import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
@@ -91,7 +91,7 @@ def test_swish() -> None:
     """Newer than onnxruntime: x * sigmoid(alpha * x) by hand, at both ends of float16."""
     x = np.array([-60000, -12, -1, 0, 0.5, 12, 60000], np.float32).reshape(1, 7, 1, 1)
     with np.errstate(over="ignore"):
-        got = apply(Vector("y", ("x",), "y", ACTIVATIONS["Swish"]({"alpha": 1.5})), [x])
+        got = Vector("y", ("x",), "y", ACTIVATIONS["Swish"]({"alpha": 1.5})).apply([x])
         np.testing.assert_allclose(got, x / (1 + np.exp(-1.5 * x)), rtol=1e-5, atol=1e-6)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from compiler.frontend import load_model, lower_with_report, seed_weights
-from compiler.ir.graph import Conv
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Conv
 from tests.models import LIGHT, SMALL, light_path, random_feeds, reference_outputs, without_final_softmax
 
 NAMES = [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT]

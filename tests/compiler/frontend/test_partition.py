@@ -15,7 +15,7 @@ from compiler.frontend.lower import lower_partition
 from compiler.frontend.macs import model_macs, node_macs
 from compiler.frontend.partition import Partition
 from compiler.frontend.settle import known_shapes
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv
 from compiler.source import Source, open_source
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import load_machine

@@ -15,8 +15,8 @@ from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
 from compiler.frontend.recognise import recognise
 from compiler.frontend.to_graph import translate
-from compiler.ir.graph import Conv, LayerNorm, MatMul, Softmax, Vector
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Conv, LayerNorm, MatMul, Softmax, Vector
 from simulator.npu.errors import UnsupportedError
 from tests.models import Builder, random_feeds, reference_outputs
 

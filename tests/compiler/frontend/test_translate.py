@@ -14,8 +14,8 @@ from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.to_graph import translate
-from compiler.ir.graph import Conv, Pool, Reflow, Resample
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Conv, Pool, Reflow, Resample
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import load_machine
 from tests.graphs import conv, unit

@@ -9,8 +9,8 @@ import pytest
 
 from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.tiling_space import engine_cycles, legal_points, shape_of
-from compiler.ir.graph import Conv
-from compiler.ir.im2col import WHOLE, Cut, Parts, instructions, parts_of, takes_fours
+from compiler.ir.im2col import WHOLE, Cut, Parts, instructions, parts_of
+from compiler.ir.operators import Conv
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
@@ -81,7 +81,7 @@ def window(kernel: tuple[int, int], dilation: tuple[int, int] = (1, 1), top: int
 def test_which_windows_take_fours(kernel: tuple[int, int], dilation: tuple[int, int], top: int, fours: bool) -> None:
     """An image of three channels whose reader could not name its blocks has a block for every pixel."""
     conv = window(kernel, dilation, top, 3)
-    assert takes_fours(conv) == fours
+    assert conv.takes_fours == fours
     (spec,) = unit(EDGE, (1, 3, 780, 780), conv).kernels
     assert isinstance(spec, ConvSpec)
     assert spec.lanes == (4 if fours else 16)

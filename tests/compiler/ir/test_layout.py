@@ -9,9 +9,10 @@ import pytest
 
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
-from compiler.ir.graph import Concat, Conv, Graph, Operator, Port, Shuffle, Step, Vector, output_shape
-from compiler.ir.interpret import apply, evaluate
-from compiler.ir.layout import Layout, Placement, assign, keeps_lanes
+from compiler.ir.graph import Graph, Port
+from compiler.ir.interpret import evaluate
+from compiler.ir.layout import Layout, Placement, assign
+from compiler.ir.operators import Concat, Conv, Operator, Shuffle, Step, Vector
 from simulator.npu.machine import DataType
 from tests.models import LIGHT, SMALL, SMALL_MODELS, Builder, Floats, light_graph, random_feeds, random_model, small_graph
 
@@ -22,7 +23,7 @@ ADD = (Step("add", operand=1),)
 def graph_of(inputs: dict[str, tuple[int, int, int, int]], operators: list[Operator], *outputs: str) -> Graph:
     shapes = dict(inputs)
     for op in operators:
-        shapes[op.y] = output_shape(op, [shapes[name] for name in op.inputs])
+        shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
     ports_in = tuple(Port(name, name, shape) for name, shape in inputs.items())
     return Graph("g", ports_in, tuple(Port(name, name, shapes[name]) for name in outputs), tuple(operators), shapes)
 
@@ -56,7 +57,7 @@ def run_in_memory(layout: Layout, feeds: dict[str, Floats]) -> dict[str, Floats]
         write(port.tensor, feeds[port.onnx_name].reshape(layout.graph.shapes[port.tensor]))
     for op in layout.graph.operators:
         if not isinstance(op, Concat | Shuffle):
-            write(op.y, apply(op, [read(name) for name in op.inputs]))
+            write(op.y, op.apply([read(name) for name in op.inputs]))
     return {port.onnx_name: read(port.tensor).reshape(port.onnx_shape) for port in layout.graph.outputs}
 
 
@@ -186,7 +187,7 @@ def test_shuffle_is_labels() -> None:
     operators: list[Operator] = [conv("x", "a", 24, 8, groups=2), Shuffle("s", "a", "s", order), conv("s", "d", 8, 8, groups=8)]
     layout = assign(graph_of({"x": (1, 24, 3, 4)}, operators, "d"), F16)
     assert layout.placements["s"] == Placement("a", 0, 1, order)
-    assert keeps_lanes(operators[2])
+    assert operators[2].follows == operators[2].inputs
     assert layout.placements["d"].lanes == order
 
 

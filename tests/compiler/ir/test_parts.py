@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, helper
 
 from compiler.frontend import lower
-from compiler.ir.graph import Shuffle
 from compiler.ir.layout import assign
+from compiler.ir.operators import Shuffle
 from compiler.ir.parts import covering, runs
 from simulator.npu.machine import DataType
 from tests.everywhere import MACHINES, hold

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.ir.graph import Conv, Vector, window_size
+from compiler.ir.operators import Conv, Vector, window_size
 from compiler.ir.region import EMPTY, Rows, demand
 from tests.graphs import max_pool
 

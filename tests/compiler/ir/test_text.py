@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv
 from tests.graph_text import print_graph
 from tests.models import light_graph, small_graph
 

@@ -7,10 +7,9 @@ import pickle
 import pytest
 
 from compiler.frontend import lower
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv, Shaped
 from compiler.kinds.build import make_unit, pack_unit
 from compiler.kinds.conv import ConvSpec
-from compiler.unit.unit import Shaped
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tests.corner_models import CORNER_MODELS, corner_model

@@ -10,8 +10,9 @@ import pytest
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
 from compiler.frontend.to_graph import translate
-from compiler.ir.graph import Concat, Conv, Graph, LayerNorm, MatMul, Operator, Pool, Port, Resample, Shuffle, Step, Vector, output_shape
+from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Step, Vector
 from compiler.ir.taps import places, weighted
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES, Rule
@@ -24,7 +25,7 @@ RNG = np.random.default_rng(0)
 def graph_of(operators: list[Operator], outputs: list[str]) -> Graph:
     shapes = {"x": SHAPE, "z": SHAPE}
     for op in operators:
-        shapes[op.y] = output_shape(op, [shapes[name] for name in op.inputs])
+        shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
     ports = tuple(Port(name, name, shapes[name]) for name in outputs)
     graph = Graph("g", (Port("x", "x", SHAPE), Port("z", "z", SHAPE)), ports, tuple(operators), shapes)
     graph.verify()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.ir.graph import MatMul, Pool
+from compiler.ir.operators import MatMul, Pool
 from compiler.segment.blocks import Ints, cut, needed, operand_rows, share
 from compiler.segment.run import Load
 from simulator.npu.machine import load_machine

@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from compiler.cost.features import FEATURES, raw_features
 from compiler.emit.segment import Records, lower_segment
-from compiler.ir.graph import Conv, Pool
+from compiler.ir.operators import Conv, Pool
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan

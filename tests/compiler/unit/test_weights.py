@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Conv
 from compiler.ir.layout import Placement
+from compiler.ir.operators import Conv
 from compiler.unit.weights import dense_weights, effective_groups, pack_bias, pack_conv, pack_lanes, pack_pixels
 from simulator.npu.machine import DataType
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.frontend import load_model, lower
-from compiler.ir.graph import Conv
+from compiler.ir.operators import Conv
 from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.networks.load import load_network

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.emit.grid import Axes, grid, most
-from compiler.emit.records import Ints, Place, flat
-from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
+from compiler.ir.reach import demanded
 from compiler.ir.taps import input_rows, part_of_run, source_columns
+from compiler.records.grid import Axes, grid, most
+from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
+from compiler.records.tiles import load_box, store_tile, tiles
+from compiler.records.writers import Ints, Place, flat, general
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -123,3 +125,14 @@ def emit_resample(
                 v = last
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size, planes, v)
     return at
+
+
+@general
+@njit(cache=True)
+def resample_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+    """A node's records."""
+    start, stop = w.computed[n.k, n.t]
+    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
+    j.first_row, j.rows, j.in_first = start, stop - start, first
+    columns, rows, bounds = table(w, n, 0, 7), table(w, n, 1, 7), table(w, n, 2, 2)
+    return emit_resample(out, at, j, operand(w, n, 0, first), result(w, n, start), columns, rows, bounds, parity)

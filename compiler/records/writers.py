@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from compiler.kinds.elementwise import by_planes
+from compiler.records.elementwise import by_planes
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Engine, Memory

@@ -1,4 +1,4 @@
-"""A VECTOR operation over a grid of blocks, on whichever axes take the least time (`compiler.kinds.grid`)."""
+"""A VECTOR operation over a grid of blocks, on whichever axes take the least time (`compiler.records.ways`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from numba import njit
 
-from compiler.emit.records import general, vector
-from compiler.kinds.grid import cheapest
-from compiler.kinds.whole_rows import START
+from compiler.records.ways import cheapest
+from compiler.records.whole_rows import START
+from compiler.records.writers import general, vector
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 from simulator.npu.program import Code
 

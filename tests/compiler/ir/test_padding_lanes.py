@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.ir.graph import Concat, Conv, Step, StepOp, Vector
-from compiler.kinds.padding_lanes import GUARD, guarded, output_gaps
+from compiler.ir.operators import GUARD, Concat, Conv, Step, StepOp, Vector
 
 ZERO = frozenset({0.0})
 
@@ -29,33 +28,33 @@ def chain(*ops: StepOp, inputs: int = 1) -> Vector:
     ],
 )
 def test_guard(op: Vector, guard: bool) -> None:
-    steps, found = guarded(op, [ZERO] * len(op.inputs), np.float16)
+    steps, found = op.guarded([ZERO] * len(op.inputs), np.float16)
     assert found == guard
     assert steps == op.steps
 
 
 def test_values_on_paper() -> None:
-    assert output_gaps(chain("adds", "muls"), [ZERO], np.float32) == {1.0}
-    assert output_gaps(chain("ln"), [ZERO], np.float32) == {0.0}  # ln 1
-    assert output_gaps(chain("adds"), [frozenset({0.0, 2.0})], np.float32) == {1.0, 3.0}
-    assert output_gaps(Concat("c", ("x", "y"), "z"), [ZERO, frozenset({GUARD})], np.float32) == {0.0, 1.0}
+    assert chain("adds", "muls").padding([ZERO], np.float32) == {1.0}
+    assert chain("ln").padding([ZERO], np.float32) == {0.0}  # ln 1
+    assert chain("adds").padding([frozenset({0.0, 2.0})], np.float32) == {1.0, 3.0}
+    assert Concat("c", ("x", "y"), "z").padding([ZERO, frozenset({GUARD})], np.float32) == {0.0, 1.0}
     conv = Conv("c", "x", "y", np.zeros((1, 1, 1, 1), np.float32), np.zeros(1, np.float32))
-    assert output_gaps(conv, [frozenset({3.0})], np.float32) == ZERO  # weights are zero there
+    assert conv.padding([frozenset({3.0})], np.float32) == ZERO  # weights are zero there
 
 
 def test_a_quotient_of_gaps_is_clamped() -> None:
     """Nothing that v may be makes v / 0 finite."""
-    steps, guard = guarded(chain("div", inputs=2), [ZERO, ZERO], np.float16)
+    steps, guard = chain("div", inputs=2).guarded([ZERO, ZERO], np.float16)
     assert guard
     assert [step.op for step in steps] == ["div", "mins", "maxs"]
-    assert output_gaps(chain("div", inputs=2), [ZERO, ZERO], np.float16) == {65504.0}
+    assert chain("div", inputs=2).padding([ZERO, ZERO], np.float16) == {65504.0}
 
 
 def test_no_gaps_no_guard() -> None:
     op = chain("ln")
-    assert guarded(op, [frozenset()], np.float16) == (op.steps, False)
+    assert op.guarded([frozenset()], np.float16) == (op.steps, False)
 
 
 def test_a_residual_keeps_its_gaps() -> None:
     conv = Conv("c", "x", "y", np.zeros((1, 1, 1, 1), np.float32), np.zeros(1, np.float32), residual="r", activation="relu")
-    assert output_gaps(conv, [ZERO, frozenset({-2.0, 3.0})], np.float32) == {0.0, 3.0}
+    assert conv.padding([ZERO, frozenset({-2.0, 3.0})], np.float32) == {0.0, 3.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from compiler.emit.records import Ints, general
+from compiler.records.writers import Ints, general
 
 
 @general

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.emit.conv import ConvJob, _left
-from compiler.emit.jobs import _TYPES, CONV
-from compiler.emit.records import im2col
-from compiler.ir.graph import Conv
-from compiler.ir.im2col import MOST_APART, beyond, instructions, parts_of, takes_fours
+from compiler.ir.im2col import MOST_APART, beyond, instructions, parts_of
+from compiler.ir.operators import Conv
+from compiler.kinds.conv_emitter import ConvJob, _left
+from compiler.records.writers import im2col
 from simulator import primitives
 from simulator.npu import isa
 from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
 from simulator.npu.program import _check_parameters
 
 Ints = dict[str, int]
+_JOB = np.dtype([(name, np.int64) for name in ConvJob._fields])
 SIZES = (1, 2, 3, 5, 254, 255, 256, 300, 511)
 BASE, AT, ROOM = 7, 16, 64  # blocks of L1 and of L0A in front of what is read and written, and behind
 
@@ -30,7 +30,7 @@ def drawn(rng: np.random.Generator) -> tuple[ConvJob, int, int, int, int, int]:
         top, left = (int(rng.choice((0, 1, 9, 254, 255, 256, 257, 511, 700))) for _ in range(2))
         window = Conv("y", "x", "y", np.zeros((1, 1, *kernel), np.float32), np.zeros(1, np.float32), (stride[0], stride[1]),
                       (dilation[0], dilation[1]), (top, left, 0, 0))  # fmt: skip
-        if kernel[0] * kernel[1] < 20_000 and not beyond(window) and (not four or takes_fours(window)):
+        if kernel[0] * kernel[1] < 20_000 and not beyond(window) and (not four or window.takes_fours):
             break
     height, width, planes = int(rng.integers(1, 520)), 4 * int(rng.integers(1, 80)), 1 if four else int(rng.integers(1, 4))
     pitch = (width // 4 if four else width) + int(rng.integers(3))
@@ -65,7 +65,7 @@ def test_the_parts_are_the_whole() -> None:
         j, first, m, mpad, k_start, k = drawn(rng)
         l1 = rng.integers(0, 256, (BASE + 3 * j.in_plane + ROOM) * BLOCK_BYTES, np.uint8)
         out, one = np.zeros((4096, isa.WORDS), np.int32), np.zeros((1, isa.WORDS), np.int32)
-        used = _left(out, 0, np.array([j], _TYPES[CONV])[0], BASE, AT, first, m, mpad, k_start, k)
+        used = _left(out, 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k)
         assert used > 0
         im2col(
             one, 0, j.dtype, 0, BASE, AT, j.in_rows, j.in_w, j.in_pitch, j.in_plane, j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top,
@@ -89,4 +89,4 @@ def test_without_room_it_says_so() -> None:
         j, first, m, mpad, k_start, k = drawn(rng)
         if j.part_rows < j.kh:
             break
-    assert _left(np.zeros((13, isa.WORDS), np.int32), 0, np.array([j], _TYPES[CONV])[0], BASE, AT, first, m, mpad, k_start, k) == -1
+    assert _left(np.zeros((13, isa.WORDS), np.int32), 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k) == -1

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.kinds.whole_rows import START
+from compiler.records.whole_rows import START
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 
 

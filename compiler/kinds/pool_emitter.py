@@ -7,19 +7,22 @@ what it takes lies inside the image.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.emit.grid import Axes, grid, most
-from compiler.emit.records import DDR, FAR, MTE2, UB, Ints, Place, dense, flat, general, move, strided
-from compiler.emit.vector import UB_SLOT, load_box, store_tile, tiles
-from compiler.kinds.pool import BOTH, COLUMNS, ROWS
-from compiler.kinds.whole_rows import pixelwise
+from compiler.ir.reach import demanded
+from compiler.records.grid import Axes, grid, most
+from compiler.records.node import UB_SLOT, Node, Work, operand, result
+from compiler.records.tiles import load_box, store_tile, tiles
+from compiler.records.whole_rows import pixelwise
+from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, Place, dense, flat, general, move, strided
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL))
+
+ROWS, COLUMNS, BOTH = 1, 2, 3  # of `PoolSpec.passes`
 
 
 class PoolJob(NamedTuple):
@@ -145,7 +148,7 @@ def _most(taps: int, a: int, b: int, c: int) -> int:
 
 @njit(cache=True)
 def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
-    """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.kinds.whole_rows`).
+    """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.records.whole_rows`).
 
     A slot of UB holds what the windows of a tile cover, and behind it what the first of two passes makes; the results of the second take
     the place of what they are made of.  With one pass they come behind it.  Returns the next row or -1.
@@ -211,3 +214,13 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
                     at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.counts, -1, 1, 0, size_out, 0)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, size_out, planes, acc)
     return at
+
+
+@general
+@njit(cache=True)
+def pool_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+    """A node's records."""
+    start, stop = w.computed[n.k, n.t]
+    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
+    j.first_row, j.rows, j.in_first = start, stop - start, first
+    return emit_pool(out, at, j, operand(w, n, 0, first), result(w, n, start), parity)

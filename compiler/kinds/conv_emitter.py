@@ -7,11 +7,26 @@ keeps its own place in L0C until its last k; else two places take turns.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.emit.records import (
+from compiler.ir.reach import demanded
+from compiler.records.node import (
+    A_SLOT,
+    B_SLOT,
+    BIAS_SLOT,
+    C_SLOT,
+    OUT_SLOT,
+    RES_SLOT,
+    W_SLOT,
+    Node,
+    Work,
+    operand,
+    operands,
+    result,
+)
+from compiler.records.writers import (
     DDR,
     L0B,
     L1,
@@ -26,12 +41,12 @@ from compiler.emit.records import (
     dense,
     fixpipe,
     fractal,
+    general,
     im2col,
     mmad,
     move,
     side_by_side,
 )
-from compiler.segment.memory import TO_L1
 from simulator.npu.isa import MAX_WINDOW
 from simulator.npu.program import Code
 
@@ -110,10 +125,8 @@ class ConvJob(NamedTuple):
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
+TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # where results go first
 _ROOM = 12  # records of a tile's product and its way out, at most
-
-# parities of the double buffers, carried from one operator to the next
-A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, PARITIES = range(8)
 
 
 @njit(cache=True)
@@ -361,3 +374,31 @@ def _way_out(
     parity[OUT_SLOT] ^= 1
     at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit)
     return move(out, at, j.dtype, j.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
+
+
+@general
+@njit(cache=True)
+def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+    """A node's records."""
+    start, stop = w.computed[n.k, n.t]
+    home = w.jobs.reads[w.jobs.read_start[n.k], 2]
+    height = w.reach[n.k, 1]
+    first_row, _ = demanded(w.reach[n.k], w.bounds, start, stop)
+    top = start * j.sh - w.reach[n.k, 5]
+    if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
+        top = -((stop - start - 1) * j.sh + (j.kh - 1) * j.dh + 1)
+    source = operand(w, n, 0, first_row)
+    j.in_ring = source.back // j.in_pitch
+    j.in_first = j.in_ring - source.wrap // source.width if source.back else 0
+    j.in_base = source.base - j.in_first * j.in_pitch
+    j.in_rows = w.homes.rows[home, n.t, 1] - first_row
+    j.in_plane = source.plane
+    j.pad_top = max(0, -top)
+    j.out_rows = stop - start
+    residual = dense(DDR, -1, 0)
+    if j.right != WEIGHTS:
+        right = operand(w, n, 1, 0)
+        j.right_base, j.right_plane = right.base, right.plane
+    elif operands(w, n) > 1:
+        residual = operand(w, n, 1, start)
+    return emit_conv(out, at, j, result(w, n, start), residual, parity)

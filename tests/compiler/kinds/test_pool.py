@@ -9,15 +9,15 @@ import pytest
 from onnx import ModelProto
 
 from compiler.cost.features import FEATURES, raw_features
-from compiler.emit.grid import grid
-from compiler.ir.graph import Pool
 from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Pool
 from compiler.kinds.build import pack_unit
-from compiler.kinds.grid import cheapest
 from compiler.kinds.pool import BOTH, COLUMNS, ROWS, PoolSpec
-from compiler.kinds.whole_rows import START
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
+from compiler.records.grid import grid
+from compiler.records.ways import cheapest
+from compiler.records.whole_rows import START
 from compiler.space.decode import plan_of, realise
 from compiler.space.gene import Gene
 from simulator.npu import isa

@@ -1,0 +1,57 @@
+"""Products of two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from compiler.ir.operators.base import Floats, Operator, Shape, Values
+
+
+@dataclass(frozen=True, eq=False)
+class MatMul(Operator):
+    """Product of two computed tensors, whose channels are `heads` equal runs, in every head g at every pixel p of a.
+
+    transposed: y[g][j, p] = sum over channels i of a[g][i, p] * b[g][i, pixel j]: as many channels a head as b has pixels.
+    Else y[g][j, p] = sum over pixels s of b of a[g][s, p] * b[g][j, pixel s]: a has as many channels a head as b has pixels.
+    """
+
+    name: str
+    a: str
+    b: str
+    y: str
+    heads: int
+    transposed: bool
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.a, self.b)
+
+    def _reading(self, names: tuple[str, ...]) -> Self:
+        return replace(self, a=names[0], b=names[1])
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        (n, _, h, w), (_, channels, rows, columns) = inputs
+        return n, self.heads * rows * columns if self.transposed else channels, h, w
+
+    @property
+    def follows(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def headed(self) -> tuple[tuple[str, int], ...]:
+        return tuple((tensor, self.heads) for tensor in (self.a, self.b, self.y))
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return frozenset({0.0})
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        a, b = inputs
+        n, _, h, w = a.shape
+        left = a.reshape(n, self.heads, -1, h * w)
+        right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
+        y = (right.swapaxes(2, 3) if self.transposed else right) @ left  # [n, heads, channels of y, pixels]
+        return np.ascontiguousarray(y.reshape(n, -1, h, w))

@@ -1,0 +1,31 @@
+"""Normalisation over the channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.ir.operators.base import Floats, OfOne, Values
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm(OfOne):
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel."""
+
+    name: str
+    x: str
+    y: str
+    scale: Floats  # [c]
+    shift: Floats  # [c]
+    epsilon: float
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return frozenset({0.0})
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        x = inputs[0]
+        centred = x - x.mean(axis=1, keepdims=True)
+        factor = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
+        return np.asarray(centred * factor * self.scale[:, None, None] + self.shift[:, None, None], np.float32)

@@ -1,0 +1,57 @@
+"""Operators that become no instructions: the layout (`ir.layout`) gives their values places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from compiler.ir.operators.base import Floats, OfOne, Operator, Shape, Values
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Operator):
+    """Along the channels.  No instructions: the layout gives the inputs places side by side."""
+
+    computes: ClassVar[bool] = False
+
+    name: str
+    inputs: tuple[str, ...]
+    y: str
+
+    def _reading(self, names: tuple[str, ...]) -> Self:
+        return replace(self, inputs=names)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        n, _, h, w = inputs[0]
+        return n, sum(shape[1] for shape in inputs), h, w
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return frozenset().union(*inputs)
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        return np.concatenate(inputs, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle(OfOne):
+    """Channel i of y is channel order[i] of x, each at most once.  No instructions: the layout relabels lanes.
+
+    A run of channels out of x is a part of x, with planes of its own; other selections become a Conv (`select-by-conv`).
+    """
+
+    computes: ClassVar[bool] = False
+
+    name: str
+    x: str
+    y: str
+    order: tuple[int, ...]
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        n, _, h, w = inputs[0]
+        return n, len(self.order), h, w
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        return inputs[0][:, list(self.order)]

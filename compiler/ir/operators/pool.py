@@ -1,0 +1,44 @@
+"""Poolings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape
+from compiler.ir.operators.windows import window_size, windows_of
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(OfOne):
+    """Max or average over a window.  Global pooling is a kernel as large as the image."""
+
+    name: str
+    x: str
+    y: str
+    mode: Literal["max", "average"]
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    count_include_pad: bool = False
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        n, c, h, w = inputs[0]
+        top, left, bottom, right = self.pads
+        rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
+        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
+
+    def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
+        return self.kernel[axis], self.stride[axis], 1, self.pads[axis]
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        x = inputs[0]
+        if self.mode == "max":
+            return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, -np.inf).max(axis=(4, 5))
+        total = windows_of(x, self.kernel, self.stride, (1, 1), self.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)
+        ones = np.ones((1, 1, *x.shape[2:]), np.float32)
+        count = windows_of(ones, self.kernel, self.stride, (1, 1), self.pads, 1.0 if self.count_include_pad else 0.0).sum(axis=(4, 5))
+        return np.asarray(total / count, np.float32)

@@ -1,0 +1,45 @@
+"""Pixels in another order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Values
+from compiler.ir.reach import RATIO
+
+
+@dataclass(frozen=True, eq=False)
+class Reflow(OfOne):
+    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left;
+    what has no place any more is left out.
+
+    of, size: height and width of x and of y.
+    """
+
+    name: str
+    x: str
+    y: str
+    of: tuple[int, int]
+    size: tuple[int, int]
+    before: int = 0
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return *inputs[0][:2], *self.size
+
+    def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
+        """Rows that hold the pixels of rows of the result."""
+        return RATIO, self.of[0], self.of[1], self.size[1], self.before, 0
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return inputs[0] | {0.0}
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        x = inputs[0]
+        n, c, h, w = x.shape
+        out = np.zeros((n, c, self.size[0] * self.size[1]), np.float32)
+        inside = out[:, :, self.before : self.before + h * w]
+        inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
+        return out.reshape(n, c, *self.size)

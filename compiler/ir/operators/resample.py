@@ -1,0 +1,55 @@
+"""Rows and columns taken anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Values
+from compiler.ir.reach import LISTED
+from compiler.ir.taps import Taps
+
+
+@dataclass(frozen=True, eq=False)
+class Resample(OfOne):
+    """Rows and columns taken anew: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
+
+    A row or a column without taps is `fill`.  Slices, padding of every kind, resizing and inserted zeros are this.
+    """
+
+    name: str
+    x: str
+    y: str
+    rows: Taps
+    columns: Taps
+    fill: float = 0.0
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return *inputs[0][:2], len(self.rows), len(self.columns)
+
+    def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
+        return LISTED, in_size, first, 0, 0, 0
+
+    def bounds(self, axis: int = ROWS) -> NDArray[np.int64]:
+        return (self.rows, self.columns)[axis].bounds
+
+    @property
+    def has_halo(self) -> bool:
+        bounds = self.bounds()
+        return bool((bounds[1:, 0] < bounds[:-1, 1]).any())
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        filled = {self.fill} if self.rows.has_empty or self.columns.has_empty else set()
+        sums = [a * b for a in self.rows.sums or (1.0,) for b in self.columns.sums or (1.0,)]
+        return frozenset({float(rounding(value * total)) for value in inputs[0] for total in sums} | filled)
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        x = inputs[0]
+        rows, columns = self.rows.matrix(x.shape[2]), self.columns.matrix(x.shape[3])
+        out = np.einsum("ih,nchw,jw->ncij", rows, x, columns, optimize=True)
+        out[:, :, [not taps for taps in self.rows.taps]] = self.fill
+        out[:, :, :, [not taps for taps in self.columns.taps]] = self.fill
+        return np.asarray(out, np.float32)

@@ -1,0 +1,33 @@
+"""Softmax over the channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.ir.operators.base import Floats, OfOne, Values
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(OfOne):
+    """Over the channels, or over each of `groups` equal runs of them, at every pixel."""
+
+    name: str
+    x: str
+    y: str
+    groups: int = 1
+
+    @property
+    def headed(self) -> tuple[tuple[str, int], ...]:
+        return ((self.x, self.groups), (self.y, self.groups)) if self.groups > 1 else ()
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return frozenset({0.0})
+
+    def apply(self, inputs: Sequence[Floats]) -> Floats:
+        x = inputs[0]
+        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        e = np.exp(grouped - grouped.max(axis=2, keepdims=True))
+        return np.asarray(e / e.sum(axis=2, keepdims=True), np.float32).reshape(x.shape)

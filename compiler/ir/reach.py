@@ -1,0 +1,42 @@
+"""Which rows, or columns, of its main input an operator needs for given ones of its result: forms of it as six numbers, for kernels.
+
+| form   | numbers behind it                             | what result rows [a, b) need, clipped to the input                    |
+|--------|-----------------------------------------------|-----------------------------------------------------------------------|
+| WINDOW | rows, size, stride, dilation, pad             | [a * stride - pad, (b - 1) * stride - pad + (size - 1) * dilation + 1) |
+| RATIO  | rows, divisor, factor, before                 | [(a * factor - before) / divisor, (b * factor - before) / divisor)     |
+| LISTED | rows, place of the first of its rows in bounds | the hull of their bounds                                               |
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+WINDOW, RATIO, LISTED = range(3)
+NO_BOUNDS = np.zeros((0, 2), np.int64)
+
+
+@njit(cache=True)
+def demanded(reach: Ints, bounds: Ints, start: int, stop: int) -> tuple[int, int]:
+    """(start, stop) of the rows of the main input that output rows [start, stop) need."""
+    if stop <= start:
+        return 0, 0
+    height = reach[1]
+    if reach[0] == LISTED:
+        first, last = bounds[reach[2] + start, 0], bounds[reach[2] + start, 1]
+        for i in range(reach[2] + start, reach[2] + stop):
+            first, last = min(first, bounds[i, 0]), max(last, bounds[i, 1])
+        if first < last:
+            return first, last
+        return 0, 1  # all of it is filled: still a row, so that there is one to name
+    if reach[0] == RATIO:
+        divisor, factor, before = reach[2], reach[3], reach[4]
+        first, last = max(0, start * factor - before) // divisor, -((before - stop * factor) // divisor)
+    else:
+        size, stride, dilation, pad = reach[2], reach[3], reach[4], reach[5]
+        first, last = max(0, start * stride - pad), (stop - 1) * stride - pad + (size - 1) * dilation + 1
+    # what lies wholly outside still names the nearest row, so that there is something to read
+    first = min(first, height - 1)
+    return first, max(first + 1, min(height, last))

@@ -1,0 +1,37 @@
+"""Every kind of operator that becomes instructions: the one list of them."""
+
+from __future__ import annotations
+
+from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
+from compiler.kinds.base import OperatorKind
+from compiler.kinds.chain import VectorSpec
+from compiler.kinds.chain_emitter import VectorJob, chain_rows
+from compiler.kinds.conv import ConvSpec
+from compiler.kinds.conv_emitter import ConvJob, conv_rows
+from compiler.kinds.depth_to_space import DepthToSpaceSpec
+from compiler.kinds.depth_to_space_emitter import DepthToSpaceJob, depth_to_space_rows
+from compiler.kinds.matmul import MatMulSpec
+from compiler.kinds.norm import LayerNormSpec
+from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.pool_emitter import PoolJob, pool_rows
+from compiler.kinds.reflow import ReflowSpec
+from compiler.kinds.reflow_emitter import ReflowJob, reflow_rows
+from compiler.kinds.resample import ResampleSpec
+from compiler.kinds.resample_emitter import ResampleJob, resample_rows
+from compiler.kinds.softmax import SoftmaxSpec
+from compiler.kinds.softmax_emitter import SoftmaxJob, softmax_rows
+
+KINDS = (
+    OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
+    OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
+    OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
+    OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
+    OperatorKind(Softmax, SoftmaxSpec, SoftmaxJob, softmax_rows),
+    OperatorKind(LayerNorm, LayerNormSpec, LayerNormJob, norm_rows),
+    OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
+    OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
+    OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
+)
+BY_OPERATOR = {kind.operator: kind for kind in KINDS}
+EMITTERS = {kind.job: kind.emitter for kind in KINDS}  # those of equal jobs are one

@@ -1,0 +1,100 @@
+"""What emitters of a node, an operator on the rows of one block, are given, and how they find its operands."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from compiler.records.places import Homes, place_of
+from compiler.records.writers import Ints, Place, general
+
+# parities of the double buffers, carried from one operator to the next: of products, and of tiles on VECTOR
+A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, UB_SLOT, PARITIES = range(9)
+
+
+class Jobs(NamedTuple):
+    """Of all operators of a segment, as rows of tables; operators go by their place in it.
+
+    | array     | dtype, shape             | meaning                                                                                   |
+    |-----------|--------------------------|-------------------------------------------------------------------------------------------|
+    | kind      | int64 [operators, 2]     | which emitter, and the job's row in its table                                              |
+    | tags      | int64 [operators]        | index of the kernel in the unit                                                           |
+    | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
+    |           |                          | one pixel per channel; from read_start on                                                 |
+    | writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
+    | constants | int64 [fetches, 6]       | operator, memory, block of DDR, block there, blocks, blocks of a piece: once per segment    |
+    | lists     | int64 [operators, 3, 2]  | where a job's tables lie in `numbers`, and how many numbers they have                      |
+    | tables    | records [jobs] each      | jobs, a table for every emitter                                                            |
+    """
+
+    kind: Ints
+    tags: Ints
+    read_start: Ints
+    reads: Ints
+    writes: Ints
+    constants: Ints
+    lists: Ints
+    numbers: Ints
+    tables: Any
+
+
+class Work(NamedTuple):
+    """What the nodes of a segment have in common.
+
+    readers: bool [loads, operators].  loads: int64 [loads, 7] of (storage, plane, home, first block of a row, blocks of a row, planes,
+    tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds: see
+    `segment.run.Run`.
+    """
+
+    dtype: int
+    images: int
+    homes: Homes
+    jobs: Jobs
+    readers: Any
+    loads: Ints
+    fresh: Ints
+    computed: Ints
+    own: Ints
+    reach: Ints
+    bounds: Ints
+
+
+class Node(NamedTuple):
+    """Operator k of a segment on block t of an image; iteration: of all blocks of all images."""
+
+    k: int
+    t: int
+    image: int
+    iteration: int
+
+
+@general
+@njit(cache=True)
+def operand(w: Work, n: Node, i: int, row: int) -> Place:
+    """Where operand i of an operator lies from a row on."""
+    storage, plane, home, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
+    return place_of(w.homes, storage, plane, home, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration)
+
+
+@general
+@njit(cache=True)
+def operands(w: Work, n: Node) -> int:
+    """How many it has."""
+    return w.jobs.read_start[n.k + 1] - w.jobs.read_start[n.k]
+
+
+@general
+@njit(cache=True)
+def result(w: Work, n: Node, row: int) -> Place:
+    """Where an operator's result goes first, from a row on."""
+    storage, plane, home, column, width, _, _, _ = w.jobs.writes[n.k]
+    return place_of(w.homes, storage, plane, home, column, width, row, n.t, n.image, n.iteration)
+
+
+@general
+@njit(cache=True)
+def table(w: Work, n: Node, i: int, width: int) -> Ints:
+    """Table i beside an operator's job."""
+    first, length = w.jobs.lists[n.k, i]
+    return w.jobs.numbers[first : first + length].reshape(length // width, width)
