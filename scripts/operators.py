@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.cost.features import raw_features
 from compiler.cost.operator_space import OperatorSpace, operator_space
-from compiler.ir.graph import Conv, MatMul
+from compiler.ir.operators import Conv, MatMul
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
 from compiler.unit.operators import KernelSpec
