@@ -161,12 +161,12 @@ class SegmentPlan(_Gene):
     @property
     def made_tilings(self) -> tuple[Tiling, ...]:
         """Of operators that are made: all, once `segment.siblings.as_made` has seen the plan."""
-        return tuple(tiling for tiling in self.tilings if not isinstance(tiling, SiblingTiling))
+        return tuple([tiling for tiling in self.tilings if not isinstance(tiling, SiblingTiling)])
 
     @property
     def caching(self) -> int:
         """Bit k is set where operator k caches (see `segment.blocks.cut`)."""
-        return sum(1 << k for k, halo in enumerate(self.halo) if halo == "cache")
+        return sum([1 << k for k, halo in enumerate(self.halo) if halo == "cache"])
 
     @property
     def channels(self) -> int:
