@@ -13,6 +13,7 @@ A gene has no tilings yet, so it asks with an `Outline`, of which a plan has one
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.plan.plan import Infeasible, SegmentPlan
@@ -94,16 +95,8 @@ class Segment(NamedTuple):
         """The segment whose first kernel is `start`; why not where its channels or columns cannot be split so."""
         stop = start + len(plan.operators)
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
-        parts = channel_parts(unit, start, stop, outline.channels)
-        if isinstance(parts, Infeasible):
-            return _refused(plan, parts)
-        cuts = []
-        for part in parts:
-            found = strips(part, start, stop, outline.columns)
-            if isinstance(found, Infeasible):
-                return _refused(plan, found)
-            cuts.append(found)
-        return cls(plan, outline, parts, tuple(cuts))
+        found = _cut(unit, start, stop, outline.channels, outline.columns)
+        return _refused(plan, found) if isinstance(found, Infeasible) else cls(plan, outline, *found)
 
     @property
     def largest(self) -> int:
@@ -141,6 +134,23 @@ class Segment(NamedTuple):
     def memory(self, share: CoreShare, flip: bool = False) -> Places | Infeasible:
         """Addresses in L1 and UB for a share, or why they do not suffice.  flip: see `segment.memory.place`."""
         return place(share.strips, self.plan, flip)
+
+
+@lru_cache(maxsize=4096)
+def _cut(
+    unit: Unit, start: int, stop: int, channels: int, columns: int
+) -> tuple[tuple[Unit, ...], tuple[tuple[Unit, ...], ...]] | Infeasible:
+    """Parts, and the strips of each."""
+    parts = channel_parts(unit, start, stop, channels)
+    if isinstance(parts, Infeasible):
+        return parts
+    cuts = []
+    for part in parts:
+        found = strips(part, start, stop, columns)
+        if isinstance(found, Infeasible):
+            return found
+        cuts.append(found)
+    return parts, tuple(cuts)
 
 
 def _refused(plan: SegmentPlan, why: Infeasible) -> Infeasible:
