@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-
-from tests.simulated.bugs import BUGS
-from tests.simulated.run import Case, report, simulated
-from tests.simulated.scenarios import SCENARIOS
 
 
 def main() -> int:
     """1 where a seed failed."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when xgboost is imported; threads of its pool are not there after a fork, and waited for
+    from tests.simulated.bugs import BUGS
+    from tests.simulated.run import Case, report, simulated
+    from tests.simulated.scenarios import SCENARIOS
+
     parser = argparse.ArgumentParser(prog="python -m tests.simulated", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from tests.simulated.bugs import planted
@@ -19,6 +18,7 @@ from tests.simulated.session import OUT, searched
 
 EVENTS_MAX = 100_000
 SECONDS_MAX = 50_000
+HANGS_S = 120.0  # of real time without any verdict: a thread waits for what no world gives it
 VERIFIED = 0.3  # of the ends of sessions
 
 
@@ -125,7 +125,9 @@ def run_all(cases: Sequence[Case], processes: int) -> Iterator[Verdict]:
         yield from map(simulated, cases)
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        yield from pool.imap_unordered(partial(simulated), cases, chunksize=4)
+        verdicts = pool.imap_unordered(simulated, cases)
+        for _ in cases:
+            yield verdicts.next(HANGS_S)
 
 
 def report(cases: Sequence[Case], processes: int) -> list[Verdict]:
