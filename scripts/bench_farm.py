@@ -102,7 +102,7 @@ class Window:
                         log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
                         marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.seq))
                     if len(marks) == 2:
-                        budget.deadline = time.monotonic()
+                        budget.deadline = Deadline(REAL.clock, REAL.clock.monotonic_s())
 
                 conductor = Conductor(jobs, schedule, ledger, None, committed)
                 conductor.begin(())

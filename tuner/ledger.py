@@ -31,7 +31,7 @@ class Deadline:
         return max(0.0, self.at_s - self.clock.monotonic_s())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Budget:
     """Exactly one of them is set."""
 

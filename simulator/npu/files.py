@@ -57,11 +57,12 @@ class DurablePath(PosixPath):
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
         """A new file, or over an old one; or from byte `at` on, what was behind it cut off."""
-        with open(self, "r+b" if at else "wb") as file:
-            if at:
-                file.truncate(at)
-                file.seek(at)
+        # cut off at last: ext4 writes a file to the disk when it is closed that was cut to nothing before
+        where = self if at is None else os.open(self, os.O_WRONLY | (0 if at else os.O_CREAT), 0o666)
+        with open(where, "wb") as file:
+            file.seek(at or 0)
             file.writelines(chunks)
+            file.truncate()
 
     def fsync(self) -> None:
         """Of a file its bytes, of a folder its names."""

@@ -72,7 +72,10 @@ class Place(Protocol):
         ...
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
-        """Write: a new file or over an old one, or from byte `at` on, what was behind it cut off.  Not durable before `fsync`."""
+        """Write: a new file or over an old one, or from byte `at` on, what was behind it cut off in the end.  Not durable before `fsync`.
+
+        With `at` above 0 the file is there.
+        """
         ...
 
     def fsync(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write, make_folder, put_whole
 from tests.rows import Row, put
+from tests.tuner.world.by_hand import Disk
 from tests.tuner.world.place_contract import PlaceContract, ReaderContract
 from tests.tuner.world.recording import Call, Recording, forgotten
 from tuner.candidate import log_schema
@@ -187,3 +188,32 @@ def test_whose_a_folder_is_goes_last(disk: Recording, monkeypatch: pytest.Monkey
         raise BadInputError("no")
     monkeypatch.undo()
     RunFolder(LocalPlace(disk / "run"), IDENTITY, resume=True).close()
+
+
+class PassedThrough(LocalPlace):
+    """Below a folder that one may not read."""
+
+    def fsync(self) -> None:
+        if self.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        super().fsync()
+
+
+def test_a_folder_below_one_that_may_not_be_read_is_as_good(tmp_path: Path) -> None:
+    out = PassedThrough(tmp_path / "closed" / "run")
+    out.mkdir(parents=True)
+    RunFolder(out, IDENTITY).close()
+    RunFolder(out, IDENTITY, resume=True).close()
+
+
+def test_what_the_disk_does_not_take_in_the_beginning_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunFolder(LocalPlace(tmp_path), IDENTITY).close()
+    (tmp_path / "plans").rmdir()
+    (tmp_path / "plans").write_text("a file")
+    with pytest.raises(BadInputError, match=r"--out .*: cannot be written: File exists"):
+        RunFolder(LocalPlace(tmp_path), IDENTITY, resume=True)
+    monkeypatch.setattr(Disk, "full", "0")
+    with pytest.raises(BadInputError, match="/tasks: cannot be written: No space left on device"):
+        RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1"))
+    monkeypatch.setattr(Disk, "full", "-")
+    RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1")).close()
