@@ -52,7 +52,7 @@ class Crew:
                 self.actors.kill(action.actor)
             elif isinstance(action, Send):
                 packed, shared = self._client.message(action)
-                self.actors.send(action.actor, Message(action.work, packed, shared, action.announces))
+                self.actors.send(action.actor, Message(action.number, packed, shared, action.announces))
             elif isinstance(action, Say):
                 self._say(action.line)
             elif isinstance(action, Deliver):

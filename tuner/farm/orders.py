@@ -49,9 +49,10 @@ class Kill(NamedTuple):
 
 
 class Send(NamedTuple):
-    """To an actor.  name: for the log.  item: this one alone, instead of the whole."""
+    """To an actor.  number: of this message.  name: of the actor, for the log.  item: this one alone, instead of the whole."""
 
     actor: Actor
+    number: int
     work: int
     name: str
     announces: bool

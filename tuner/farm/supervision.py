@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Say, Send, Start, Work
 from tuner.outcome import DIED
@@ -54,6 +54,13 @@ class _Tracked:
         return self.lost > 0 or self.announces
 
 
+class _Lying(NamedTuple):
+    """With an actor: under this number."""
+
+    number: int
+    work: _Tracked
+
+
 @dataclass
 class _Slot:
     """since_s: when its first piece of work could begin, or last said something new; or when its actor was started.
@@ -66,7 +73,7 @@ class _Slot:
     name: str = ""
     built: bool = False
     since_s: float = 0.0
-    queue: deque[_Tracked] = field(default_factory=deque)
+    queue: deque[_Lying] = field(default_factory=deque)
     trying: bytes | None = None
     items: int = -1
     failed_builds: int = 0
@@ -74,7 +81,12 @@ class _Slot:
 
     def begins(self, now_s: float) -> None:
         """Its first piece of work."""
-        self.since_s, self.trying, self.items = now_s, self.queue[0].item if self.queue else None, -1
+        self.since_s, self.trying, self.items = now_s, self.queue[0].work.item if self.queue else None, -1
+
+    @property
+    def head(self) -> _Tracked:
+        """What it is at."""
+        return self.queue[0].work
 
 
 class Supervision:
@@ -87,9 +99,10 @@ class Supervision:
         self._slots = [_Slot(index) for index in range(slots)]
         self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self._of: dict[Actor, _Slot] = {}
-        self._born = 0
+        self._born = self._sent = 0
         self._fresh: deque[_Tracked] = deque()
         self._suspects: deque[_Tracked] = deque()
+        self._blamed: set[bytes] = set()
         self._usual_s: float | None = None
         self._longest_s = 0.0
         self._actions: list[Action] = []
@@ -147,7 +160,7 @@ class Supervision:
             self._actions.append(GiveUp(event.error))
         elif isinstance(event, Done):
             self._done(slot, event, now_s)
-        elif slot.queue and slot.queue[0].work.number == event.job:
+        elif slot.queue and slot.queue[0].number == event.job:
             self._said(slot, event, now_s)
         return self._decided(now_s)
 
@@ -223,7 +236,7 @@ class Supervision:
             return None if any(self._built) else self._build_timeout_s
         if not slot.queue:
             return None
-        return slot.queue[0].work.kind.silence_s if slot.trying is None else self._item_timeout_s
+        return slot.head.work.kind.silence_s if slot.trying is None else self._item_timeout_s
 
     def _instants(self, now_s: float) -> Iterator[float]:
         idle = any(not slot.queue for slot in self._built)
@@ -246,10 +259,11 @@ class Supervision:
             slot.items, slot.since_s = event.items, now_s
 
     def _done(self, slot: _Slot, event: Done, now_s: float) -> None:
-        each = next((each for each in slot.queue if each.work.number == event.job), None)
-        if each is None:
+        lying = next((lying for lying in slot.queue if lying.number == event.job), None)
+        if lying is None:
             return
-        if each is slot.queue[0]:
+        each = lying.work
+        if lying is slot.queue[0]:
             if each.work.kind.pure and not each.suspect:
                 took_s = now_s - slot.since_s
                 self._usual_s = took_s if self._usual_s is None else (1 - NEWEST) * self._usual_s + NEWEST * took_s
@@ -257,7 +271,7 @@ class Supervision:
             slot.queue.popleft()
             slot.begins(now_s)
         else:
-            slot.queue.remove(each)
+            slot.queue.remove(lying)
         each.copies -= 1
         if each.over:
             return
@@ -266,14 +280,14 @@ class Supervision:
             self._back(each)
             return
         each.over = True
-        self._actions.append(Deliver(event.job, event.result))
+        self._actions.append(Deliver(each.work.number, event.result))
 
     def _lost(self, slot: _Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
         """An actor that is gone, or is killed for its silence."""
         if not slot.built:
             self._build_failed(slot, why, now_s)
             return
-        queue, trying, name = list(slot.queue), slot.trying, slot.name
+        queue, trying, name = [lying.work for lying in slot.queue], slot.trying, slot.name
         slot.queue.clear()
         self._end(slot)
         self._start(slot, now_s)
@@ -283,7 +297,8 @@ class Supervision:
             self._back(each)
         if not queue or outside or (head := queue[0]).over:
             return
-        head.shunned = slot.index
+        if trying is not None or head.tried is None:
+            head.shunned = slot.index
         if not head.work.kind.announces:
             self._again(head, why)
             return
@@ -292,7 +307,9 @@ class Supervision:
             head.announces = True
         head.lost += 1
         if head.item is not None:
-            self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, 1))
+            if head.item not in self._blamed:  # another job may have been at it
+                self._blamed.add(head.item)
+                self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, 1))
             head.item, head.lost = None, 0
         elif trying is not None:
             head.tried = trying
@@ -322,6 +339,7 @@ class Supervision:
         for each in list(self._suspects):
             if (slot := self._elsewhere(each)) is not None:
                 self._suspects.remove(each)
+                each.item = None if each.item in self._blamed else each.item
                 self._send(slot, each, now_s)
         while self._fresh and (slot := self._place(self._fresh[0], now_s)) is not None:
             self._send(slot, self._fresh.popleft(), now_s)
@@ -343,17 +361,18 @@ class Supervision:
 
     def _open(self, slot: _Slot) -> bool:
         """Whether work may be put behind what it has.  Not while a suspect waits for an actor of its own."""
-        last = slot.queue[-1]
+        last = slot.queue[-1].work
         return len(slot.queue) < DEPTH and not self._suspects and last.work.kind.followed and not last.suspect
 
     def _send(self, slot: _Slot, each: _Tracked, now_s: float) -> None:
         assert slot.actor is not None
-        slot.queue.append(each)
+        number, self._sent = self._sent, self._sent + 1
+        slot.queue.append(_Lying(number, each))
         each.copies += 1
         if len(slot.queue) == 1:
             slot.begins(now_s)
         announces = (each.announces or each.copies > 1) and each.item is None
-        self._actions.append(Send(slot.actor, each.work.number, slot.name, announces, each.item))
+        self._actions.append(Send(slot.actor, number, each.work.number, slot.name, announces, each.item))
 
     @property
     def _late_s(self) -> float:
@@ -368,8 +387,8 @@ class Supervision:
             if slot.queue or self._usual_s is None:
                 continue
             slow = [other for other in self._built if other.queue and now_s - other.since_s >= self._late_s]
-            late = [each for other in slow for each in other.queue if each.work.kind.pure and each.copies == 1 and not each.suspect]
-            late = [each for each in late if not each.over]
+            pure = (lying.work for other in slow for lying in other.queue if lying.work.work.kind.pure)
+            late = [each for each in pure if each.copies == 1 and not each.suspect and not each.over]
             if not late:
                 return
             self._send(slot, min(late, key=lambda each: each.work.number), now_s)

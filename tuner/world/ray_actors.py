@@ -52,31 +52,25 @@ class Shell:
 
     @ray.method(num_returns="streaming")
     def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Iterator[Said]:
-        said: queue.SimpleQueue[Said | Exception] = queue.SimpleQueue()
+        said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         heard = threading.Semaphore(0)
 
         def announce(item: bytes) -> None:
-            said.put(("announced", item))
+            said.put(item)
             heard.acquire()
 
-        def run() -> None:
-            try:
-                said.put(("done", self._worker.work(packed, shared, announce if announces else None)))
-            except Exception as error:  # noqa: BLE001  Ray's thread raises it
-                said.put(error)
-
-        self._thread.submit(run)
+        working = self._thread.submit(self._worker.work, packed, shared, announce if announces else None)
+        working.add_done_callback(lambda _: said.put(None))
         while True:
             try:
-                word = said.get(timeout=pulse_s)
+                item = said.get(timeout=pulse_s)
             except queue.Empty:
                 yield "finished", self._worker.done
                 continue
-            if isinstance(word, Exception):
-                raise word
-            yield word  # comes back when the driver took it, where there is an announcement to wait for
-            if word[0] == "done":
+            if item is None:
+                yield "done", working.result()
                 return
+            yield "announced", item  # comes back when the driver took it
             heard.release()
 
 

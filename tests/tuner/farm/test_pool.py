@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,12 +50,15 @@ N = 24
 class Fragile(Evaluator):
     """Measuring a certain operator in a certain way does harm: raises, ends the process, or never comes back.
 
-    hurry: measurements after which it is as fast as others.
+    hurry: measurements after which it is as fast as others.  lame: it never is.
     """
 
     harm, hurry = "raise", 0
+    lame = False
 
     def answer(self, ask: Ask) -> Answer:
+        if ask.measure and self.lame:
+            time.sleep(0.3)
         if ask.measure and self.hurry:
             self.hurry -= 1
             time.sleep(0.5)
@@ -140,6 +144,36 @@ def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tm
         assert jobs.replaced == 0
     assert not said
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)
+
+
+class OneLame:
+    """The first that is made is."""
+
+    def __init__(self, unit: Unit, mark: Path) -> None:
+        self.unit, self.mark = unit, mark
+
+    def __call__(self) -> Fragile:
+        found = Fragile(self.unit, LEVELS)
+        try:
+            self.mark.open("x").write(str(os.getpid()))
+            found.lame = True
+        except FileExistsError:
+            pass
+        return found
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_slow_worker_holds_up_nobody(expected: pd.DataFrame, tmp_path: Path) -> None:
+    """A job takes it seconds; the other one does what it is late with, and counts."""
+    made, mark, said = spec("raise"), tmp_path / "lame", list[str]()
+    with on_actors(replace(made, evaluator=OneLame(made.facts.unit, mark)), "lame", said) as jobs:
+        found = searched(made, jobs, tmp_path / "run")
+        (slow,) = [name for name in jobs.names if name.endswith(f":{mark.read_text()}")]
+        assert jobs.replaced == 0
+    assert not said
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)
+    workers = read_log(tmp_path / "run")["worker"]
+    assert (workers == slow).sum() < len(workers) / 4
 
 
 @pytest.mark.usefixtures("local_ray")

@@ -11,6 +11,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ class Steps:
     """Does what a job says, word by word; its result is what it was told to note.
 
     ("note", x): note x.  ("remember", x): for later jobs, ("recall",): note what was remembered.  ("shared",): note what was shared.
-    ("finish",): an item is finished.  ("announce", x).  ("die",): the process ends.  ("wait", seconds).  ("raise", x).
+    ("finish",): an item is finished.  ("announce", x).  ("touch", path): a file is there.  ("die",): the process ends.  ("wait", seconds).
+    ("raise", x).
     """
 
     def __init__(self, die: Callable[[], None] = die, wait: Callable[[float], None] = time.sleep) -> None:
@@ -52,6 +54,8 @@ class Steps:
                 self.done += 1
             elif name == "announce" and announce is not None:
                 announce(*what)
+            elif name == "touch":
+                Path(*what).touch()
             elif name == "die":
                 self._die()
             elif name == "wait":
@@ -156,12 +160,15 @@ class ActorsContract:
             assert "\n" not in last.why
             assert bench.actors.events(0.1) == []
 
-    def test_a_job_that_announces_ends_like_another(self, bench: Bench) -> None:
-        actor = bench.built()
-        bench.send(actor, 0, ("announce", b"a"), ("announce", b"a"), ("note", 1), announces=True)
+    def test_nothing_is_tried_before_somebody_heard_of_it(self, bench: Bench, tmp_path: Path) -> None:
+        actor, tried = bench.built(), tmp_path / "tried"
+        bench.send(actor, 0, ("announce", b"a"), ("touch", str(tried)), ("announce", b"a"), ("note", 1), announces=True)
         bench.send(actor, 1, ("announce", b"b"), ("note", 2))
+        time.sleep(0.5)
+        assert not tried.exists()
         announced = Announced(actor, 0, b"a")
         assert bench.hear(4) == [announced, announced, Done(actor, 0, notes(1)), Done(actor, 1, notes(2))]
+        assert tried.exists()
 
     def test_a_job_that_goes_on_says_so(self, bench: Bench) -> None:
         actor = bench.built()

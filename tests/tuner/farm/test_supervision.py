@@ -1,0 +1,413 @@
+"""Supervision by what happens to it: scripted, and at random with actors that die of items, of nothing, and with their computer."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Kind, Say, Send, Start, Work
+from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
+from tuner.outcome import DIED
+from tuner.world.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
+
+JOB = Kind(60.0, announces=True, pure=True, follows=True, followed=True)
+TRAINING = Kind(600.0, follows=True, tries=3)
+EACH = Kind()
+ITEM_S = 8.0
+
+
+class Play:
+    """A machine, and the time.  Messages are known by actor and work here, without their numbers."""
+
+    def __init__(self, slots: int, built: bool = True) -> None:
+        self.machine, self.now_s = Supervision(slots, ITEM_S), 0.0
+        self._sent: dict[tuple[int, int], int] = {}
+        assert self.machine.begin(0.0) == [Start(slot, slot) for slot in range(slots)]
+        for slot in range(slots if built else 0):
+            assert self(Built(slot, f"host:{slot}")) == []
+
+    def __call__(self, event: Event) -> list[Action]:
+        if isinstance(event, Done | Announced | Progress):
+            event = event._replace(job=self._sent.get((event.actor, event.job), 1000))
+        return self._told(self.machine.heard(event, self.now_s))
+
+    def submit(self, *numbers: int, kind: Kind = JOB, home: int | None = None, until_s: float | None = None) -> list[Action]:
+        works = [Work(number, kind, home, until_s) for number in numbers]
+        return [action for work in works for action in self._told(self.machine.submit(work, self.now_s))]
+
+    def after(self, seconds: float) -> list[Action]:
+        self.now_s += seconds
+        return self._told(self.machine.tick(self.now_s))
+
+    def _told(self, actions: list[Action]) -> list[Action]:
+        for action in actions:
+            if isinstance(action, Send):
+                assert action.number not in self._sent.values()
+                self._sent[action.actor, action.work] = action.number
+        return [action._replace(number=0) if isinstance(action, Send) else action for action in actions]
+
+
+def send(actor: int, work: int, announces: bool = False, item: bytes | None = None, slot: int | None = None) -> Send:
+    return Send(actor, 0, work, f"w{actor if slot is None else slot}@host:{actor}", announces, item)
+
+
+def again(slot: int, old: int, new: int) -> list[Action]:
+    return [Kill(old), Start(slot, new)]
+
+
+def test_an_actor_that_dies_while_it_starts_is_tried_again_and_the_others_go_on() -> None:
+    play = Play(2, built=False)
+    assert play(Built(1, "host:1")) == []
+    assert play(Lost(0, "why")) == again(0, 0, 2)
+    assert play(Lost(0, "why")) == [], "of an actor that is there no more"
+    assert play(Lost(2, "why")) == again(0, 2, 3)
+    assert play(Lost(3, "why")) == [Kill(3), Say(f"worker 0 died {BUILD_TRIES} times while it started: why; going on with 1 of 2")]
+    assert play.submit(0, 1) == [send(1, 0), send(1, 1)]
+    (kill, start), (kill2, start2) = play(Lost(1, "why"))[:2], play(Lost(4, "why"))
+    assert [kill, start, kill2, start2] == [*again(1, 1, 4), *again(1, 4, 5)]
+    play(Lost(5, "why"))
+    kill, give_up = play(Lost(6, "why"))
+    assert isinstance(give_up, GiveUp)
+    assert isinstance(give_up.error, FarmError)
+    assert str(give_up.error) == "worker 1 died 3 times while it started: why"
+
+
+def test_actors_that_wait_for_room_hold_up_nobody_and_it_is_said() -> None:
+    play = Play(2)
+    play(Lost(0, "why", outside=True))
+    assert play.after(PATIENCE_S - 0.1) == []
+    assert play.machine.due_s(play.now_s) == pytest.approx(0.1)
+    assert play.after(0.2) == [Say("worker 0 waits for room on the cluster; the others go on")]
+    assert play.after(10_000.0) == [], "said once, and as long as others are there it may take its time"
+    assert play.submit(0) == [send(1, 0)]
+    assert play(Built(2, "host:2")) == [Say("worker 0 is back")]
+    only = Play(1, built=False)
+    assert only.machine.due_s(0.0) == 300.0
+    assert only.after(299.0) == []
+    assert only.after(2.0) == again(0, 0, 1)
+
+
+def test_what_raised_ends_the_run() -> None:
+    error = RuntimeError("harm")
+    assert Play(1)(Raised(0, 3, error)) == [GiveUp(error)]
+    assert Play(1, built=False)(Raised(0, BUILDING, error)) == [GiveUp(error)]
+
+
+def test_two_lie_with_an_actor_the_idle_come_first_and_homes_are_a_preference() -> None:
+    play = Play(2)
+    assert play.machine.room == 2 * DEPTH
+    assert play.machine.at_home(0)
+    assert play.submit(0, home=1) == [send(1, 0)]
+    assert (play.machine.at_home(0), play.machine.at_home(1)) == (True, False)
+    assert play.submit(1, home=1) == [send(0, 1)], "who is free takes what is due"
+    assert play.submit(2, 3, home=1) == [send(1, 2), send(0, 3)]
+    assert play.machine.room == 0
+    assert play.submit(4) == []
+    assert play(Done(0, 1, b"one")) == [Deliver(1, b"one"), send(0, 4)]
+    assert play(Done(0, 1, b"one")) == [], "said twice"
+    assert play(Done(0, 9, b"?")) == []
+    training = Play(1)
+    assert training.submit(0) == [send(0, 0)]
+    assert training.submit(1, kind=TRAINING) == [send(0, 1)]
+    assert training.submit(2) == [], "nothing lies behind what takes long"
+
+
+def test_near_the_end_nothing_is_put_behind_what_may_take_until_then() -> None:
+    play = Play(1)
+    play.submit(0)
+    play.now_s = 3.0
+    play(Done(0, 0, b""))
+    assert play.submit(1, until_s=20.0) == [send(0, 1)]
+    assert play.submit(2, until_s=9.1) == [send(0, 2)]
+    play(Done(0, 1, b""))
+    assert play.submit(3, until_s=8.9) == []
+    assert play(Done(0, 2, b"")) == [Deliver(2, b""), send(0, 3)]
+
+
+def test_the_item_at_fault_is_announced_tried_alone_elsewhere_and_blamed() -> None:
+    play = Play(3)
+    assert play.submit(0, 1, 2, 3) == [send(0, 0), send(1, 1), send(2, 2), send(0, 3)]
+    line = Say("w0@host:0 died; what it did is done again item by item")
+    assert play(Lost(0, "why")) == [*again(0, 0, 3), line], "nothing is put behind others while a suspect waits"
+    found = play(Done(1, 1, b""))
+    assert found == [Deliver(1, b""), send(1, 0, announces=True), send(2, 3)], "the suspect first, to itself; the other as it was"
+    assert play(Built(3, "host:3")) == []
+    assert play(Announced(1, 0, b"a")) == []
+    assert play(Announced(1, 3, b"z")) == [], "of what it is not at"
+    assert play(Announced(1, 0, b"b")) == []
+    assert play(Lost(1, "why")) == [*again(1, 1, 4), send(3, 0, item=b"b", slot=0)]
+    assert play(Lost(3, "why")) == [*again(0, 3, 5), Blame(b"b", "crash", DIED, 1)]
+    assert play(Built(5, "host:5")) == [], "elsewhere"
+    assert play(Built(4, "host:4")) == [send(4, 0, announces=True, slot=1)]
+    assert play(Done(4, 0, b"done")) == [Deliver(0, b"done")]
+
+
+def test_what_does_no_harm_alone_is_not_blamed() -> None:
+    play = Play(2)
+    play.submit(0)
+    assert play(Lost(0, "why"))[-1] == send(1, 0, announces=True)
+    play(Announced(1, 0, b"a"))
+    play(Lost(1, "why"))
+    assert play(Built(2, "host:2")) == [send(2, 0, item=b"a", slot=0)], "one that is elsewhere starts anew; nobody else is there"
+    assert play(Done(2, 0, b"")) == [send(2, 0, announces=True, slot=0)]
+    assert play(Done(2, 0, b"done")) == [Deliver(0, b"done")]
+
+
+def test_a_word_that_comes_twice_is_not_taken_for_one_of_the_same_job_sent_again() -> None:
+    machine = Supervision(1, ITEM_S)
+    machine.begin(0.0)
+    machine.heard(Built(0, "host:0"), 0.0)
+    machine.submit(Work(7, JOB), 0.0)
+    machine.heard(Lost(0, "why"), 0.0)
+    (second,) = machine.heard(Built(1, "host:0"), 0.0)
+    assert isinstance(second, Send)
+    machine.heard(Announced(1, second.number, b"a"), 0.0)
+    machine.heard(Lost(1, "why"), 0.0)
+    (alone,) = machine.heard(Built(2, "host:0"), 0.0)
+    assert isinstance(alone, Send)
+    assert alone.item == b"a"
+    done = Done(2, alone.number, b"")
+    (again_,) = machine.heard(done, 0.0)
+    assert isinstance(again_, Send)
+    assert again_.actor == alone.actor
+    assert machine.heard(done, 0.0) == []
+    assert machine.heard(Done(2, again_.number, b"whole"), 0.0) == [Deliver(7, b"whole")]
+
+
+def test_what_happens_to_a_computer_counts_against_nobody() -> None:
+    play = Play(2)
+    play.submit(0, 1, 2)
+    assert play(Lost(0, "why", outside=True)) == [*again(0, 0, 2), send(1, 0)], "as it was, and before what is newer"
+    assert play(Lost(1, "why"))[-1] == Say("w1@host:1 died; what it did is done again item by item")
+    play(Built(2, "host:2"))
+    play(Announced(2, 1, b"a"))
+    play(Lost(2, "why"))
+    assert send(3, 1, item=b"a", slot=1) in play(Built(3, "host:3"))
+    for actor, slot, new in ((3, 1, 5), (4, 0, 6), (5, 1, 7)):
+        assert not any(isinstance(action, Blame) for action in play(Lost(actor, "why", outside=True)))
+        if actor == 3:
+            assert play(Built(4, "host:4")) == [send(4, 1, item=b"a", slot=0)]
+        del slot, new
+    assert any(isinstance(action, Send) and action.item == b"a" for action in play(Built(6, "host:6")) + play(Built(7, "host:7")))
+
+
+def test_silence() -> None:
+    play = Play(2)
+    play.submit(0)
+    play.after(50.0)
+    play(Progress(0, 0, 3))
+    assert play.after(59.0) == []
+    play(Progress(0, 0, 3))
+    line = Say("w0@host:0 gave no sign of life; what it did is done again item by item")
+    assert play.after(2.0) == [*again(0, 0, 2), line, send(1, 0, announces=True)]
+    assert play(Done(0, 0, b"late")) == [], "it was given up"
+    play(Built(2, "host:2"))
+    assert play.after(59.0) == [], "before the first item it may take as long as any job"
+    play(Announced(1, 0, b"a"))
+    assert play.machine.due_s(play.now_s) == ITEM_S
+    assert play.after(ITEM_S + 0.1) == [*again(1, 1, 3), send(2, 0, item=b"a", slot=0)]
+    play(Built(3, "host:3"))
+    assert play.after(ITEM_S + 0.1)[-2:] == [Blame(b"a", "timeout", "no answer within 8 s", 1), send(3, 0, announces=True, slot=1)]
+
+
+def test_what_is_one_item_is_tried_elsewhere_so_often() -> None:
+    play = Play(2)
+    play.submit(0, kind=TRAINING)
+    assert play(Lost(0, "a"))[-1] == send(1, 0)
+    assert play(Lost(1, "b")) == again(1, 1, 3)
+    assert play(Built(2, "host:2")) == [send(2, 0, slot=0)]
+    assert play(Lost(2, "c")) == [*again(0, 2, 4), Failed(0, "c")]
+    each = Play(1)
+    assert each.submit(0, 1, kind=EACH) == [send(0, 0)], "one at a time"
+    each(Lost(0, "a"))
+    assert each(Built(1, "host:1")) == [send(1, 0, slot=0)]
+    assert each.after(1e6) == [], "as long as it takes"
+    assert each(Lost(1, "b"))[-1] == Failed(0, "b")
+
+
+def late(play: Play) -> None:
+    """One of the actors has done a job in a tenth of a second."""
+    play.submit(100)
+    play.now_s += 0.1
+    play(Done(0, 100, b""))
+
+
+def test_who_has_nothing_to_do_repeats_what_somebody_is_late_with() -> None:
+    play = Play(2)
+    late(play)
+    play.submit(0, 1, 2)
+    play(Done(1, 1, b""))
+    assert play.machine.due_s(play.now_s) == pytest.approx(LATE_S)
+    assert play.after(LATE_S - 0.01) == []
+    assert play.after(0.02) == [send(1, 0, announces=True)]
+    assert play.after(0.5) == [], "once"
+    assert play(Done(1, 0, b"first")) == [Deliver(0, b"first"), send(1, 2, announces=True)], "what lies behind it, too"
+    assert play(Done(1, 2, b"2")) == [Deliver(2, b"2")]
+    assert play(Done(0, 0, b"second")) == []
+    assert play(Done(0, 2, b"2")) == []
+
+
+def test_one_that_hangs_takes_its_helper_along_but_is_found_sooner() -> None:
+    play = Play(3)
+    late(play)
+    play.submit(0)
+    play.after(LATE_S + 0.01)
+    play(Announced(1, 0, b"a"))
+    lost = play.after(ITEM_S + 0.1)
+    assert lost[:3] == [*again(1, 1, 3), Say("w1@host:1 gave no sign of life; what it did is done again item by item")]
+    assert not any(isinstance(action, Send) for action in lost), "its first actor may still say something"
+    play(Built(3, "host:3"))
+    assert play.after(60.0) == [*again(0, 0, 4), send(2, 0, item=b"a")]
+
+
+def test_a_job_that_nobody_survives_though_no_item_of_it_does_harm_ends_the_run() -> None:
+    play = Play(1)
+    play.submit(0)
+    for actor in range(LOST_MAX):
+        *_, last = play(Lost(actor, "why"))
+        if actor + 1 < LOST_MAX:
+            assert play(Built(actor + 1, "host:0")) == [Send(actor + 1, 0, 0, "w0@host:0", True, None)]
+    assert isinstance(last, GiveUp)
+    assert str(last.error) == f"a job was lost with {LOST_MAX} workers, and no item of it is at fault: why"
+
+
+# at random
+
+FATAL = b"fatal"
+
+
+@dataclass
+class Process:
+    """An actor that is there: what it was sent, and at which of its items it is."""
+
+    slot: int
+    sent: deque[Send] = field(default_factory=deque)
+    at: int = 0
+    hangs: bool = False
+
+
+@dataclass
+class World:
+    """Jobs of items, some of which kill or stop whoever tries them; processes that also die by themselves, alone or with their computer.
+
+    Processes of which somebody may think that they died of an item (it was tried alone) die of nothing else, but for their computer.
+    """
+
+    rng: random.Random
+    slots: int
+    jobs: dict[int, list[bytes]]
+    chance: float
+    machine: Supervision = field(init=False)
+    now_s: float = 0.0
+    processes: dict[int, Process] = field(default_factory=dict)
+    building: dict[int, int] = field(default_factory=dict)
+    delivered: Counter[int] = field(default_factory=Counter)
+    blamed: set[bytes] = field(default_factory=set)
+    deaths: int = 0
+    unborn: set[int] = field(default_factory=set)
+
+    def run(self) -> None:
+        self.machine = Supervision(self.slots, ITEM_S)
+        self.do(self.machine.begin(0.0))
+        waiting = list(self.jobs)
+        for _ in range(20_000):
+            if waiting and self.machine.room and self.rng.random() < 0.5:
+                self.do(self.machine.submit(Work(waiting.pop(0), JOB, self.rng.randrange(self.slots)), self.now_s))
+            if len(self.delivered) == len(self.jobs):
+                return
+            self.do(self.machine.tick(self.now_s))
+            able = self.able()
+            if not able:
+                due_s = self.machine.due_s(self.now_s)
+                assert due_s is not None or waiting, "it waits for nothing"
+                self.now_s += (due_s or 0.0) + 0.01
+                continue
+            self.now_s += 0.05 * self.rng.random()
+            if (event := self.something(self.rng.choice(able))) is None:
+                continue
+            self.do(self.machine.heard(event, self.now_s))
+            if self.rng.random() < 0.1:
+                self.do(self.machine.heard(event, self.now_s))  # said twice
+        raise AssertionError("it does not end")
+
+    def do(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Start):
+                assert action.slot not in [process.slot for process in self.processes.values()] + list(self.building.values())
+                self.building[action.actor] = action.slot
+            elif isinstance(action, Kill):
+                self.processes.pop(action.actor, None)
+                self.building.pop(action.actor, None)
+            elif isinstance(action, Send):
+                sent = self.processes[action.actor].sent
+                alone = [each for each in (*sent, action) if each.item is not None]
+                assert not alone or not sent, "alone is alone"
+                assert len(sent) < DEPTH
+                sent.append(action)
+            elif isinstance(action, Deliver):
+                self.delivered[action.work] += 1
+            elif isinstance(action, Blame):
+                assert action.item.startswith(FATAL), action
+                assert action.item not in self.blamed
+                self.blamed.add(action.item)
+            else:
+                assert isinstance(action, Say), action
+
+    def able(self) -> list[int]:
+        """Who has something to say."""
+        return [*self.building, *(actor for actor, process in self.processes.items() if process.sent and not process.hangs)]
+
+    def something(self, actor: int) -> Event | None:
+        """That it says or that happens to it."""
+        if actor in self.building:
+            if self.rng.random() < self.chance and self.building[actor] not in self.unborn:
+                self.unborn.add(self.building.pop(actor))
+                return Lost(actor, "while it starts")
+            self.processes[actor] = Process(self.building.pop(actor))
+            return Built(actor, f"host:{actor}")
+        process = self.processes[actor]
+        head = process.sent[0]
+        if self.rng.random() < self.chance:
+            outside = head.item is not None or self.rng.random() < 0.5
+            if outside or self.deaths < LOST_MAX - 2:
+                self.deaths += not outside
+                del self.processes[actor]
+                return Lost(actor, "of something else", outside)
+        return self.step(actor, process, head)
+
+    def step(self, actor: int, process: Process, head: Send) -> Event | None:
+        items = [head.item] if head.item is not None else [item for item in self.jobs[head.work] if item not in self.blamed]
+        while process.at < 2 * len(items):
+            item, tries = items[process.at // 2], process.at % 2
+            process.at += 1
+            if not tries and head.announces:
+                return Announced(actor, head.number, item)
+            if tries and item.startswith(FATAL):
+                if item.endswith(b"stops"):
+                    process.hangs = True
+                    return None
+                del self.processes[actor]
+                return Lost(actor, "of an item")
+        process.sent.popleft()
+        process.at = 0
+        return Done(actor, head.number, b"")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 12), st.sampled_from([0.0, 0.02, 0.1]))
+def test_every_job_is_done_once_and_only_what_does_harm_is_blamed(seed: int, slots: int, jobs: int, chance: float) -> None:
+    rng = random.Random(seed)
+    harm = {item for item in range(6) if rng.random() < 0.3}
+    names = [b"%s %d %s" % (FATAL if item in harm else b"good", item, b"stops" if rng.random() < 0.3 else b"kills") for item in range(6)]
+    world = World(rng, slots, {job: rng.sample(names, rng.randrange(6)) for job in range(jobs)}, chance)
+    world.run()
+    assert world.delivered == Counter(range(jobs))
+    met = {item for items in world.jobs.values() for item in items if item.startswith(FATAL)}
+    assert world.blamed <= met
+    if not chance:
+        assert world.blamed == met
