@@ -38,11 +38,11 @@ class Crew:
 
     def turn(self, patience_s: float) -> None:
         """What has happened, or happens within so long.  Raises `FarmError` where it cannot go on, and what a worker raised."""
-        now_s = self.clock.monotonic_s()
-        self._do(self.supervision.tick(now_s))
-        due_s = self.supervision.due_s(now_s)
+        due_s = self.supervision.due_s(self.clock.monotonic_s())
         for event in self.actors.events(patience_s if due_s is None else max(0.0, min(patience_s, due_s))):
             self._do(self.supervision.heard(event, self.clock.monotonic_s()))
+        # last: where it was this process that did nothing for a while, those who said something meanwhile were not silent
+        self._do(self.supervision.tick(self.clock.monotonic_s()))
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
