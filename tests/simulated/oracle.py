@@ -25,12 +25,15 @@ from tuner.world.place import Place
 @contextmanager
 def acknowledged() -> Iterator[Counter[str]]:
     """Rows by dataset whose parts were said to be published, while this lasts."""
-    counts: Counter[str] = Counter()
+    counts, waiting = Counter[str](), Counter[str]()
     publish = DatasetWriter.publish_table
 
     def counted(self: DatasetWriter, table: pa.Table) -> None:
         publish(self, table)
-        counts[self.folder.name] += table.num_rows
+        waiting[self.folder.name] += table.num_rows
+        if self.folder.name == "log":  # tasks alone are no result: a session that ends before its first one takes them away again
+            counts.update(waiting)
+            waiting.clear()
 
     DatasetWriter.publish_table = counted  # type: ignore[method-assign]
     try:
