@@ -225,11 +225,13 @@ class SimActors:
         within_us = round(sum(step.after_us for step in actor.steps) * 1.1 * rng.random())
         if rng.random() < faults.gone:
             self._kernel.at(within_us, self._go)
-        if rng.random() < faults.outage:
+        # whatever looks for the item at fault is where the most can go wrong
+        outage, death = ((p if not p or not (message.announces or actor.lone) else 0.4) for p in (faults.outage, faults.death))
+        if rng.random() < outage:
             self._kernel.at(within_us, lambda: self._outage(actor.slot // NODE_SLOTS))
         elif rng.random() < faults.silent and self._may_strike(actor.lone):
             self._kernel.at(within_us, lambda: self._silence(actor))
-        elif rng.random() < faults.death and self._may_strike(actor.lone):
+        elif rng.random() < death and self._may_strike(actor.lone):
             self._process.actor_faults += 1
             self._kernel.at(within_us, lambda: self._die(actor, "killed by the system"))
         self._go_on(actor)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Self
 
-from tests.simulated.kernel import EPOCH_US, Crash, Kernel, Process
+from tests.simulated.kernel import EPOCH_US, US, Crash, Kernel, Process
 from tuner.world.place import Lock, LockedError, matches
 
 SECTOR_BYTES = 512
-WRITE_US, FSYNC_US = 100, 4_000
+WRITE_US = 100
 
 
 class _File:
@@ -351,7 +351,9 @@ class SimPlace:
     def fsync(self) -> None:
         """An error means that what was not on the disk may never get there: the kernel takes it for written from then on."""
         try:
-            self._call("fsync", FSYNC_US, writes=True)
+            self._call("fsync", writes=True)
+            if self._kernel is not None and self._process is not None:
+                self._kernel.wait(None, round(self._process.faults.fsync_s * US))
         except OSError:
             if isinstance(node := self._node(), _File):
                 node.dirty = False

@@ -37,8 +37,9 @@ LOST_MAX = 16  # actors of one piece of work, with no item of it to blame
 class _Tracked:
     """Work that has no result yet.
 
-    announces: from now on.  tried: item that was announced last by an actor that was lost.  item: it is to be tried alone before the rest
-    goes on.  alone: actors that were lost at that.  lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
+    announces: from now on.  tried: item that was announced last by an actor that was lost.
+    item: it is to be tried alone before the rest goes on.  alone: actors that were lost at that.
+    lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
     """
 
     work: Work
