@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tests.simulated.bugs import planted
@@ -129,6 +130,27 @@ def run_all(cases: Sequence[Case], processes: int) -> Iterator[Verdict]:
         verdicts = pool.imap_unordered(simulated, cases)
         for _ in cases:
             yield verdicts.next(HANGS_S)
+
+
+def found(bug: str, seeds: Sequence[int]) -> Verdict | None:
+    """The first of these seeds that finds a planted bug."""
+    verdicts = (simulated(Case(seed, bug=bug)) for seed in seeds)
+    return next((verdict for verdict in verdicts if verdict.fault is not None), None)
+
+
+def report_bugs(bugs: Sequence[str], seeds: Sequence[int], processes: int) -> list[str]:
+    """Those that are not found; says of the others by which seed."""
+    for scenario in SCENARIOS:
+        computed(scenario.name)
+    missed = []
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for bug, verdict in zip(bugs, pool.imap(partial(found, seeds=seeds), bugs), strict=True):
+            if verdict is None:
+                missed.append(bug)
+                print(f"{bug}: not found within {len(seeds)} seeds", flush=True)
+            else:
+                print(f"{bug}: {verdict.fault}\n  {verdict.case.command}", flush=True)
+    return missed
 
 
 def report(cases: Sequence[Case], processes: int) -> list[Verdict]:
