@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 R = TypeVar("R")
 
 DIED = "the worker process died"
-DEATHS_ALONE = 2  # of its workers, the second one while it was alone, that make an item a crash
+DEATHS_ALONE = 2  # of workers that had the item alone, which make it a crash: the first may have been ended by somebody else
 
 
 @dataclass(frozen=True, slots=True)

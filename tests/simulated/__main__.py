@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-
-from tests.simulated.bugs import BUGS
-from tests.simulated.run import Case, report, simulated
-from tests.simulated.scenarios import SCENARIOS
 
 
 def main() -> int:
     """1 where a seed failed."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when xgboost is imported; threads of its pool are not there after a fork, and waited for
+    from tests.simulated.bugs import BUGS
+    from tests.simulated.run import Case, report, report_bugs, simulated
+    from tests.simulated.scenarios import SCENARIOS
+
     parser = argparse.ArgumentParser(prog="python -m tests.simulated", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
@@ -19,7 +21,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--scenario", choices=[scenario.name for scenario in SCENARIOS], help="each seed has one of its own otherwise")
     parser.add_argument("--bug", choices=sorted(BUGS), help="planted before")
+    parser.add_argument("--bugs", action="store_true", help="each of them, until a seed finds it")
     options = parser.parse_args()
+    if options.bugs:
+        return int(bool(report_bugs(list(BUGS), range(options.first, options.first + options.seeds), options.processes)))
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
         return int(bool(report([Case(seed, options.scenario, options.bug) for seed in seeds], options.processes)))

@@ -49,6 +49,7 @@ class _Actor:
         self.worker: Worker | None = None
         self.alive = True
         self.silent = False
+        self.lone: bytes | None = None  # item that it has, or had last, alone
         self.inbox: deque[Message] = deque()
         self.steps: deque[_Step] = deque()
         self.busy = False
@@ -119,7 +120,7 @@ class SimActors:
         """Arrives some time, if the actor lives then."""
         self._kernel.call("send")
         found = self._actors[actor]
-        found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found))
+        found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, self._lone(message)))
         self._kernel.at(found.heard_us - self._kernel.now_us, lambda: self._deliver(found, message))
 
     def share(self, value: Any) -> Any:
@@ -146,20 +147,22 @@ class SimActors:
 
     # the actors' side: events, which do not call the world
 
-    def _delay_us(self, actor: _Actor) -> int:
+    def _delay_us(self, actor: _Actor, item: bytes | None) -> int:
+        """item: that is tried alone; who waits long for an answer takes that for a loss."""
         delay_s = self._faults.delay_s * actor.rng.random()
-        if actor.rng.random() < self._faults.held:
+        if actor.rng.random() < self._faults.held and self._may_strike(item):
+            self._process.actor_faults += 1
             delay_s += self._faults.held_s * actor.rng.random()
         return round(delay_s * US)
 
     def _say(self, actor: _Actor, event: Event) -> None:
         """On its way; its events come in order."""
-        actor.last_us = max(actor.last_us, self._kernel.now_us + self._delay_us(actor))
+        actor.last_us = max(actor.last_us, self._kernel.now_us + self._delay_us(actor, actor.lone))
         entry: list[Any] = [event]
         actor.sent.append(entry)
         self._kernel.at(actor.last_us - self._kernel.now_us, lambda: self._arrive(actor, entry))
         if actor.rng.random() < self._faults.repeated:
-            again = self._delay_us(actor) + round(actor.rng.random() ** 3 * self._faults.held_s * US)
+            again = round(actor.rng.random() ** 3 * self._faults.held_s * US)
             self._kernel.at(actor.last_us - self._kernel.now_us + again, lambda: self._again(event))
 
     def _arrive(self, actor: _Actor, entry: list[Any]) -> None:
@@ -217,21 +220,23 @@ class SimActors:
         message = actor.inbox.popleft()
         actor.busy = True
         faults, rng = self._faults, actor.rng
+        actor.lone = self._lone(message)
         actor.steps.extend(self._work(actor, actor.worker, message))
         within_us = round(sum(step.after_us for step in actor.steps) * 1.1 * rng.random())
         if rng.random() < faults.gone:
             self._kernel.at(within_us, self._go)
-        if rng.random() < faults.outage:
+        # whatever looks for the item at fault is where the most can go wrong
+        outage, death = ((p if not p or not (message.announces or actor.lone) else 0.4) for p in (faults.outage, faults.death))
+        if rng.random() < outage:
             self._kernel.at(within_us, lambda: self._outage(actor.slot // NODE_SLOTS))
-        elif rng.random() < faults.silent and self._may_strike(message):
+        elif rng.random() < faults.silent and self._may_strike(actor.lone):
             self._kernel.at(within_us, lambda: self._silence(actor))
-        elif rng.random() < faults.death and self._may_strike(message):
+        elif rng.random() < death and self._may_strike(actor.lone):
             self._process.actor_faults += 1
             self._kernel.at(within_us, lambda: self._die(actor, "killed by the system"))
         self._go_on(actor)
 
-    def _may_strike(self, message: Message) -> bool:
-        item = self._lone(message)
+    def _may_strike(self, item: bytes | None) -> bool:
         if item is None or item not in self._struck:
             if item is not None:
                 self._struck.add(item)
@@ -286,7 +291,7 @@ class SimActors:
             return
         self._say(actor, step.event)
         if step.waits:  # until it was heard: the answer has its time, too
-            self._kernel.at(actor.last_us - self._kernel.now_us + self._delay_us(actor), lambda: self._go_on(actor))
+            self._kernel.at(actor.last_us - self._kernel.now_us + self._delay_us(actor, actor.lone), lambda: self._go_on(actor))
         else:
             self._go_on(actor)
 

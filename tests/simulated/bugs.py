@@ -1,15 +1,107 @@
-"""Faults of the program, planted to see that they are found."""
+"""Faults of the program, planted to see that they are found: texts of the real code in the place of others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
-BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
+
+class Edit(NamedTuple):
+    """where: `module:function` or `module:class.method`.  old, new: text of its source."""
+
+    where: str
+    old: str
+    new: str
+
+
+_SUPERVISION = "tuner.farm.supervision:Supervision."
+_LOG = "tuner.log.run_log:RunLog."
+_SAVE = "tuner.folder.checkpoint:Checkpoint.save"
+_COUNTS = "{w.folder.name: w.count._replace(parts=w.count.parts + bool(n)) for w, n in ((self._tasks, tasks), (self._rows, rows))}"
+
+BUGS: dict[str, tuple[Edit, ...]] = {
+    "part-not-fsynced": (Edit("tuner.log.dataset:_publish", "staged.fsync()", "pass"),),
+    "folder-not-fsynced": (Edit("tuner.log.dataset:_publish", "    folder.fsync()", "    pass"),),
+    "acknowledged-before-rename": (
+        Edit(
+            "tuner.log.dataset:DatasetWriter.publish_table",
+            "_publish(self.folder, self._next, table, self.tmp)",
+            "self.late, late = (self._next, table), getattr(self, 'late', None); late and _publish(self.folder, *late, self.tmp)",
+        ),
+        Edit(f"{_LOG}close", "self.flush()", "self.flush(); [w.publish_table(w.schema.empty_table()) for w in (self._tasks, self._rows)]"),
+    ),
+    "counts-ahead-of-parts": (
+        Edit(f"{_LOG}_publish", "        if tasks:\n", f"        write_counts(self._run_folder, {_COUNTS})\n        if tasks:\n"),
+    ),
+    "checkpoint-ahead-of-log": (Edit(_SAVE, "self.log.flush()", "pass"),),
+    "findings-not-cut": (Edit(_SAVE, "put([data], self._size)", "put([data], len(findings_file.read_bytes()) if self._size else 0)"),),
+    "checkpoint-in-place": (Edit(_SAVE, "write_whole(self.folder / FILE, ", "(self.folder / FILE).put("),),
+    "logged-twice-after-resume": (
+        Edit(f"{_LOG}append", "new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]", "new = kept"),
+    ),
+    "publisher-loses-rows": (
+        Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
+    ),
+    "double-commit": (Edit("tuner.ledger:Ledger.commit", "name not in self.tasks for", "True for"),),
+    "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
+    "late-result-of-the-dead": (
+        Edit(
+            f"{_SUPERVISION}heard", "self._of.get(event.actor)", "self._of.get(event.actor) or self._slots[event.actor % len(self._slots)]"
+        ),
+        Edit(f"{_SUPERVISION}_done", "lying.number == event.job", "True"),
+    ),
+    "blamed-at-once": (Edit(f"{_SUPERVISION}_lost", "if head.alone >= DEATHS_ALONE:", "if head.alone:"),),
+    "outage-blamed": (Edit(f"{_SUPERVISION}heard", "event.outside", "False"),),
+    "told-too-little": (
+        Edit(
+            "tuner.farm.pool:Pool.message",
+            "self._bulletin.news(job, self._heard.get(send.actor, (0, 0)))",
+            "self._bulletin.news(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
+        ),
+    ),
+    "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
+    "renamed-part-not-fsynced": (Edit("tuner.log.dataset:DatasetWriter.__init__", "begin = folder.fsync", "begin = folder.is_dir"),),
+}
+
+
+def _owner(where: str) -> tuple[Any, dict[str, Any], str]:
+    """What holds the function, the globals of its module, its name."""
+    module, _, path = where.partition(":")
+    owner: Any = importlib.import_module(module)
+    scope = owner.__dict__
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, scope, name
+
+
+@contextmanager
+def _edited(where: str, edits: Sequence[Edit]) -> Iterator[None]:
+    owner, scope, name = _owner(where)
+    real = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(real))
+    for edit in edits:
+        if source.count(edit.old) != 1:
+            raise ValueError(f"{where}: {edit.old!r} is there {source.count(edit.old)} times: the code has changed, plant the bug anew")
+        source = source.replace(edit.old, edit.new)
+    found: dict[str, Any] = {}
+    exec(compile(f"from __future__ import annotations\n{source}", "<planted>", "exec"), scope, found)
+    setattr(owner, name, found[name])
+    try:
+        yield
+    finally:
+        setattr(owner, name, real)
 
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
     """While this lasts, the program has it."""
-    with BUGS[name]() if name is not None else nullcontext():
+    edits = BUGS[name] if name is not None else ()
+    with ExitStack() as stack:
+        for where in dict.fromkeys(edit.where for edit in edits):
+            stack.enter_context(_edited(where, [edit for edit in edits if edit.where == where]))
         yield

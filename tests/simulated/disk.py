@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Self
 
-from tests.simulated.kernel import EPOCH_US, Crash, Kernel, Process
+from tests.simulated.kernel import EPOCH_US, US, Crash, Kernel, Process
 from tuner.world.place import Lock, LockedError, matches
 
 SECTOR_BYTES = 512
-WRITE_US, FSYNC_US = 100, 4_000
+WRITE_US = 100
 
 
 class _File:
@@ -27,7 +27,16 @@ class _File:
         self.data = self.safe = b""
         self.dirty = False
         self.changed_us = 0
-        self.holder: Process | None = None
+        self.holder: Process | _Nobody | None = None
+
+
+class _Nobody:
+    """Who looks on."""
+
+    alive = True
+
+
+_NOBODY = _Nobody()
 
 
 class _Folder:
@@ -212,13 +221,21 @@ class SimPlace:
             raise _error(errno.ENOTDIR, self)
         return node
 
+    def _look(self, what: str, took_us: int = 20) -> None:
+        """A call to the world that the disk has no part in: whether a name is there is known."""
+        if self._kernel is None:
+            return
+        if self._kernel.trace is None:
+            self._kernel.call(what, took_us)
+        else:
+            self._kernel.call(f"{what} {self}", took_us)
+            self._kernel.say(f"{what} {self}")
+
     def _call(self, what: str, took_us: int = 20, writes: bool = False) -> None:
         """A call to the world; raises what the disk says today."""
         if self._kernel is None or self._process is None:
             return
-        self._kernel.call(what if self._kernel.trace is None else f"{what} {self}", took_us)
-        if self._kernel.trace is not None:
-            self._kernel.say(f"{what} {self}")
+        self._look(what, took_us)
         faults = self._process.faults
         if writes and faults.full[0] <= self._process.calls < faults.full[1]:
             self._fail(errno.ENOSPC, what)
@@ -234,17 +251,17 @@ class SimPlace:
 
     def exists(self) -> bool:
         """Anything."""
-        self._call("exists")
+        self._look("exists")
         return self._node() is not None
 
     def is_file(self) -> bool:
         """A file."""
-        self._call("is_file")
+        self._look("is_file")
         return isinstance(self._node(), _File)
 
     def is_dir(self) -> bool:
         """A folder."""
-        self._call("is_dir")
+        self._look("is_dir")
         return isinstance(self._node(), _Folder)
 
     def iterdir(self) -> Iterator[Self]:
@@ -310,15 +327,21 @@ class SimPlace:
                 raise _error(errno.ENOENT, self)
             node = _File()
             self._disk.change((folder, self.name, node))
-        self._wrote(node, node.data[: at or 0].ljust(at or 0, b"\0"))
+        end = at or 0
+        if not end:
+            self._wrote(node, b"")
         for chunk in chunks:
             whole = bytes(chunk)
             try:
                 self._call("write", WRITE_US, writes=True)
             except (OSError, Crash):
-                self._wrote(node, node.data + whole[: self._disk.rng.randint(0, len(whole))])
+                whole = whole[: self._disk.rng.randint(0, len(whole))]
                 raise
-            self._wrote(node, node.data + whole)
+            finally:
+                self._wrote(node, node.data[:end].ljust(end, b"\0") + whole + node.data[end + len(whole) :])
+                end += len(whole)
+        self._call("truncate", WRITE_US)
+        self._wrote(node, node.data[:end])
 
     def _wrote(self, file: _File, data: bytes) -> None:
         if data != file.data or not file.changed_us:
@@ -328,7 +351,9 @@ class SimPlace:
     def fsync(self) -> None:
         """An error means that what was not on the disk may never get there: the kernel takes it for written from then on."""
         try:
-            self._call("fsync", FSYNC_US, writes=True)
+            self._call("fsync", writes=True)
+            if self._kernel is not None and self._process is not None:
+                self._kernel.wait(None, round(self._process.faults.fsync_s * US))
         except OSError:
             if isinstance(node := self._node(), _File):
                 node.dirty = False
@@ -375,7 +400,7 @@ class SimPlace:
             self._disk.change((folder, self.name, node))
         if node.holder is not None and node.holder.alive:
             raise LockedError("another process")
-        node.holder = self._process
+        node.holder = self._process or _NOBODY
         self._wrote(node, b"process 1 on simulated")
         return SimHold(node)
 

@@ -18,6 +18,7 @@ class Faults:
 
     crash_at, interrupts_at: numbers of calls to the world.  power: it is the computer that goes down.  switch: probability that another
     thread goes on at a call.  disk: probability of an error at a file operation.  full: calls between which the disk is.
+    fsync_s: that one takes.
     """
 
     crash_at: int = -1
@@ -26,6 +27,7 @@ class Faults:
     switch: float = 0.05
     disk: float = 0.0
     full: tuple[int, int] = (-1, -1)
+    fsync_s: float = 0.004
     actors: ActorFaults = field(default_factory=lambda: CALM)
 
 
@@ -65,7 +67,7 @@ def sessions(rng: Random, calls: int) -> list[Faults]:
     switch = rng.choice((0.0, 0.02, 0.1, 0.5))
     found = []
     for _ in range(count):
-        faults = Faults(switch=switch, actors=_actors(rng) if "actors" in kinds else CALM)
+        faults = Faults(switch=switch, fsync_s=10 ** rng.uniform(-3.5, 0.3), actors=_actors(rng) if "actors" in kinds else CALM)
         end = rng.choice(("crash", "interrupt", "disk", "full"))
         if end not in kinds:
             end = "crash" if "crash" in kinds else end if end in kinds else ""

@@ -22,19 +22,33 @@ from tuner.world.actors import FarmError
 from tuner.world.place import Place
 
 
+@dataclass
+class Acknowledged:
+    """Rows by dataset whose parts were said to be published.
+
+    waiting: tasks of which no row was yet: alone they are no result, and a session that ends before its first one takes them away again.
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+
 @contextmanager
-def acknowledged() -> Iterator[Counter[str]]:
-    """Rows by dataset whose parts were said to be published, while this lasts."""
-    counts: Counter[str] = Counter()
+def acknowledged() -> Iterator[Acknowledged]:
+    """What is acknowledged while this lasts."""
+    found = Acknowledged()
     publish = DatasetWriter.publish_table
 
     def counted(self: DatasetWriter, table: pa.Table) -> None:
         publish(self, table)
-        counts[self.folder.name] += table.num_rows
+        found.waiting[self.folder.name] += table.num_rows
+        if self.folder.name == "log":
+            found.rows.update(found.waiting)
+            found.waiting.clear()
 
     DatasetWriter.publish_table = counted  # type: ignore[method-assign]
     try:
-        yield counts
+        yield found
     finally:
         DatasetWriter.publish_table = publish  # type: ignore[method-assign]
 
@@ -79,7 +93,7 @@ def _read_once(parts: Parts) -> Iterator[None]:
         dataset.read_part = care.read_part = read_part
 
 
-def check_standing(computed: Computed, disk: SimDisk, published: Counter[str], parts: Parts, verified: bool) -> None:
+def check_standing(computed: Computed, disk: SimDisk, published: Acknowledged, parts: Parts, verified: bool) -> None:
     """The run as readers find it when a session has ended, however that was: the beginning of what the undisturbed run has.
 
     verified: by `log verify`, too.
@@ -96,8 +110,8 @@ def check_standing(computed: Computed, disk: SimDisk, published: Counter[str], p
                 for part in found.parts:
                     compare(part, rows, expected, parts)
                     rows += part.rows
-            if rows < published[name]:
-                raise SimulationError(f"{published[name]} rows of {name} were acknowledged, {rows} are there")
+            if rows < published.rows[name]:
+                raise SimulationError(f"{published.rows[name]} rows of {name} were acknowledged, {rows} are there")
         if verified and all((run / name).is_dir() for name in DATASETS):
             for fault in verify(run):
                 raise SimulationError(f"log verify: {fault.file}: {fault.what}")

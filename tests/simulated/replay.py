@@ -177,6 +177,10 @@ class ReplayingWorkshop(Workshop):
             what = job if isinstance(job, Training) else job._replace(state=b"", own=(), culprits=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
+            if spared := [ask for ask, _ in job.culprits if ask not in self.recording.fatal]:
+                raise SimulationError(
+                    f"what the world did is blamed on an item that does no harm: {spared[0].kind} of {spared[0].genome[0]}"
+                )
             self._try(self.recording.asks[digest], dict(job.culprits), answers)
         return found
 

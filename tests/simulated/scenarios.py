@@ -44,11 +44,11 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("plain", "residual_block", 40, 4, 4, ("use.cost_model=false",)),
+    Scenario("plain", "residual_block", 40, 4, 4, ("use.cost_model=false", "farm.checkpoint_every_s=30")),
     Scenario("model", "residual_block", 48, 5, 3),
     Scenario("deadly", "inception_block", 40, 4, 4, ("use.cost_model=false",), kills_some(40)),
     Scenario("crowd", "shuffle_block", 64, 64, 16, ("use.cost_model=false", "segments.measured=8")),
-    Scenario("queue", "conv_chain", 60, 4, 12, ("use.cost_model=false", "segments.measured=8")),
+    Scenario("queue", "conv_chain", 60, 4, 12, ("use.cost_model=false", "segments.measured=8", "farm.checkpoint_every_s=60")),
 )
 
 

@@ -3,11 +3,12 @@
 
 Two pieces of work lie with an actor, so that it need not wait for the driver between them.  It works on them in order: when it dies or
 falls silent, the first one is the suspect, and the other goes back unblamed.  A suspect is done again with another actor if there is one,
-has it to itself, and announces every item before it tries it.  The item that was announced last when that actor is lost too is run once
-more, alone, elsewhere; is that lost, it is blamed, and the work begins again without it.  So nothing is blamed for one loss, nor for two of
-which the second had another cause in the same process; and what happens to a whole computer, or to the way there, counts against nobody.
+has it to itself, and announces every item before it tries it.  The item that was announced last when that actor is lost too is run alone,
+elsewhere, and once more where that is lost; is that lost as well, it is blamed, and the work begins again without it.  So nothing is blamed
+for what something else did to two actors that were at it, of which one had it alone; and what happens to a whole computer, or to the way
+there, counts against nobody.
 
-Errand that does not announce is an item itself: it is tried again elsewhere, so often and no more.
+An errand that does not announce is an item itself: it is tried again elsewhere, so often and no more.
 
 An actor that is free, with nothing that waits, does a piece again that another one is late with; the first result counts.  So a slow
 actor holds up nobody, and neither does what lies behind it.
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
-from tuner.outcome import DIED
+from tuner.outcome import DEATHS_ALONE, DIED
 from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
 DEPTH = 2  # pieces of work that lie with an actor
@@ -34,16 +35,18 @@ LOST_MAX = 16  # actors of one piece of work, with no item of it to blame
 
 @dataclass(eq=False)
 class _Tracked:
-    """Errand that has no result yet.
+    """An errand that has no result yet.
 
-    announces: from now on.  tried: item that was announced last by an actor that was lost.  item: it is to be tried alone before the rest
-    goes on.  lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
+    announces: from now on.  tried: item that was announced last by an actor that was lost.
+    item: it is to be tried alone before the rest goes on.  alone: actors that were lost at that.
+    lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
     """
 
     work: Errand
     announces: bool = False
     tried: bytes | None = None
     item: bytes | None = None
+    alone: int = 0
     lost: int = 0
     shunned: int | None = None
     copies: int = 0
@@ -276,7 +279,7 @@ class Supervision:
         if each.over:
             return
         if each.item is not None:  # alone it does no harm
-            each.item = None
+            each.item, each.alone = None, 0
             self._back(each)
             return
         each.over = True
@@ -307,10 +310,12 @@ class Supervision:
             head.announces = True
         head.lost += 1
         if head.item is not None:
-            if head.item not in self._blamed:  # another job may have been at it
-                self._blamed.add(head.item)
-                self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, 1))
-            head.item, head.lost = None, 0
+            head.alone += 1
+            if head.alone >= DEATHS_ALONE:
+                if head.item not in self._blamed:  # another job may have been at it
+                    self._blamed.add(head.item)
+                    self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, head.alone - 1))
+                head.item, head.lost, head.alone = None, 0, 0
         elif trying is not None:
             head.tried = trying
         self._back(head)
@@ -339,7 +344,8 @@ class Supervision:
         for each in list(self._suspects):
             if (slot := self._elsewhere(each)) is not None:
                 self._suspects.remove(each)
-                each.item = None if each.item in self._blamed else each.item
+                if each.item in self._blamed:
+                    each.item, each.alone = None, 0
                 self._send(slot, each, now_s)
         while self._fresh and (slot := self._place(self._fresh[0], now_s)) is not None:
             self._send(slot, self._fresh.popleft(), now_s)

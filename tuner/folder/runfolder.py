@@ -97,11 +97,14 @@ def _names(folder: Place) -> list[str]:
 
 
 def _there(folder: Place) -> None:
-    """Made, if it is not there, and its name outlives a crash."""
-    if folder.is_dir():
-        folder.parent.fsync()
-    else:
-        make_folder(folder)
+    """Made, if it is not there, and its name outlives a crash.  Raises `BadInputError`."""
+    try:
+        if folder.is_dir():
+            folder.parent.fsync()
+        else:
+            make_folder(folder)
+    except OSError as error:
+        raise BadInputError(f"{folder}: cannot be made: {error.strerror}") from None
 
 
 def _of_others(name: str) -> bool:
@@ -130,7 +133,10 @@ class RunFolder(Generic[P]):
         self.resumed = False
         if path.exists() and not path.is_dir():
             raise BadInputError(f"--out {path}: a file is there; give a folder that is new or empty")
-        self._before: list[str] | None = _names(path) if path.exists() else None
+        try:
+            self._before: list[str] | None = _names(path) if path.exists() else None
+        except OSError as error:
+            raise BadInputError(f"--out {path}: cannot be read: {error.strerror}") from None
         if self._before is None:
             try:
                 make_folder(path)
@@ -160,7 +166,8 @@ class RunFolder(Generic[P]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, TilefarmError) and not self.resumed:
-            self._abandon()
+            with suppress(OSError):  # what cannot be taken away stays; what is said is the error that led here
+                self._abandon()
         self.close()
 
     def _abandon(self) -> None:

@@ -195,12 +195,14 @@ class DatasetWriter:
                 differ = sorted(set(map(str, there.schema)) ^ set(map(str, schema))) or ["metadata"]
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
             self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
-            return
+            begin = folder.fsync  # a part that a killed writer renamed is counted from now on, and may not be on the disk yet
+        else:
+            self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
+            begin = self._begin
         try:
-            self._begin()
+            begin()
         except OSError as error:
             raise BadInputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-        self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
 
     def _begin(self) -> None:
         """The folder appears with its first part inside: an empty folder is not a dataset yet."""

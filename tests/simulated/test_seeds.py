@@ -1,0 +1,40 @@
+"""Searches whose world fails in every way that a seed says end as if nothing had happened; bugs do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SEEDS = 200
+
+
+def command(*options: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: it parts into two, which those that have threads cannot."""
+    words = [sys.executable, "-m", "tests.simulated", *options]
+    return subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=1800)
+
+
+def test_every_seed_ends_as_the_undisturbed_run() -> None:
+    done = command("--seeds", str(SEEDS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SEEDS} seeds, 0 failed" in done.stdout
+
+
+def test_a_seed_that_fails_says_how_to_see_it_again() -> None:
+    done = command("--seeds", "4", "--bug", "checkpoint-ahead-of-log")
+    assert done.returncode == 1
+    line = next(line.strip() for line in done.stdout.splitlines() if line.startswith("  python -m tests.simulated"))
+    again = command(*line.split()[3:])
+    assert again.returncode == 1
+    assert "counts what is not there" in again.stdout
+
+
+@pytest.mark.slow
+def test_planted_bugs_are_found() -> None:
+    done = command("--bugs", "--seeds", "1000")
+    assert done.returncode == 0, done.stdout + done.stderr
