@@ -20,7 +20,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.segment.channels import channel_parts
-from compiler.segment.memory import place, ub_wishes
+from compiler.segment.memory import place, ub_requests
 from compiler.segment.run import streamed_rights
 from compiler.segment.strips import strips, widest
 from compiler.space.decode import plan_of, realise
@@ -132,8 +132,8 @@ def test_records_stay_inside_the_footprint(name: str, machine: str, dtype: DataT
         assert not isinstance(places, Infeasible)
         allowed = np.zeros(unit.machine.buffer_blocks(Memory.UB), np.bool_)
         for each, layout in layouts:
-            for wish in ub_wishes(each, layout, plan.tilings):
-                allowed[places.ub[wish.name] : places.ub[wish.name] + wish.size] = True
+            for request in ub_requests(each, layout, plan.tilings):
+                allowed[places.ub[request.buffer] : places.ub[request.buffer] + request.size] = True
         for i in range(len(records.code)):
             for memory, _, first, length, runs, stride, groups, group_stride in ranges[: accesses(records.code, i, ranges)].tolist():
                 for at in (first + g * group_stride + k * stride for g in range(groups) for k in range(runs) if memory == Memory.UB):
