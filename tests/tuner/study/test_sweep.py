@@ -77,7 +77,7 @@ def test_two_workers_that_share_make_the_runs_of_one_that_does_not(models: tuple
 
 def test_seeds_come_after_models_and_machines(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers beside each other then have different tasks to measure, and each seed those of the seed before."""
-    monkeypatch.setattr(SweepWorker, "_run", lambda worker, cell: "not run")
+    monkeypatch.setattr(SweepWorker, "__call__", lambda worker, cell: "not run")
     lines: list[str] = []
     index = sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=2), lines.append)
     pairs = [(name, machine) for name in ("conv_chain", "vector_chain") for machine in ("edge", "tiny")]
@@ -96,13 +96,13 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
     sweep(request(models[:1], out, seeds=2, candidates=4), lines.append)
     assert lines[0].startswith("0 of 2 runs done, 4 programs each; `tilefarm status ")
 
-    run, states = SweepWorker._run, list[list[str]]()
+    run, states = SweepWorker.__call__, list[list[str]]()
 
     def looked_at(worker: SweepWorker, cell: SweepCell) -> str:
         states.append(pd.read_parquet(out / "index.parquet").drop_duplicates("path")["state"].tolist())
         return run(worker, cell)
 
-    monkeypatch.setattr(SweepWorker, "_run", looked_at)
+    monkeypatch.setattr(SweepWorker, "__call__", looked_at)
     index = sweep(request(models[:1], out, seeds=2, candidates=N, resume=True), lines.append)
     assert states == [["waiting", "waiting"], ["done", "waiting"]], "a run of 4 programs is none of 12"
     assert set(index["state"]) == {"done"}
@@ -224,7 +224,7 @@ def test_who_interrupts_is_told_how_to_go_on(
     def interrupted(*_: object) -> list[float]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SweepWorker, "_run", interrupted)
+    monkeypatch.setattr(SweepWorker, "__call__", interrupted)
     monkeypatch.setattr("tuner.study.driver.TrialWorker.run", interrupted)
     for command in ("sweep", "study"):
         words = [command, str(models[0]), "--machine", "edge", "--out", str(tmp_path / command), "--backend", "serial"]
