@@ -225,7 +225,7 @@ def test_who_interrupts_is_told_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SweepWorker, "__call__", interrupted)
-    monkeypatch.setattr("tuner.study.driver.TrialWorker.run", interrupted)
+    monkeypatch.setattr("tuner.study.driver.TrialWorker.__call__", interrupted)
     for command in ("sweep", "study"):
         words = [command, str(models[0]), "--machine", "edge", "--out", str(tmp_path / command), "--backend", "serial"]
         assert main(words) == 130
