@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import compiler
@@ -51,6 +52,19 @@ def test_a_model_is_loaded_once_for_many_plans(model: Path, tmp_path: Path) -> N
     made = read_compiled(tmp_path / "x.onnx")
     assert made.levels == other.levels == ("none", "severe")
     assert [made.plan(level) for level in made.levels] == [plan.digest, changed.digest]
+
+
+def test_a_model_is_a_file_its_bytes_or_what_was_read(model: Path, tmp_path: Path) -> None:
+    """A name is none of them: those are the tuner's."""
+    for i, each in enumerate((model, str(model), model.read_bytes(), onnx.load(model))):
+        compiler.compile(each, "edge").save(tmp_path / f"{i}.onnx")
+    assert len({(tmp_path / f"{i}.onnx").read_bytes() for i in range(4)}) == 1
+    with pytest.raises(BadInputError, match="made:mobilenet_v2-small: no such file"):
+        compiler.load("made:mobilenet_v2-small", "edge")
+    with pytest.raises(BadInputError, match="model: not an ONNX file"):
+        compiler.load(b"no model", "edge")
+    with pytest.raises(BadInputError, match="model: no machine given"):
+        compiler.compile(model.read_bytes())
 
 
 def test_what_is_wrong_is_one_line(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 TUNER = Path(__file__).resolve().parents[3] / "tuner"
 SEAM = (
-    "log/*.py", "folder/*.py", "farm/*.py", "tune.py", "one_search.py", "conduct.py", "ledger.py", "shared.py", "progress.py", "plateau.py",
+    "log/*.py", "folder/*.py", "farm/*.py", "driver.py", "one_search.py", "conduct.py", "ledger.py", "shared.py", "progress.py", "plateau.py",
     "pieces.py", "source.py", "finish.py", "model/training.py", "model/cost_model.py", "search/schedule.py",
 )  # fmt: skip
 MODULES = {
@@ -27,8 +27,8 @@ REAL = {"tuner.world.local", "tuner.world.real"}
 
 OUTSIDE = {
     ("log/recorder.py", "time"): "runs beside the worker",
-    ("tune.py", "tuner.world.local"): "says which world",
-    ("tune.py", "tuner.world.real"): "says which world",
+    ("driver.py", "tuner.world.local"): "says which world",
+    ("driver.py", "tuner.world.real"): "says which world",
     ("finish.py", "tuner.world.local"): "ends with files that onnxruntime reads",
     ("finish.py", "tempfile"): "ends with files that onnxruntime reads",
     ("farm/each.py", "tuner.world.real"): "says which world: studies and sweeps are not driven in another one",
