@@ -120,7 +120,8 @@ class SimActors:
         """Arrives some time, if the actor lives then."""
         self._kernel.call("send")
         found = self._actors[actor]
-        found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, self._lone(message)))
+        found.lone = self._lone(message) or found.lone  # from now on, for who sends it
+        found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, found.lone))
         self._kernel.at(found.heard_us - self._kernel.now_us, lambda: self._deliver(found, message))
 
     def share(self, value: Any) -> Any:
