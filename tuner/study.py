@@ -98,11 +98,11 @@ class StudyIdentity(Identity):
 
 
 Cells = Each[Cell, list[float]]
-Workers = Callable[[Make[Cell, list[float]]], AbstractContextManager[Cells]]
+CellsOn = Callable[[Make[Cell, list[float]]], AbstractContextManager[Cells]]
 
 
 def run_study(
-    folder: Path, spec: StudySpec, run_cell: RunCell, workers: Workers, resume: bool = False, say: Callable[[str], None] = print
+    folder: Path, spec: StudySpec, run_cell: RunCell, workers: CellsOn, resume: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Run or resume a study in `folder`; returns what `summary.json` holds.
 

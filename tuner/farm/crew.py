@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Say, Send, Start, Work
+from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
 from tuner.farm.supervision import Supervision
 from tuner.world.actors import Actors, Message
 from tuner.world.world import Clock
@@ -33,7 +33,7 @@ class Crew:
         self.supervision = Supervision(actors.count, item_timeout_s)
         self._do(self.supervision.begin(clock.monotonic_s()))
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: Errand) -> None:
         self._do(self.supervision.submit(work, self.clock.monotonic_s()))
 
     def turn(self, patience_s: float) -> None:
@@ -53,7 +53,7 @@ class Crew:
             elif isinstance(action, Send):
                 packed, shared = self._client.message(action)
                 self.actors.send(action.actor, Message(action.number, packed, shared, action.announces))
-            elif isinstance(action, Say):
+            elif isinstance(action, SayLine):
                 self._say(action.line)
             elif isinstance(action, Deliver):
                 self._client.delivered(action)

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tuner import terminal
 from tuner.farm.crew import Crew
-from tuner.farm.orders import Blame, Deliver, Failed, Kind, Send, Work
+from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.outcome import DIED, one_line
 from tuner.world.actors import Actors, Announce
 from tuner.world.real import REAL
@@ -97,7 +97,7 @@ class EachOn(Generic[T, R]):
         for item in items:
             numbers.append(self._number)
             self._items[self._number] = item
-            self._crew.submit(Work(self._number, Kind()))
+            self._crew.submit(Errand(self._number, Care()))
             self._number += 1
         return self._in_order(numbers)
 

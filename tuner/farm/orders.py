@@ -10,8 +10,8 @@ from tuner.world.actors import Actor
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How pieces of work of a kind are looked after.
+class Care:
+    """How errands of a kind are looked after.
 
     silence_s: with nothing finished for so long it hangs; None: never.  announces: it has items, and can say which one it is about to try.
     pure: it may be done twice at a time, and is where it is late.  follows: it may lie behind another piece of work.  followed: another one
@@ -26,7 +26,7 @@ class Kind:
     tries: int = DEATHS_ALONE
 
 
-class Work(NamedTuple):
+class Errand(NamedTuple):
     """A piece of work, to be done once.
 
     number: ascending in the order in which they are wanted.  home: slot that does it best.  until_s: it stops by itself then, so it must
@@ -34,7 +34,7 @@ class Work(NamedTuple):
     """
 
     number: int
-    kind: Kind
+    kind: Care
     home: int | None = None
     until_s: float | None = None
 
@@ -59,7 +59,7 @@ class Send(NamedTuple):
     item: bytes | None
 
 
-class Say(NamedTuple):
+class SayLine(NamedTuple):
     """A line for a person."""
 
     line: str
@@ -82,7 +82,7 @@ class Blame(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Work that is one item, and has taken along as many actors as it may."""
+    """Errand that is one item, and has taken along as many actors as it may."""
 
     work: int
     error: str
@@ -94,4 +94,4 @@ class GiveUp(NamedTuple):
     error: Exception
 
 
-Action = Start | Kill | Send | Say | Deliver | Blame | Failed | GiveUp
+Action = Start | Kill | Send | SayLine | Deliver | Blame | Failed | GiveUp

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tuner.conduct import Key
 from tuner.evaluate import Ask
 from tuner.farm.crew import Crew
-from tuner.farm.orders import Blame, Deliver, Failed, Kind, Send, Work
+from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
 from tuner.search.jobs import Bulletin, Culprit, Job, Models, Result, Trained, Training
 from tuner.world.actors import Actor, Actors, FarmError
@@ -46,8 +46,8 @@ class Pool:
         self._done: list[tuple[Key, Result | Trained]] = []
         self.culprits: dict[Ask, Culprit] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
-        self._epoch = Kind(silence_s, announces=True, pure=True, follows=True, followed=True)
-        self._training = Kind(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
+        self._epoch = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._training = Care(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
         self._crew = Crew(actors, clock, self, say, item_timeout_s)
 
     # the side of the conductor
@@ -90,11 +90,11 @@ class Pool:
         number, self._number = self._number, self._number + 1
         if isinstance(job, Training):
             self._jobs[number] = _Begun(key, job, None)
-            self._crew.submit(Work(number, self._training))
+            self._crew.submit(Errand(number, self._training))
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _Begun(key, job, until_s)
-        self._crew.submit(Work(number, self._epoch, self._home(job.island), until_s))
+        self._crew.submit(Errand(number, self._epoch, self._home(job.island), until_s))
 
     def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
         clock = self._crew.clock

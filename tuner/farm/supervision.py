@@ -8,7 +8,7 @@ elsewhere, and once more where that is lost; is that lost as well, it is blamed,
 for what something else did to two actors that were at it, of which one had it alone; and what happens to a whole computer, or to the way
 there, counts against nobody.
 
-Work that does not announce is an item itself: it is tried again elsewhere, so often and no more.
+An errand that does not announce is an item itself: it is tried again elsewhere, so often and no more.
 
 An actor that is free, with nothing that waits, does a piece again that another one is late with; the first result counts.  So a slow
 actor holds up nobody, and neither does what lies behind it.
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Say, Send, Start, Work
+from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
 from tuner.outcome import DEATHS_ALONE, DIED
 from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
@@ -35,14 +35,14 @@ LOST_MAX = 16  # actors of one piece of work, with no item of it to blame
 
 @dataclass(eq=False)
 class _Tracked:
-    """Work that has no result yet.
+    """An errand that has no result yet.
 
     announces: from now on.  tried: item that was announced last by an actor that was lost.
     item: it is to be tried alone before the rest goes on.  alone: actors that were lost at that.
     lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
     """
 
-    work: Work
+    work: Errand
     announces: bool = False
     tried: bytes | None = None
     item: bytes | None = None
@@ -146,7 +146,7 @@ class Supervision:
             self._start(slot, now_s)
         return self._decided(now_s)
 
-    def submit(self, work: Work, now_s: float) -> list[Action]:
+    def submit(self, work: Errand, now_s: float) -> list[Action]:
         self._fresh.append(_Tracked(work))
         return self._decided(now_s)
 
@@ -189,7 +189,7 @@ class Supervision:
         return actions
 
     def _say(self, line: str) -> None:
-        self._actions.append(Say(line))
+        self._actions.append(SayLine(line))
 
     # actors
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuner.farm.crew import Crew
-from tuner.farm.orders import Blame, Deliver, Failed, Kind, Send, Work
+from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.world.actors import Actor, Built, Done, Event, Message
 
 
@@ -76,7 +76,7 @@ def test_a_driver_that_was_away_hears_before_it_judges() -> None:
     actors, clock, client, said = Scripted(), Clock(), Client(), list[str]()
     crew = Crew(actors, clock, client, said.append, 8.0)
     crew.turn(1.0)
-    crew.submit(Work(5, Kind(60.0, announces=True)))
+    crew.submit(Errand(5, Care(60.0, announces=True)))
     (message,) = actors.sent
     assert message.packed == b"5"
     clock.now_s = 1000.0
@@ -84,7 +84,7 @@ def test_a_driver_that_was_away_hears_before_it_judges() -> None:
     crew.turn(1.0)
     assert client.done == [Deliver(5, b"result")]
     assert not actors.killed
-    crew.submit(Work(6, Kind(60.0, announces=True)))
+    crew.submit(Errand(6, Care(60.0, announces=True)))
     clock.now_s += 61.0
     crew.turn(1.0)
     assert actors.killed == [0]

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.farm.orders import Action, Blame, Deliver, Failed, GiveUp, Kill, Kind, Say, Send, Start, Work
+from tuner.farm.orders import Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
 from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
 from tuner.outcome import DIED
 from tuner.world.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
-JOB = Kind(60.0, announces=True, pure=True, follows=True, followed=True)
-TRAINING = Kind(600.0, follows=True, tries=3)
-EACH = Kind()
+JOB = Care(60.0, announces=True, pure=True, follows=True, followed=True)
+TRAINING = Care(600.0, follows=True, tries=3)
+EACH = Care()
 ITEM_S = 8.0
 
 
@@ -36,8 +36,8 @@ class Play:
             event = event._replace(job=self._sent.get((event.actor, event.job), 1000))
         return self._told(self.machine.heard(event, self.now_s))
 
-    def submit(self, *numbers: int, kind: Kind = JOB, home: int | None = None, until_s: float | None = None) -> list[Action]:
-        works = [Work(number, kind, home, until_s) for number in numbers]
+    def submit(self, *numbers: int, kind: Care = JOB, home: int | None = None, until_s: float | None = None) -> list[Action]:
+        works = [Errand(number, kind, home, until_s) for number in numbers]
         return [action for work in works for action in self._told(self.machine.submit(work, self.now_s))]
 
     def after(self, seconds: float) -> list[Action]:
@@ -66,7 +66,7 @@ def test_an_actor_that_dies_while_it_starts_is_tried_again_and_the_others_go_on(
     assert play(Lost(0, "why")) == again(0, 0, 2)
     assert play(Lost(0, "why")) == [], "of an actor that is there no more"
     assert play(Lost(2, "why")) == again(0, 2, 3)
-    assert play(Lost(3, "why")) == [Kill(3), Say(f"worker 0 died {BUILD_TRIES} times while it started: why; going on with 1 of 2")]
+    assert play(Lost(3, "why")) == [Kill(3), SayLine(f"worker 0 died {BUILD_TRIES} times while it started: why; going on with 1 of 2")]
     assert play.submit(0, 1) == [send(1, 0), send(1, 1)]
     (kill, start), (kill2, start2) = play(Lost(1, "why"))[:2], play(Lost(4, "why"))
     assert [kill, start, kill2, start2] == [*again(1, 1, 4), *again(1, 4, 5)]
@@ -82,10 +82,10 @@ def test_actors_that_wait_for_room_hold_up_nobody_and_it_is_said() -> None:
     play(Lost(0, "why", outside=True))
     assert play.after(PATIENCE_S - 0.1) == []
     assert play.machine.due_s(play.now_s) == pytest.approx(0.1)
-    assert play.after(0.2) == [Say("worker 0 waits for room on the cluster; the others go on")]
+    assert play.after(0.2) == [SayLine("worker 0 waits for room on the cluster; the others go on")]
     assert play.after(10_000.0) == [], "said once, and as long as others are there it may take its time"
     assert play.submit(0) == [send(1, 0)]
-    assert play(Built(2, "host:2")) == [Say("worker 0 is back")]
+    assert play(Built(2, "host:2")) == [SayLine("worker 0 is back")]
     only = Play(1, built=False)
     assert only.machine.due_s(0.0) == 300.0
     assert only.after(299.0) == []
@@ -132,7 +132,7 @@ def test_near_the_end_nothing_is_put_behind_what_may_take_until_then() -> None:
 def test_the_item_at_fault_is_announced_tried_alone_elsewhere_and_blamed() -> None:
     play = Play(3)
     assert play.submit(0, 1, 2, 3) == [send(0, 0), send(1, 1), send(2, 2), send(0, 3)]
-    line = Say("w0@host:0 died; what it did is done again item by item")
+    line = SayLine("w0@host:0 died; what it did is done again item by item")
     assert play(Lost(0, "why")) == [*again(0, 0, 3), line], "nothing is put behind others while a suspect waits"
     found = play(Done(1, 1, b""))
     assert found == [Deliver(1, b""), send(1, 0, announces=True), send(2, 3)], "the suspect first, to itself; the other as it was"
@@ -163,7 +163,7 @@ def test_a_word_that_comes_twice_is_not_taken_for_one_of_the_same_job_sent_again
     machine = Supervision(1, ITEM_S)
     machine.begin(0.0)
     machine.heard(Built(0, "host:0"), 0.0)
-    machine.submit(Work(7, JOB), 0.0)
+    machine.submit(Errand(7, JOB), 0.0)
     machine.heard(Lost(0, "why"), 0.0)
     (second,) = machine.heard(Built(1, "host:0"), 0.0)
     assert isinstance(second, Send)
@@ -184,7 +184,7 @@ def test_what_happens_to_a_computer_counts_against_nobody() -> None:
     play = Play(2)
     play.submit(0, 1, 2)
     assert play(Lost(0, "why", outside=True)) == [*again(0, 0, 2), send(1, 0)], "as it was, and before what is newer"
-    assert play(Lost(1, "why"))[-1] == Say("w1@host:1 died; what it did is done again item by item")
+    assert play(Lost(1, "why"))[-1] == SayLine("w1@host:1 died; what it did is done again item by item")
     play(Built(2, "host:2"))
     play(Announced(2, 1, b"a"))
     play(Lost(2, "why"))
@@ -204,7 +204,7 @@ def test_silence() -> None:
     play(Progress(0, 0, 3))
     assert play.after(59.0) == []
     play(Progress(0, 0, 3))
-    line = Say("w0@host:0 gave no sign of life; what it did is done again item by item")
+    line = SayLine("w0@host:0 gave no sign of life; what it did is done again item by item")
     assert play.after(2.0) == [*again(0, 0, 2), line, send(1, 0, announces=True)]
     assert play(Done(0, 0, b"late")) == [], "it was given up"
     play(Built(2, "host:2"))
@@ -262,7 +262,7 @@ def test_one_that_hangs_takes_its_helper_along_but_is_found_sooner() -> None:
     play.after(LATE_S + 0.01)
     play(Announced(1, 0, b"a"))
     lost = play.after(ITEM_S + 0.1)
-    assert lost[:3] == [*again(1, 1, 3), Say("w1@host:1 gave no sign of life; what it did is done again item by item")]
+    assert lost[:3] == [*again(1, 1, 3), SayLine("w1@host:1 gave no sign of life; what it did is done again item by item")]
     assert not any(isinstance(action, Send) for action in lost), "its first actor may still say something"
     play(Built(3, "host:3"))
     assert play.after(60.0) == [*again(0, 0, 4), send(2, 0, item=b"a")]
@@ -321,7 +321,7 @@ class World:
         waiting = list(self.jobs)
         for _ in range(20_000):
             if waiting and self.machine.room and self.rng.random() < 0.5:
-                self.do(self.machine.submit(Work(waiting.pop(0), JOB, self.rng.randrange(self.slots)), self.now_s))
+                self.do(self.machine.submit(Errand(waiting.pop(0), JOB, self.rng.randrange(self.slots)), self.now_s))
             if len(self.delivered) == len(self.jobs):
                 return
             self.do(self.machine.tick(self.now_s))
@@ -360,7 +360,7 @@ class World:
                 assert action.item not in self.blamed
                 self.blamed.add(action.item)
             else:
-                assert isinstance(action, Say), action
+                assert isinstance(action, SayLine), action
 
     def able(self) -> list[int]:
         """Who has something to say."""
