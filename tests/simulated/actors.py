@@ -120,7 +120,8 @@ class SimActors:
         """Arrives some time, if the actor lives then."""
         self._kernel.call("send")
         found = self._actors[actor]
-        found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, self._lone(message)))
+        found.lone = self._lone(message) or found.lone  # from now on, for who sends it
+        found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, found.lone))
         self._kernel.at(found.heard_us - self._kernel.now_us, lambda: self._deliver(found, message))
 
     def share(self, value: Any) -> Any:
@@ -229,11 +230,10 @@ class SimActors:
         outage, death = ((p if not p or not (message.announces or actor.lone) else 0.4) for p in (faults.outage, faults.death))
         if rng.random() < outage:
             self._kernel.at(within_us, lambda: self._outage(actor.slot // NODE_SLOTS))
-        elif rng.random() < faults.silent and self._may_strike(actor.lone):
+        elif rng.random() < faults.silent:
             self._kernel.at(within_us, lambda: self._silence(actor))
-        elif rng.random() < death and self._may_strike(actor.lone):
-            self._process.actor_faults += 1
-            self._kernel.at(within_us, lambda: self._die(actor, "killed by the system"))
+        elif rng.random() < death:
+            self._kernel.at(within_us, lambda: self._struck_down(actor))
         self._go_on(actor)
 
     def _may_strike(self, item: bytes | None) -> bool:
@@ -295,8 +295,13 @@ class SimActors:
         else:
             self._go_on(actor)
 
+    def _struck_down(self, actor: _Actor) -> None:
+        if actor.alive and self._may_strike(actor.lone):  # at what it is now
+            self._process.actor_faults += 1
+            self._die(actor, "killed by the system")
+
     def _silence(self, actor: _Actor) -> None:
-        if actor.alive:
+        if actor.alive and self._may_strike(actor.lone):
             self._kernel.say(f"actor {actor.number} falls silent")
             self._process.actor_faults += 1
             actor.silent = True

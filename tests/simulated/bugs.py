@@ -64,7 +64,6 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
-    "renamed-part-not-fsynced": (Edit("tuner.log.dataset:DatasetWriter.__init__", "begin = folder.fsync", "begin = folder.is_dir"),),
 }
 
 

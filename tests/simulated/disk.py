@@ -21,11 +21,15 @@ WRITE_US = 100
 
 
 class _File:
-    """data: what the kernel has.  safe: what is on the disk.  dirty: whether an fsync has something to do."""
+    """data: what the kernel has.  safe: what is on the disk.  dirty: whether an fsync has something to do.
+
+    low_bytes: its least length since then: what was on the disk and never cut off stays.
+    """
 
     def __init__(self) -> None:
         self.data = self.safe = b""
         self.dirty = False
+        self.low_bytes = 0
         self.changed_us = 0
         self.holder: Process | _Nobody | None = None
 
@@ -76,7 +80,7 @@ class SimDisk:
                 self._settle(node)
             else:
                 node.data = node.safe = self._survived(node)
-                node.dirty = False
+                node.dirty, node.low_bytes = False, len(node.data)
 
     def _survived(self, file: _File) -> bytes:
         """Of a file, some of the bytes that it had."""
@@ -89,7 +93,7 @@ class SimDisk:
         if how == 1:
             return new
         if how == 2:
-            return new[: rng.randint(0, len(new))]
+            return new[: rng.randint(min(file.low_bytes, len(new)), len(new))]
         if how == 3:  # its length is there, and not a byte of what is new
             return old[: len(new)] + bytes(max(0, len(new) - len(old)))
         blank = old.ljust(len(new), b"\0")
@@ -106,7 +110,7 @@ class SimDisk:
         """Of a file its bytes, of a folder its names, with the other half of a rename."""
         if isinstance(node, _File):
             if node.dirty:
-                node.safe, node.dirty = node.data, False
+                node.safe, node.dirty, node.low_bytes = node.data, False, len(node.data)
             return
         now, rest, decided = list[_Change](), list[_Change](), set[tuple[_Folder, str]]()
         for change in reversed(self.pending):
@@ -345,7 +349,7 @@ class SimPlace:
 
     def _wrote(self, file: _File, data: bytes) -> None:
         if data != file.data or not file.changed_us:
-            file.data, file.dirty = data, True
+            file.data, file.dirty, file.low_bytes = data, True, min(file.low_bytes, len(data))
             file.changed_us = self._kernel.now_us if self._kernel is not None else 1
 
     def fsync(self) -> None:

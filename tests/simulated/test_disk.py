@@ -66,6 +66,19 @@ def test_what_was_written_over_may_be_torn_at_sectors() -> None:
     assert all(text is not None for text in found)
 
 
+def test_what_is_added_to_a_file_takes_nothing_from_it() -> None:
+    found = set()
+    for disk in disks():
+        file = SimPlace(disk, ("a",))
+        file.put([b"old"])
+        file.fsync()
+        file.parent.fsync()
+        file.put([b"new"], 3)
+        disk.power_cut()
+        found.add(seen(disk, "a"))
+    assert found == {b"old", b"oldn", b"oldne", b"oldnew", b"old\0\0\0"}
+
+
 def test_a_rename_is_one_instant_and_durable_with_its_folder() -> None:
     found = set()
     for disk in disks():

@@ -1,0 +1,50 @@
+"""A dataset whose writer is killed at any call, on a computer that goes down after the next one has begun."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pyarrow as pa
+
+from tests.simulated.disk import SimDisk, SimPlace
+from tests.simulated.faults import Faults
+from tests.simulated.kernel import Crash, Kernel, Process
+from tuner.candidate import log_schema
+from tuner.log.count import write_counts
+from tuner.log.dataset import DatasetWriter, examine
+
+
+def written(disk: SimDisk, faults: Faults, parts: int) -> bool:
+    """Returns whether the process came to its end."""
+    kernel = Kernel(0)
+    process = Process(kernel, faults)
+    run = SimPlace(disk, ("RUN",), kernel, process)
+
+    def driver() -> None:
+        writer = DatasetWriter(run / "log", log_schema(), run / ".tmp")
+        write_counts(run, {"log": writer.count})
+        for _ in range(parts):
+            writer.publish_table(log_schema().empty_table())
+
+    try:
+        kernel.run(process, driver)
+    except Crash:
+        return False
+    return True
+
+
+def test_a_part_that_a_killed_writer_renamed_is_on_the_disk_before_it_is_counted() -> None:
+    call, ended = 0, False
+    while not ended:
+        call += 1
+        for seed in range(4):
+            disk = SimDisk(Random(seed))
+            SimPlace(disk, ("RUN",)).mkdir()
+            SimPlace(disk, ()).fsync()
+            ended = written(disk, Faults(crash_at=call), parts=2)
+            assert written(disk, Faults(), parts=0)
+            disk.power_cut()
+            found = examine(SimPlace(disk, ("RUN", "log")), "log")
+            assert isinstance(found.schema, pa.Schema)
+            assert not found.faults, (call, seed)
+    assert call > 20
