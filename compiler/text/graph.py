@@ -1,4 +1,4 @@
-"""A Graph as text, one operator a line, for goldens and for reading.  Weights show as a shape and a fingerprint."""
+"""A graph as it is lowered and rewritten: an operator a line.  Weights show as a shape and a fingerprint."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ from compiler.ir.taps import Taps
 from simulator.npu.isa import bits_float
 
 
-def print_graph(graph: Graph, fingerprints: bool = True) -> str:
-    """fingerprints: six hex digits over each constant's values; off where values differ between libraries' versions."""
+def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
+    """`operator result: shape = kind(operands) attributes`, the operator's name where it is another than its result's.
+
+    Shapes are n x c x h x w.  fingerprints: six hex digits over each constant's values; off where these differ between libraries'
+    versions."""
     lines = [f"graph {graph.name}"]
     lines += [f"  input {_port(port, graph.shapes[port.tensor])}" for port in graph.inputs]
     lines += [f"  constant {name}: {_values(values, fingerprints)}" for name, values in graph.constants.items()]
     for op in graph.operators:
-        lines.append(f"  {op.y}: {_shape(graph.shapes[op.y])} = {_operator(op, fingerprints)}")
-    lines += [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
-    return "\n".join(lines) + "\n"
+        name = op.y if op.name == op.y else f"{op.name} {op.y}"
+        lines.append(f"  {name}: {_shape(graph.shapes[op.y])} = {_operator(op, fingerprints)}")
+    return lines + [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
 
 
 def _port(port: Port, shape: Shape) -> str:
