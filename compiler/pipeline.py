@@ -130,11 +130,12 @@ class Compiler:
         """
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
-            before = so_far.copy()
             found = self._shares(unit, index, segment, segment.cores, start, so_far)
             if isinstance(found, Infeasible):
-                so_far = before
                 found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
+            else:
+                for part in found:
+                    so_far[part.core] += 1
             yield found
 
     def alone(self, plan: SegmentPlan, start: int) -> list[Part] | Infeasible:
@@ -144,7 +145,7 @@ class Compiler:
     def _shares(
         self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
     ) -> list[Part] | Infeasible:
-        """Shares of a segment that have work, on `cores`; so_far: parts that each core has, counted up.
+        """Shares of a segment that have work, on `cores`; so_far: parts that each core has.
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
         """
@@ -158,7 +159,6 @@ class Compiler:
                 return lowered
             if len(lowered.footprint.engine):
                 parts.append(Part(index, core, lowered, i, flip))
-                so_far[core] += 1
         return parts
 
 

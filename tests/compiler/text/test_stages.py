@@ -24,7 +24,8 @@ from compiler.text.unit import unit_lines
 from simulator.npu.asm import parse
 from simulator.npu.machine import DataType, load_machine
 from tests.lines import text
-from tests.models import Builder
+from tests.models import Builder, random_model
+from tests.plans import random_plan
 
 
 def network() -> onnx.ModelProto:
@@ -101,12 +102,27 @@ def touched(lines: list[str]) -> Iterator[tuple[int, int, str, int]]:
             yield int(tag[1]) if tag else 0, core, memory, int(block)
 
 
-def test_records_stay_inside_the_buffers_that_segments_show() -> None:
-    places, met = buffers(lines_of("segments")), set()
-    for segment, core, memory, block in touched(lines_of("records")):
+def check_places(segments: list[str], records: list[str]) -> None:
+    """Records stay inside the buffers that segments show."""
+    places, met = buffers(segments), set()
+    for segment, core, memory, block in touched(records):
         assert any(block in each for each in places[segment, core, memory]), (segment, core, memory, block)
         met.add((segment, core, memory))
     assert met == set(places)
+
+
+def test_buffers_are_those_of_the_records() -> None:
+    check_places(lines_of("segments"), lines_of("records"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_buffers_of_random_plans(seed: int) -> None:
+    compiler = Compiler(make_unit(lower(random_model(seed)), load_machine("tiny"), DataType.float16))
+    plan = random_plan(compiler.unit, np.random.default_rng(seed), strips=bool(seed % 2))
+    assert plan is not None
+    program = compiler.compile(plan)
+    assert not isinstance(program, Infeasible)
+    check_places(list(segment_lines(compiler, plan)), list(record_lines(program)))
 
 
 def test_the_text_of_records_is_the_program() -> None:
