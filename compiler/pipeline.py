@@ -14,7 +14,7 @@ file      build                every level's program and what it takes, in conta
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -54,11 +54,13 @@ class Lowered:
 
 
 class Part(NamedTuple):
-    """One core's share of a segment in a program."""
+    """One core's share of a segment in a program.  place: of the core among those of its plan.  flip: see `segment.memory.place`."""
 
     segment: int
     core: int
     lowered: Lowered
+    place: int
+    flip: bool
 
 
 class Compiler:
@@ -116,23 +118,26 @@ class Compiler:
     def parts(self, plan: Plan) -> list[Part] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
         unit = in_order(self.unit, [name for segment in plan.segments for name in segment.operators])
-        if isinstance(unit, Infeasible):
-            return unit
-        starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
-        return self._parts(unit, list(zip(plan.segments, starts, strict=False)))
+        return unit if isinstance(unit, Infeasible) else _joined(self.by_segment(unit, with_starts(plan)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Part] | Infeasible:
         """Segments in a topological order, each with its first kernel, on the cores of their plans: a stage of a plan."""
-        return self._parts(self.unit, segments)
+        return _joined(self.by_segment(self.unit, segments))
 
-    def _parts(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Part] | Infeasible:
-        parts, so_far = list[Part](), [0] * self.unit.machine.cores
+    def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[Part] | Infeasible]:
+        """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
+
+        unit: the compiler's, or that in another order.
+        """
+        so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
             found = self._shares(unit, index, segment, segment.cores, start, so_far)
             if isinstance(found, Infeasible):
-                return Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
-            parts += found
-        return parts
+                found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
+            else:
+                for part in found:
+                    so_far[part.core] += 1
+            yield found
 
     def alone(self, plan: SegmentPlan, start: int) -> list[Part] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
@@ -141,7 +146,7 @@ class Compiler:
     def _shares(
         self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
     ) -> list[Part] | Infeasible:
-        """Shares of a segment that have work, on `cores`; so_far: parts that each core has, counted up.
+        """Shares of a segment that have work, on `cores`; so_far: parts that each core has.
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
         """
@@ -149,13 +154,28 @@ class Compiler:
         if max(cores) >= len(so_far):
             return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
         for i, core in enumerate(cores):
-            lowered = self._lowered(unit, plan, key, start, bool(so_far[core] % 2), i)
+            flip = bool(so_far[core] % 2)
+            lowered = self._lowered(unit, plan, key, start, flip, i)
             if isinstance(lowered, Infeasible):
                 return lowered
             if len(lowered.footprint.engine):
-                parts.append(Part(index, core, lowered))
-                so_far[core] += 1
+                parts.append(Part(index, core, lowered, i, flip))
         return parts
+
+
+def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:
+    """Segments, each with its first kernel."""
+    return list(zip(plan.segments, accumulate((len(segment.operators) for segment in plan.segments), initial=0), strict=False))
+
+
+def _joined(segments: Iterable[list[Part] | Infeasible]) -> list[Part] | Infeasible:
+    """All parts; the first segment that does not fit otherwise."""
+    parts = list[Part]()
+    for found in segments:
+        if isinstance(found, Infeasible):
+            return found
+        parts += found
+    return parts
 
 
 def _nbytes(part: Lowered | Infeasible) -> int:

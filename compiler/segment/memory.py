@@ -32,10 +32,11 @@ _L1_ALIGN, _UB_ALIGN = 16, 8  # blocks
 
 @dataclass(frozen=True)
 class Places:
-    """First blocks of buffers, and the most that each memory holds, in bytes."""
+    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes."""
 
     l1: dict[Buffer, int]
     ub: dict[Buffer, int]
+    requests: dict[Memory, list[BufferRequest]]
     peak_bytes: dict[str, int]
 
 
@@ -56,7 +57,7 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
         if refusal:
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
-    found, peaks = {}, {}
+    found, peaks, asked = {}, {}, {}
     for memory, requests, align in (
         (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
         (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
@@ -67,8 +68,8 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
             return Infeasible(where, shortage(unit, blocks, memory, requests, need, have))
         if flip:
             at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
-        found[memory], peaks[memory.name] = at, need * BLOCK_BYTES
-    return Places(found[Memory.L1], found[Memory.UB], {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
+        found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
+    return Places(found[Memory.L1], found[Memory.UB], asked, {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:

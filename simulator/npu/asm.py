@@ -119,6 +119,11 @@ def print_program(code: NDArray[np.int32], *, numbers: bool = False) -> str:
     return "".join(line + "\n" for line in lines)
 
 
+def print_core(code: NDArray[np.int32], core: int, where: str = "") -> str:
+    """`print_program` with numbers, behind a comment that says whose stream it is and how long.  where: what comes before the core."""
+    return f"# {where}core {core}: {len(code)} instructions\n" + print_program(code, numbers=True)
+
+
 def parse(text: str) -> NDArray[np.int32]:
     """The stream (int32 [n, 32]) that a text prints.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from compiler.text import STAGES
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
+from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
 from tuner.cli.group import new_app
 from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import print_json, print_pieces, print_table
@@ -25,7 +27,7 @@ app = new_app()
 def compile_(
     model: options.Model,
     machine: options.MachineName,
-    out: options.CompiledOut,
+    out: options.CompiledOutOrNone = None,
     plan: Annotated[
         list[str] | None,
         typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
@@ -39,6 +41,16 @@ def compile_(
     shape: options.Shape = None,
     random_weights: options.RandomWeights = None,
     min_npu_share: options.MinNpuShare = None,
+    dump: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STAGE",
+            help=f"Print what a stage has made, in place of the report: {', '.join(STAGES)}, all; repeatable, or with commas.",
+        ),
+    ] = None,
+    dump_to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --dump: into files [PIECE.][LEVEL.]STAGE.txt there; the report is printed.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     from compiler.build import check_out, default_plans
@@ -51,7 +63,9 @@ def compile_(
     from tuner.networks.load import open_network
 
     model, random_weights = options.named(model, random_weights)
-    check_out(out)
+    stages = _stages(dump or (), dump_to, out, as_json)
+    if out is not None:
+        check_out(out)
     if tile_model is not None and plan:
         raise BadInputError("--tile-model: chooses the tilings, so it does not go with --plan")
     npu = load_machine(machine)
@@ -65,7 +79,25 @@ def compile_(
         plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in npu.contention}
     else:
         plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(npu.contention, default_plans(opened))
-    show(write_compiled(opened, plans, out, style, {level: str(path) for level, path in files.items()}), as_json)
+    names = {level: str(path) for level, path in files.items()}
+    if stages:
+        texts = texts_of(opened, plans, names, stages)
+        print_texts(texts) if dump_to is None else write_texts(texts, dump_to)
+    if out is not None:
+        report = write_compiled(opened, plans, out, style, names)
+        if not stages or dump_to is not None:
+            show(report, as_json)
+
+
+def _stages(dump: Sequence[str], dump_to: Path | None, out: Path | None, as_json: bool) -> tuple[str, ...]:
+    """Of --dump.  Raises `BadInputError` where options do not go together."""
+    if dump_to is not None and not dump:
+        raise BadInputError(f"--dump-to {dump_to}: goes with --dump")
+    if out is None and not dump:
+        raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --dump STAGE")
+    if as_json and dump and (dump_to is None or out is None):
+        raise BadInputError("--json: with --dump it goes with --dump-to and --out")
+    return parse_stages(dump)
 
 
 def show(report: CompiledReport, as_json: bool) -> None:

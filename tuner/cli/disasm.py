@@ -24,7 +24,7 @@ def disasm(
 ) -> None:
     from compiler.build import check_out
     from simulator.compiled import read_compiled
-    from simulator.npu.asm import print_program
+    from simulator.npu.asm import print_core
     from simulator.npu.files import atomic_write
 
     if out is not None:
@@ -39,8 +39,7 @@ def disasm(
         whose = f"{piece.name} " if len(file.pieces) > 1 else ""
         for at, code in enumerate(variant.streams):
             if core in (None, at):
-                parts.append(f"# {machine.name} {file.dtype.name} level {level} {whose}core {at}: {len(code)} instructions\n")
-                parts.append(print_program(code, numbers=True))
+                parts.append(print_core(code, at, f"{machine.name} {file.dtype.name} level {level} {whose}"))
     if out is not None:
         atomic_write(out, [part.encode() for part in parts])
     else:

@@ -17,6 +17,9 @@ from tuner import request
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 CompiledOut = Annotated[Path, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file.")]
+CompiledOutOrNone = Annotated[
+    Path | None, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file; not needed with --dump.")
+]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
 
 

@@ -14,11 +14,11 @@ from simulator.terminal import print_line, print_text
 from tuner.cli.group import new_app
 from tuner.cli.options import Json, RandomWeights, Shape, named
 from tuner.cli.parse import parse_shapes
-from tuner.cli.text import print_json, print_pairs, print_table
+from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
     from compiler.plan.diff import Change, PlanDiff
-    from compiler.plan.plan import Plan, SegmentPlan
+    from compiler.plan.plan import Plan
     from compiler.source import Source
 
 app = new_app(no_args_is_help=True)
@@ -75,31 +75,13 @@ def diff_plans(
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
+    from compiler.text.plan import plan_lines
+
     if as_json:
         print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
         return
-    print_pairs({"plan": plan.digest, "version": plan.version, "model": plan.model, "machine": plan.machine, "dtype": plan.dtype})
-    print_line()
-    names = [[piece.name] for piece in plan.pieces for _ in range(piece.segments)] or [list[str]() for _ in plan.segments]
-    strips = any(segment.columns > 1 for segment in plan.segments)
-    columns = ("segment", *(["<piece"] if plan.pieces else []), "<operators", *(["strips"] if strips else []), "blocks", "prefetch")
-    rows = [(i, *piece, *_segment(s, strips)) for i, (piece, s) in enumerate(zip(names, plan.segments, strict=True))]
-    print_table((*columns, "<window", "<tilings"), rows)
-
-
-def _segment(segment: SegmentPlan, strips: bool) -> tuple[str | int, ...]:
-    from compiler.plan.plan import ConvTiling
-
-    tilings = []
-    for tiling in segment.tilings:
-        if isinstance(tiling, ConvTiling):
-            chunk = "" if tiling.weights == "resident" else f" {tiling.chunk_n1}x{tiling.chunk_k1}"
-            tilings.append(f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer {tiling.weights}{chunk}")
-        else:
-            tilings.append(f"planes{tiling.tile_planes} rows{tiling.tile_rows}")
-    window = f"{segment.window}{' sliding' if segment.sliding else ''}"
-    columns = (segment.columns,) if strips else ()
-    return "; ".join(segment.operators), *columns, segment.blocks, segment.prefetch, window, "; ".join(tilings)
+    for line in plan_lines(plan):
+        print_line(line)
 
 
 def _source(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -15,6 +15,7 @@ from compiler.ir.reach import NO_BOUNDS, WINDOW
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
 Values = frozenset[float]
+Spell = Callable[[Floats], str]  # a constant, as a text form of the graph shows it
 ROWS, COLUMNS = 0, 1  # axes of an image
 
 
@@ -58,6 +59,11 @@ class Operator(ABC):
         """What its inputs' shapes do not allow, or ''."""
         return ""
 
+    def attributes(self, spell: Spell) -> list[str]:
+        """What a text form of the graph says of it beside its kind and its inputs, without what is as usual."""
+        del spell
+        return []
+
     # which part of its input a part of its result needs
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
@@ -97,6 +103,11 @@ class Operator(ABC):
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         """What lanes of y without a channel may hold, given what those of its inputs may; rounded to a data type."""
         return inputs[0]
+
+
+def sized(numbers: Sequence[int]) -> str:
+    """`3x5`, as text forms show shapes."""
+    return "x".join(map(str, numbers))
 
 
 class OfOne(Operator):

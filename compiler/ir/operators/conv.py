@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, Operator, Shape, Values
-from compiler.ir.operators.windows import window_size, windows_of
+from compiler.ir.operators.base import ROWS, Floats, Operator, Shape, Spell, Values, sized
+from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 from simulator.npu.isa import MAX_WINDOW
 
 
@@ -61,6 +61,13 @@ class Conv(Operator):
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
         return self.weights.shape[2 + axis], self.stride[axis], self.dilation[axis], self.pads[axis]
+
+    def attributes(self, spell: Spell) -> list[str]:
+        out = [f"weights={spell(self.weights)}", f"bias={spell(self.bias)}", *spelt_window(self.stride, self.pads)]
+        out += [f"dilation={sized(self.dilation)}"] if self.dilation != (1, 1) else []
+        out += [f"groups={self.groups}"] if self.groups > 1 else []
+        out += [f"limit={self.limit:.9g}"] if self.activation == "clip" else []
+        return out + ([self.activation] if self.activation != "none" else [])
 
     @property
     def is_depthwise(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell
 from compiler.ir.reach import RATIO
 
 
@@ -27,6 +27,10 @@ class DepthToSpace(OfOne):
     def unfit(self, inputs: Sequence[Shape]) -> str:
         channels = inputs[0][1]
         return f"{channels} channels for {self.block} x {self.block} pixels each" if channels % self.block**2 else ""
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [f"block={self.block}"]
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
         return RATIO, in_size, self.block, 1, 0, 0

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, Operator, Shape, Values
+from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,10 @@ class MatMul(Operator):
     @property
     def headed(self) -> tuple[tuple[str, int], ...]:
         return tuple((tensor, self.heads) for tensor in (self.a, self.b, self.y))
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [f"heads={self.heads}", *(["transposed"] if self.transposed else [])]
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, OfOne, Values
+from compiler.ir.operators.base import Floats, OfOne, Spell, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +20,9 @@ class LayerNorm(OfOne):
     scale: Floats  # [c]
     shift: Floats  # [c]
     epsilon: float
+
+    def attributes(self, spell: Spell) -> list[str]:
+        return [f"scale={spell(self.scale)}", f"shift={spell(self.shift)}", f"epsilon={self.epsilon:.3g}"]
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})

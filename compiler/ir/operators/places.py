@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, OfOne, Operator, Shape, Values
+from compiler.ir.operators.base import Floats, OfOne, Operator, Shape, Spell, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,15 @@ class Shuffle(OfOne):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, _, h, w = inputs[0]
         return n, len(self.order), h, w
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        size = len(self.order)
+        for groups in range(2, size):
+            dealt = tuple(g * (size // groups) + m for m in range(size // groups) for g in range(groups))
+            if size % groups == 0 and self.order == dealt:
+                return [f"order=groups:{groups}"]
+        return [f"order={','.join(map(str, self.order))}"]
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         return inputs[0][:, list(self.order)]

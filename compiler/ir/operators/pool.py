@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape
-from compiler.ir.operators.windows import window_size, windows_of
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, sized
+from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,11 @@ class Pool(OfOne):
         top, left, bottom, right = self.pads
         rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
         return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        out = [self.mode, f"kernel={sized(self.kernel)}", *spelt_window(self.stride, self.pads)]
+        return out + (["count_include_pad"] if self.count_include_pad else [])
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
         return self.kernel[axis], self.stride[axis], 1, self.pads[axis]

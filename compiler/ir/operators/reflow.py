@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Values
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, Values, sized
 from compiler.ir.reach import RATIO
 
 
@@ -28,6 +28,10 @@ class Reflow(OfOne):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], *self.size
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [f"size={sized(self.size)}", *([f"before={self.before}"] if self.before else [])]
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
         """Rows that hold the pixels of rows of the result."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Values
+from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, Values
 from compiler.ir.reach import LISTED
 from compiler.ir.taps import Taps
+from simulator.npu.isa import bits_float
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,10 @@ class Resample(OfOne):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], len(self.rows), len(self.columns)
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [f"rows={_spelt(self.rows)}", f"columns={_spelt(self.columns)}", f"fill={self.fill:.9g}"]
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
         return LISTED, in_size, first, 0, 0, 0
@@ -53,3 +58,12 @@ class Resample(OfOne):
         out[:, :, [not taps for taps in self.rows.taps]] = self.fill
         out[:, :, :, [not taps for taps in self.columns.taps]] = self.fill
         return np.asarray(out, np.float32)
+
+
+def _spelt(taps: Taps) -> str:
+    """Runs as place+step*count<-source+step, with a weight that is not 1."""
+    runs = []
+    for place, step, count, source, source_step, bits, _ in taps.runs.tolist():
+        weight = bits_float(bits)
+        runs.append(f"{place}+{step}*{count}<-{source}+{source_step}" + (f"@{weight:.9g}" if weight != 1 else ""))
+    return f"{len(taps)}({' '.join(runs)})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, OfOne, Values
+from compiler.ir.operators.base import Floats, OfOne, Spell, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,10 @@ class Softmax(OfOne):
     @property
     def headed(self) -> tuple[tuple[str, int], ...]:
         return ((self.x, self.groups), (self.y, self.groups)) if self.groups > 1 else ()
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [f"groups={self.groups}"] if self.groups > 1 else []
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})

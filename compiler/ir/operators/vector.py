@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, Operator, Shape, Values
+from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
 
 GUARD = 1.0  # finite under every step: ln, reciprocal, square root and division take it
 _MANY = 64  # combinations of operands that are looked at
@@ -38,6 +38,15 @@ class Step:
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
 
+    def spelt(self, spell: Spell) -> str:
+        if self.op == "scale_shift":
+            assert self.scale is not None
+            assert self.shift is not None
+            return f"scale_shift {spell(self.scale)} {spell(self.shift)}"
+        if self.operand >= 0 or self.kept >= 0:
+            return f"{self.op} " + (f"#{self.operand}" if self.operand >= 0 else f"kept{self.kept}")
+        return f"{self.op} {self.value:.9g}" if self.op in ("adds", "muls", "maxs", "mins") else self.op
+
 
 @dataclass(frozen=True, eq=False)
 class Vector(Operator):
@@ -53,6 +62,9 @@ class Vector(Operator):
 
     def _reading(self, names: tuple[str, ...]) -> Self:
         return replace(self, inputs=names)
+
+    def attributes(self, spell: Spell) -> list[str]:
+        return ["[" + "; ".join(step.spelt(spell) for step in self.steps) + "]"]
 
     def unfit(self, inputs: Sequence[Shape]) -> str:
         n, c, h, w = inputs[0]

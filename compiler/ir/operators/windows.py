@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from compiler.ir.operators.base import Floats
+from compiler.ir.operators.base import Floats, sized
 
 Pair = tuple[int, int]
 
@@ -26,3 +26,9 @@ def windows_of(x: Floats, kernel: Pair, stride: Pair, dilation: Pair, pads: tupl
     reach = ((kernel[0] - 1) * dilation[0] + 1, (kernel[1] - 1) * dilation[1] + 1)
     windows = sliding_window_view(x, reach, axis=(2, 3))
     return windows[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+
+
+def spelt_window(stride: tuple[int, int], pads: tuple[int, int, int, int]) -> list[str]:
+    """For `Operator.attributes`, without what is as usual."""
+    out = [f"stride={sized(stride)}"] if stride != (1, 1) else []
+    return out + ([f"pads={','.join(map(str, pads))}"] if any(pads) else [])

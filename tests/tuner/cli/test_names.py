@@ -53,6 +53,7 @@ def test_every_command_shows_names(cli, hostile):
     model, plan = hostile / f"m{TITLE}.onnx", run / "plans" / "severe.json"
     commands = [
         ("compile", model, "--machine", "edge", "--plan", plan, "--out", out),
+        ("compile", model, "--machine", "edge", "--dump", "all"),
         ("run", out, "--input", "random", "--check"),
         ("simulate", out),
         ("simulate", out, "--segments"),

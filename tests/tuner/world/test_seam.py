@@ -10,8 +10,8 @@ import pytest
 
 TUNER = Path(__file__).resolve().parents[3] / "tuner"
 SEAM = (
-    "log/*.py", "folder/*.py", "farm/*.py", "driver.py", "one_search.py", "conduct.py", "ledger.py", "shared.py", "progress.py", "plateau.py",
-    "pieces.py", "source.py", "finish.py", "model/training.py", "model/cost_model.py", "search/schedule.py",
+    "log/*.py", "folder/*.py", "farm/*.py", "driver.py", "one_search.py", "conduct.py", "ledger.py", "shared.py", "progress.py",
+    "plateau.py", "pieces.py", "source.py", "finish.py", "model/training.py", "model/cost_model.py", "search/schedule.py",
 )  # fmt: skip
 MODULES = {
     "time", "threading", "os", "shutil", "tempfile", "socket", "fcntl", "mmap", "concurrent", "subprocess", "signal", "multiprocessing",

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from compiler.ir.operators import Conv
-from tests.graph_text import print_graph
+from compiler.text.graph import graph_lines
+from tests.lines import text
 from tests.models import light_graph, small_graph
 
 
 @pytest.mark.parametrize("name", ["inception_block", "shuffle_block"])
 def test_small_golden(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{name}.graph", print_graph(small_graph(name), fingerprints=False))
+    golden(f"{name}.graph", text(graph_lines(small_graph(name), fingerprints=False)))
 
 
 def test_squeezenet_golden(golden: Callable[[str, str], None]) -> None:
-    golden("squeezenet.graph", print_graph(light_graph("squeezenet"), fingerprints=False))
+    golden("squeezenet.graph", text(graph_lines(light_graph("squeezenet"), fingerprints=False)))
 
 
 def test_fingerprints_see_one_changed_weight() -> None:
@@ -29,5 +30,5 @@ def test_fingerprints_see_one_changed_weight() -> None:
     weights = first.weights.copy()
     weights[0, 0, 0, 0] = np.nextafter(weights[0, 0, 0, 0], np.float32(1))
     changed = replace(graph, operators=(replace(first, weights=weights), *graph.operators[1:]))
-    assert print_graph(changed) != print_graph(graph)
-    assert print_graph(changed, fingerprints=False) == print_graph(graph, fingerprints=False)
+    assert graph_lines(changed) != graph_lines(graph)
+    assert graph_lines(changed, fingerprints=False) == graph_lines(graph, fingerprints=False)

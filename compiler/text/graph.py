@@ -1,0 +1,39 @@
+"""A graph as it is lowered and rewritten: an operator a line.  Weights show as a shape and a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators.base import Floats, Shape, sized
+
+
+def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
+    """`operator result: shape = kind(operands) attributes`, the operator's name where it is another than its result's.
+
+    Shapes are n x c x h x w.  fingerprints: six hex digits over each constant's values; off where these differ between libraries'
+    versions."""
+
+    def spell(values: Floats) -> str:
+        return _values(values, fingerprints)
+
+    lines = [f"graph {graph.name}"]
+    lines += [f"  input {_port(port, graph.shapes[port.tensor])}" for port in graph.inputs]
+    lines += [f"  constant {name}: {_values(values, fingerprints)}" for name, values in graph.constants.items()]
+    for op in graph.operators:
+        name = op.y if op.name == op.y else f"{op.name} {op.y}"
+        head = f"{type(op).__name__.lower()}({', '.join(op.inputs)})"
+        lines.append(f"  {name}: {sized(graph.shapes[op.y])} = {head} {' '.join(op.attributes(spell))}".rstrip())
+    return lines + [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
+
+
+def _port(port: Port, shape: Shape) -> str:
+    same = tuple(port.onnx_shape) == shape and port.onnx_name == port.tensor
+    named = "" if same else f" as {port.onnx_name} [{', '.join(map(str, port.onnx_shape))}]"
+    return f"{port.tensor}: {sized(shape)}{named}"
+
+
+def _values(array: Floats, fingerprints: bool) -> str:
+    if not fingerprints:
+        return sized(array.shape)
+    return f"{sized(array.shape)}#{hashlib.sha256(array.tobytes()).hexdigest()[:6]}"

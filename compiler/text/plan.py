@@ -1,0 +1,52 @@
+"""A plan: what it was made for, and a line for every segment and every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, Tiling
+from compiler.text.columns import aligned
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """All keys of the plan; those at their default too, but for tilings' `constants` and columns."""
+    lines = [f"plan {plan.digest} version {plan.version}"]
+    lines += aligned([["model", plan.model], ["machine", plan.machine], ["dtype", plan.dtype]])
+    pieces = {sum(before.segments for before in plan.pieces[:k]): piece for k, piece in enumerate(plan.pieces)}
+    for index, segment in enumerate(plan.segments):
+        if index in pieces:
+            lines.append(f"piece {pieces[index].name}: {counted(pieces[index].segments, 'segment')}")
+        lines += _segment(index, segment)
+    return lines
+
+
+def counted(number: int, what: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{number:,} {what}" + ("s" if number != 1 else "")
+
+
+def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
+    cores = f"{'core' if len(plan.cores) == 1 else 'cores'} {','.join(map(str, plan.cores))}"
+    words = [
+        counted(plan.blocks, "block"),
+        counted(plan.columns, "strip"),
+        f"prefetch {plan.prefetch}",
+        f"window {plan.window}{' sliding' if plan.sliding else ''}",
+        f"{cores} split {plan.split}",
+        "spread" if plan.spread else "not spread",
+        f"ahead {plan.ahead_kib} KiB",
+    ]
+    yield f"segment {index}: {', '.join(words)}"
+    halo = plan.halo or ("recompute",) * len(plan.operators)
+    yield from aligned(
+        [[name, f"halo {kind}", _tiling(tiling)] for name, kind, tiling in zip(plan.operators, halo, plan.tilings, strict=True)]
+    )
+
+
+def _tiling(tiling: Tiling) -> str:
+    streamed = " constants streamed" if tiling.constants == "streamed" else ""
+    if isinstance(tiling, ConvTiling):
+        chunk = f" chunk n{tiling.chunk_n1} k{tiling.chunk_k1}"
+        return f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer weights {tiling.weights}{chunk}{streamed}"
+    columns = f" columns{tiling.tile_columns}" if tiling.tile_columns else ""
+    return f"planes{tiling.tile_planes} rows{tiling.tile_rows}{columns}{streamed}"

@@ -1,0 +1,83 @@
+"""A unit: what of a model on a machine does not depend on a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from compiler.kinds.conv import ConvSpec
+from compiler.text.columns import aligned
+from compiler.unit.operators import KernelSpec
+from compiler.unit.storages import Piece
+from compiler.unit.unit import Unit
+from simulator.npu.machine import BLOCK_BYTES
+
+
+def unit_lines(unit: Unit) -> list[str]:
+    """Storages are [n][planes][h] rows of blocks, in DDR; a tensor is planes of one, with a lane for every channel."""
+    machine, lanes = unit.machine, unit.dtype.lanes
+    return [
+        f"unit {unit.digest}: {unit.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",
+        *aligned([["model", unit.graph.digest], ["machine", f"{machine.digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
+        "storages: n x planes x h x blocks of a row, lanes of a pixel",
+        *aligned([_storage(unit, k) for k in range(len(unit.storages))]),
+        "tensors: planes of a storage, lanes of the channels",
+        *aligned([_tensor(unit, name) for name in unit.layout.placements]),
+        f"DDR: {unit.memory.size_blocks:,} blocks, {unit.memory.size_blocks * BLOCK_BYTES:,} B",
+        *aligned([[f"DDR[{b.offset_blocks}]", f"{b.size_blocks * BLOCK_BYTES:,} B", b.kind, b.name] for b in unit.memory.buffers]),
+        "operators: reads (rows x columns) -> writes (rows x columns), after which others",
+        *aligned([_operator(unit, spec) for spec in unit.kernels]),
+        "signatures: what an operator's cost depends on beside its block and its tiling",
+        *aligned([[str(spec.index), spec.name, json.dumps(spec.signature(unit.storages))] for spec in unit.kernels]),
+    ]
+
+
+def kind(spec: KernelSpec) -> str:
+    """`conv`, `pool`, ..."""
+    return type(spec).__name__.removesuffix("Spec").lower()
+
+
+def piece(unit: Unit, where: Piece) -> str:
+    """`storage` where it is all of one, else `storage[0:2]`, its planes."""
+    storage = unit.storages[where.storage]
+    return storage.name if where.planes == storage.planes else f"{storage.name}[{where.plane}:{where.plane + where.planes}]"
+
+
+def _storage(unit: Unit, number: int) -> list[str]:
+    s = unit.storages[number]
+    lanes = unit.layout.storages[s.name].pixel_lanes
+    return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes"]
+
+
+def _tensor(unit: Unit, name: str) -> list[str]:
+    place = unit.layout.placements[name]
+    where = f"{place.storage}[{place.plane}:{place.plane + place.planes}]"
+    return [name, where, f"lanes {' '.join(_runs(place.lanes))}"]
+
+
+def _runs(numbers: tuple[int, ...]) -> Iterator[str]:
+    """Of numbers that count up."""
+    start = 0
+    for k in range(1, len(numbers) + 1):
+        if k == len(numbers) or numbers[k] != numbers[k - 1] + 1:
+            yield f"{numbers[start]}:{numbers[k - 1] + 1}"
+            start = k
+
+
+def _operator(unit: Unit, spec: KernelSpec) -> list[str]:
+    reads = ", ".join(piece(unit, read) for read in spec.reads)
+    before = ",".join(str(k) for k in unit.producers[spec.index])
+    words = [f"{spec.macs:,} MACs"] if spec.macs else []
+    if isinstance(spec, ConvSpec):
+        words += [
+            f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in (("weights", spec.weight_blocks), ("bias", spec.bias_blocks)) if blocks
+        ]
+    return [
+        str(spec.index),
+        spec.name,
+        kind(spec),
+        f"{reads} ({spec.in_h}x{spec.in_w}) -> {piece(unit, spec.y)} ({spec.out_h}x{spec.out_w})",
+        f"after {before}" if before else "",
+        "to the host" if spec.index in unit.escapes else "",
+        ", ".join(words),
+    ]
