@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from compiler.kinds.conv import ConvSpec
@@ -28,7 +27,7 @@ def unit_lines(unit: Unit) -> list[str]:
         "operators: reads (rows x columns) -> writes (rows x columns), after which others",
         *aligned([_operator(unit, spec) for spec in unit.kernels]),
         "signatures: what an operator's cost depends on beside its block and its tiling",
-        *aligned([[str(spec.index), spec.name, json.dumps(spec.signature(unit.storages))] for spec in unit.kernels]),
+        *aligned([[str(spec.index), spec.name, spec.signature(unit.storages)] for spec in unit.kernels]),
     ]
 
 
