@@ -40,6 +40,7 @@ from tuner.config import TuneConfig, load_config
 from tuner.evaluate import EvaluatorSpec
 from tuner.farm.pool import Pool
 from tuner.farm.workers import JobWorker
+from tuner.learn.trained import Trained
 from tuner.ledger import Budget, Deadline, Ledger
 from tuner.log.recorder import FEATURE_SETS, Facts
 from tuner.log.run_log import Origin, RunLog
@@ -47,7 +48,7 @@ from tuner.search.champions import Champions
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.jobs import News, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.jobs import News, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply

@@ -18,22 +18,10 @@ from tuner.folder.runfolder import SearchFolder
 from tuner.log.read import read_log, read_tasks
 from tuner.pieces import Searched
 from tuner.runners.finals import Finals, FinalsSpec, read
-from tuner.runners.find import BUILT_IN, RunnerSpec
+from tuner.runners.find import runner_spec
 from tuner.runners.race import TOLERANCE
 from tuner.runners.verdict import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide, finalists
 from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary
-
-
-def runner_spec(config: TuneConfig) -> RunnerSpec | None:
-    """None where the simulator measures."""
-    runner = config.runner
-    return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.tries, runner.timeout_s)
-
-
-def runner_name(config: TuneConfig) -> str:
-    """What the log's column `runner` says."""
-    runner = config.runner
-    return runner.name if runner.name == BUILT_IN or runner.repeats == 1 else f"{runner.name} (median of {runner.repeats})"
 
 
 def verdicts(

@@ -9,12 +9,13 @@ from typing import Literal, Protocol, Self
 
 from tuner.evaluate import Answer, Ask
 from tuner.folder.attempts import Attempts
+from tuner.learn.trained import Models, Trained
 from tuner.ledger import Ledger
 from tuner.model.training import Trainer
 from tuner.outcome import Outcome
 from tuner.plateau import Plateau
 from tuner.search.epoch import EVOLVING
-from tuner.search.jobs import Bulletin, Culprits, Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.jobs import Bulletin, Culprits, Job, News, Result, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.schedule import BEGAN, Schedule
 from tuner.shared import SharedResults

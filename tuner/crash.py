@@ -1,4 +1,7 @@
-"""A bug's details in a file, for whoever mends it.  Little is imported here: what is broken may be what would be imported."""
+"""An exception in a line, for the log; a bug's details in a file, for whoever mends it.
+
+Little is imported here: what is broken may be what would be imported.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 
 _PACKAGES = ("tilefarm", "numba", "numpy", "onnx", "onnxruntime", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as the log shows it."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 def details(error: BaseException, doing: str) -> str:

@@ -14,7 +14,6 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import load_machine
 from simulator.terminal import say
-from tuner.board import runner_name, runner_spec
 from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
 from tuner.digests import digest
@@ -34,7 +33,7 @@ from tuner.one_search import OneSearch
 from tuner.outcome import DEATHS_ALONE
 from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
-from tuner.runners.find import check_runner
+from tuner.runners.find import check_runner, runner_name, runner_spec
 from tuner.search.jobs import WorkshopSpec
 from tuner.shared import SharedResults
 from tuner.source import write_source

@@ -19,7 +19,7 @@ from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
 from simulator.terminal import say
-from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
+from tuner.board import as_measured, pieces_as_measured, plan_for, runner_summary, verdicts
 from tuner.check import random_feeds
 from tuner.config import TuneConfig
 from tuner.evaluate import Roofline
@@ -31,6 +31,7 @@ from tuner.one_search import OneSearch
 from tuner.pieces import Searched
 from tuner.reference import Stored, reference
 from tuner.request import Style, TuneRequest
+from tuner.runners.find import runner_spec
 from tuner.shared import WORKER
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
 from tuner.values import Compared, Values, values_of

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tuner.log.recorder import Measured
 from tuner.log.run_log import RunLog
 from tuner.search.champions import Champions
-from tuner.search.packing import Arrays, from_bytes, unpack_individual
+from tuner.search.packing import unpack_individual
+from tuner.store.arrays import Arrays, from_bytes
 from tuner.world.world import Clock
 
 

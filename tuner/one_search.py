@@ -10,7 +10,7 @@ from typing import NamedTuple
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
 from tuner.conduct import Conductor, Jobs
-from tuner.config import TuneConfig
+from tuner.config import BUILT_IN, TuneConfig
 from tuner.folder.checkpoint import Checkpoint
 from tuner.folder.runfolder import SearchFolder
 from tuner.ledger import Budget, Ledger
@@ -19,9 +19,8 @@ from tuner.log.recorder import Facts
 from tuner.log.run_log import RunLog
 from tuner.model.training import Trainer
 from tuner.plateau import Plateau
-from tuner.progress import Progress, Snapshot
-from tuner.request import TuneRequest
-from tuner.runners.find import BUILT_IN
+from tuner.progress import Progress
+from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.search.population import Individual

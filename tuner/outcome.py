@@ -24,8 +24,3 @@ class Outcome(Generic[R]):
     worker: str
     wall_s: float
     attempt: int = 0
-
-
-def one_line(error: BaseException) -> str:
-    """An exception as the log shows it."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]

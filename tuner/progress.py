@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -13,23 +12,13 @@ from rich.table import Table
 
 from simulator.terminal import say, shown
 from tuner.merit import speedup
+from tuner.request import Snapshot
 from tuner.world.world import Clock
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
 SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
 _ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds of segments for each program, and would tell of hours
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs."""
-
-    measured: int
-    best: Mapping[str, int] = field(default_factory=dict)
-    baseline: Mapping[str, int] = field(default_factory=dict)
-    failures: Mapping[str, int] = field(default_factory=dict)
-    note: str = ""
 
 
 class Progress:

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
-
-if TYPE_CHECKING:
-    from tuner.progress import Snapshot
 
 Backend = Literal["ray", "serial"]
 Style = Literal["function", "epcontext", "epcontext-external"]
 DTypeName = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs."""
+
+    measured: int
+    best: Mapping[str, int] = field(default_factory=dict)
+    baseline: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from tuner.candidate import RESULTS
 from tuner.digests import digest
-from tuner.search.packing import from_bytes, to_bytes
+from tuner.store.arrays import from_bytes, to_bytes
 from tuner.world.place import Place
 from tuner.world.world import Clock
 

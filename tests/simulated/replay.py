@@ -20,10 +20,11 @@ from tests.simulated.kernel import SimulationError
 from tuner.candidate import FEATURE_PREFIX, FeatureSet, task_schema
 from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.farm.workers import JobWorker, Lone, Told
+from tuner.learn.trained import Models, Trained
 from tuner.log.recorder import FEATURE_SETS, Answers
 from tuner.log.travelling import packed, side_by_side, travelling, unpacked
 from tuner.outcome import Outcome
-from tuner.search.jobs import Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
+from tuner.search.jobs import Job, News, Result, Training, Workshop, WorkshopSpec
 from tuner.world.actors import Message
 
 

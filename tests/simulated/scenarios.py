@@ -22,10 +22,11 @@ from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.evaluate import Ask, EvaluatorSpec
 from tuner.farm.pool import Pool
+from tuner.learn.trained import Trained
 from tuner.log.read import read_table
 from tuner.one_search import OneSearch
 from tuner.outcome import DIED
-from tuner.search.jobs import Culprit, Job, Result, Trained, Training, WorkshopSpec
+from tuner.search.jobs import Culprit, Job, Result, Training, WorkshopSpec
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 
 from tests.tuner.world.by_hand import Hand
-from tuner.progress import Progress, Snapshot
+from tuner.progress import Progress
+from tuner.request import Snapshot
 from tuner.world.real import REAL
 
 

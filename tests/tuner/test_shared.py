@@ -21,8 +21,8 @@ from tests.tuner.world.by_hand import Hand
 from tuner.candidate import RESULTS
 from tuner.digests import task_digest
 from tuner.evaluate import Ask, Evaluator, task_kind
-from tuner.search.packing import to_bytes
 from tuner.shared import SharedResults
+from tuner.store.arrays import to_bytes
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 

@@ -122,8 +122,7 @@ def _path_of(error: Exception) -> str:
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> int:
-    from tuner.crash import keep
-    from tuner.outcome import one_line
+    from tuner.crash import keep, one_line
 
     path = keep(_details(error, words, debug), _folders(words))
     where = "which no file could be written about" if path is None else f"its details are in {path}"

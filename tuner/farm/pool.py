@@ -15,7 +15,8 @@ from tuner.evaluate import Ask
 from tuner.farm.crew import Crew
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
-from tuner.search.jobs import Bulletin, Culprit, Job, Models, Result, Trained, Training
+from tuner.learn.trained import Models, Trained
+from tuner.search.jobs import Bulletin, Culprit, Job, Result, Training
 from tuner.world.actors import Actor, Actors, FarmError
 from tuner.world.world import Clock
 

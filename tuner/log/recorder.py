@@ -24,9 +24,10 @@ from tuner.log.run_log import Batch, Origin
 from tuner.log.travelling import packed, side_by_side
 from tuner.outcome import Outcome
 from tuner.search.champions import single_operators_in_turn
-from tuner.search.packing import pack_individuals, to_bytes
+from tuner.search.packing import pack_individuals
 from tuner.search.population import Individual
 from tuner.search.question import Question, Reply
+from tuner.store.arrays import to_bytes
 
 FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
 Answers = Callable[[Sequence[Ask]], Iterator[Outcome[Answer]]]  # in the order of the asks, as they come

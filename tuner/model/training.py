@@ -7,8 +7,8 @@ from typing import Any
 
 from tuner.config import Model as ModelParams
 from tuner.folder.runfolder import write_json
+from tuner.learn.trained import Models, Trained, TrainedModel
 from tuner.model.cost_model import CostModel, load_cost_model
-from tuner.search.jobs import Models, Trained, TrainedModel
 from tuner.world.place import Place
 
 

@@ -12,12 +12,12 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from tuner.config import BUILT_IN, TuneConfig
 from tuner.module_path import folders, search_here
 from tuner.runners.command import CommandRunner
 from tuner.runners.reading import Bench, Measure
 
 GROUP = "tilefarm.runners"
-BUILT_IN = "simulator"
 COMMAND = "command:"
 
 
@@ -34,6 +34,18 @@ class RunnerSpec:
         """In the process that measures.  None: the simulator.  Raises `BadInputError`."""
         measure = find_runner(self.name, self.timeout_s)
         return None if measure is None else Bench(measure, self.repeats, self.tries)
+
+
+def runner_spec(config: TuneConfig) -> RunnerSpec | None:
+    """None where the simulator measures."""
+    runner = config.runner
+    return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.tries, runner.timeout_s)
+
+
+def runner_name(config: TuneConfig) -> str:
+    """What the log's column `runner` says."""
+    runner = config.runner
+    return runner.name if runner.name == BUILT_IN or runner.repeats == 1 else f"{runner.name} (median of {runner.repeats})"
 
 
 def find_runner(name: str, timeout_s: float = 10.0) -> Measure | None:

@@ -14,19 +14,19 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.cost.features import FEATURES
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import realise
 from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
-from tuner.config import TuneConfig
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.crash import one_line
 from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.learn.trained import Models, Trained, TrainedModel
 from tuner.log.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
-from tuner.model.cost_model import CostModel, Retrained, Rows, cost_model_from, retrain
-from tuner.outcome import Outcome, one_line
-from tuner.runners.find import BUILT_IN
+from tuner.model.cost_model import CostModel, Retrained, Rows, retrain
+from tuner.outcome import Outcome
 from tuner.search.epoch import LAG, exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge, Learnable
@@ -86,31 +86,6 @@ class Result(NamedTuple):
     whole: bool
     segments: int
     cpu_s: float
-
-
-class TrainedModel(NamedTuple):
-    """One level's model without its trees in memory; promoted: whether it replaces the older one."""
-
-    raw: bytes
-    judge: bytes
-    share: float
-    trained_rows: int
-    left_out: int
-    metrics: dict[str, object]
-    promoted: bool
-
-    def load(self) -> CostModel:
-        return cost_model_from(self.raw, self.judge, self.share, len(FEATURES), self.trained_rows, self.left_out, self.metrics)
-
-
-Models = tuple[TrainedModel | None, ...]  # those in use, by level
-
-
-class Trained(NamedTuple):
-    """Of a training: what was trained, and what is in use after it."""
-
-    candidates: tuple[TrainedModel, ...]
-    models: Models
 
 
 class News(NamedTuple):

@@ -29,17 +29,19 @@ from tuner.compressed import compressed
 from tuner.config import load_config
 from tuner.evaluate import Ask, EvaluatorSpec
 from tuner.farm.workers import JobWorker, Lone, Told
+from tuner.learn.trained import Trained
 from tuner.log.recorder import Facts
 from tuner.log.run_log import Origin
 from tuner.search import schedule as schedule_module
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
-from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Trained, Training, WorkshopSpec
+from tuner.search.jobs import Bulletin, Culprit, Job, News, Result, Training, WorkshopSpec
 from tuner.search.knowledge import Findings, Knowledge
 from tuner.search.names import genome_name, key_name
-from tuner.search.packing import from_bytes, pack_genes, pack_individuals, to_bytes, unpack_genes, unpack_individual, unpack_individuals
+from tuner.search.packing import pack_genes, pack_individuals, unpack_genes, unpack_individual, unpack_individuals
 from tuner.search.population import Individual, Island
 from tuner.search.schedule import BEGAN, Schedule, in_use_from, version_of
+from tuner.store.arrays import from_bytes, to_bytes
 
 LEVELS = ("none", "slight", "severe")
 
