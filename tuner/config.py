@@ -19,7 +19,7 @@ from compiler.space.order import Order
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import configs_folder, read_yaml
 from simulator.npu.validation import validation_line
-from tuner.digests import digest
+from tuner.store.digests import digest
 
 BUILT_IN = "simulator"  # the runner that needs no board
 

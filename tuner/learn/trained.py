@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.cost.features import FEATURES
-from tuner.model.cost_model import CostModel, cost_model_from
+from tuner.learn.cost_model import CostModel, cost_model_from
 
 
 class TrainedModel(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.compressed import compressed, decompressed
+from tuner.store.compressed import compressed, decompressed
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -21,21 +21,21 @@ from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK
-from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import load_config
-from tuner.evaluate import Answer, Ask, Evaluator
 from tuner.farm import pool
+from tuner.farm.conduct import Conductor, Jobs, SerialJobs
+from tuner.farm.jobs import WorkshopSpec
+from tuner.farm.ledger import Budget, Ledger
 from tuner.farm.pool import Pool
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.schedule import Schedule
 from tuner.farm.workers import JobWorker
-from tuner.ledger import Budget, Ledger
-from tuner.log.read import read_log
-from tuner.log.recorder import FEATURE_SETS, Facts
-from tuner.log.run_log import Origin, RunLog
-from tuner.model.training import Trainer
+from tuner.learn.training import Trainer
+from tuner.measure.evaluate import Answer, Ask, Evaluator
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
-from tuner.search.jobs import WorkshopSpec
-from tuner.search.schedule import Schedule
+from tuner.store.read import read_log
+from tuner.store.run_log import Origin, RunLog
 from tuner.world import ray_actors
 from tuner.world.local import LocalPlace
 from tuner.world.ray_actors import RayActors
