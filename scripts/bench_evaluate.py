@@ -43,10 +43,10 @@ from scripts.studies import named
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import prepare, simulate_levels
-from tuner.evaluate import Answer, Ask, EvaluatorSpec
+from tuner.measure.evaluate import Answer, Ask, EvaluatorSpec
+from tuner.measure.prepared import prepared
 from tuner.networks.load import load_network
 from tuner.networks.zoo import PREFIX
-from tuner.prepared import prepared
 
 WARM = 8  # items before the clock starts
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")

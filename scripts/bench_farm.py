@@ -35,23 +35,24 @@ from compiler.unit.unit import Unit
 from scripts.studies import network
 from simulator import terminal
 from tuner.cli.text import print_table
-from tuner.conduct import Conductor, Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
-from tuner.evaluate import EvaluatorSpec
+from tuner.farm.conduct import Conductor, Jobs, SerialJobs
+from tuner.farm.jobs import News, Training, Workshop, WorkshopSpec
+from tuner.farm.ledger import Budget, Deadline, Ledger
 from tuner.farm.pool import Pool
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.schedule import Schedule
 from tuner.farm.workers import JobWorker
-from tuner.ledger import Budget, Deadline, Ledger
-from tuner.log.recorder import FEATURE_SETS, Facts
-from tuner.log.run_log import Origin, RunLog
+from tuner.learn.trained import Trained
+from tuner.measure.evaluate import EvaluatorSpec
 from tuner.search.champions import Champions
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.jobs import News, Trained, Training, Workshop, WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply
-from tuner.search.schedule import Schedule
+from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
 from tuner.world.ray_actors import RayActors
 from tuner.world.ray_cluster import connect

@@ -38,7 +38,7 @@ from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import DataType
-from tuner.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Ask, Evaluator
 
 PARTS = ("plans", "tasks", "features", "streams", "times", "file")
 SMALL = ("bert_base", "efficientnet_b0", "inception_v3", "mobilenet_v1", "mobilenet_v2", "nasnet_mobile", "randwire", "vit_b16")

@@ -21,9 +21,9 @@ from compiler.kinds.matmul import MatMulSpec
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
 from scripts.studies import network
-from tuner.digests import canonical_json
-from tuner.evaluate import Evaluator
-from tuner.model.tile_model import shortlist, single_block_counts
+from tuner.learn.tile_model import shortlist, single_block_counts
+from tuner.measure.evaluate import Evaluator
+from tuner.store.digests import canonical_json
 
 PROVEN = 0.002  # ways whose bound is not further below the best than this are not measured
 BATCH = 16  # ways measured at once for each level

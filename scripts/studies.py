@@ -34,7 +34,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.cli.text import print_table
 from tuner.config import load_config
-from tuner.evaluate import Evaluator
+from tuner.measure.evaluate import Evaluator
 from tuner.networks.load import load_network, open_network
 from tuner.networks.zoo import MADE, PREFIX, is_made, resolve, shipped
 

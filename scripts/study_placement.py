@@ -26,7 +26,7 @@ from compiler.place.segments import segment_edges
 from compiler.space.gene import Genome, working_cores
 from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
-from tuner.evaluate import COLUMNS, Answer, Ask, Evaluator
+from tuner.measure.evaluate import COLUMNS, Answer, Ask, Evaluator
 
 THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
 OVER_ONE, OVER_ALL = 1.6, 1.05  # the goals

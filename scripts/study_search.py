@@ -55,7 +55,7 @@ from scripts.studies import (
     network,
     show,
 )  # fmt: skip
-from tuner.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Ask, Evaluator
 from tuner.search.question import cycles_of
 
 OURS, LEVEL = "ours", "none"

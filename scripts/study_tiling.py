@@ -49,7 +49,7 @@ from scripts.studies import (
 )  # fmt: skip
 from simulator.npu.machine import load_machine
 from tuner.config import load_config
-from tuner.model.cost_model import CostModel, train
+from tuner.learn.cost_model import CostModel, train
 
 NEAR, MODEL_NEAR = 0.02, 0.10  # the goals
 STAGES = [i for i, name in enumerate(FEATURES) if name.endswith(("_bits", "_emit_num"))]

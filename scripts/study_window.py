@@ -35,7 +35,7 @@ from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
-from tuner.prepared import prepared
+from tuner.measure.prepared import prepared
 
 LARGE_L1_BYTES = 1 << 26
 FEWER_BYTES = 2.0  # the goal: greedy's peak over the formula's, somewhere

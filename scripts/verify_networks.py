@@ -145,8 +145,8 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     from compiler.pipeline import Compiler
     from compiler.source import Source, open_source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.export import plans_of
-    from tuner.macs import npu_macs, program_macs
+    from tuner.cli.exporting import plans_of
+    from tuner.measure.macs import npu_macs, program_macs
 
     path, _ = resolve(Path(PREFIX + cell.network), seed)
     source = Source(path, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
@@ -190,7 +190,7 @@ def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) 
 
 def find_run(runs: Path, source: Any) -> Path | None:
     """The first run folder, by name, that was made for this model, machine and data type."""
-    from tuner.source import SOURCE, read_source
+    from tuner.store.source import SOURCE, read_source
 
     for path in sorted(runs.glob(f"*/{SOURCE}")):
         there = read_source(path.parent).source
@@ -204,7 +204,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     """In the fresh process: a row per level of the file."""
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
-    from tuner.check import check_file
+    from tuner.checks.check import check_file
 
     compiled = read_compiled(path)  # verifies every program
     rows = []

@@ -54,7 +54,7 @@ def _values_are_compared_here(request: pytest.FixtureRequest) -> Generator[None,
         if parts[0] in ("tuner", "docs", "scripts") and parts[-1] != "test_reference.py":
             import tests.inline_reference
 
-            stack.enter_context(mock.patch("tuner.reference._run", tests.inline_reference.run))
+            stack.enter_context(mock.patch("tuner.checks.reference._run", tests.inline_reference.run))
         yield
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tuner.candidate import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.digests import canonical_json, text_digest
-from tuner.folder.runs import INDEX
-from tuner.folder.sweeps import INDEX_MARK
-from tuner.log.part import Mark, encoded
-from tuner.log.run_log import Batch, RunLog
-from tuner.log.travelling import blocks, packed
+from tuner.store.digests import canonical_json, text_digest
+from tuner.store.part import Mark, encoded
+from tuner.store.run_log import Batch, RunLog
+from tuner.store.runs import INDEX
+from tuner.store.schema import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.store.sweeps import INDEX_MARK
+from tuner.store.travelling import blocks, packed
 
 
 class Row(NamedTuple):

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from tuner.face import tune
     from tuner.in_process import Search, SearchResult
     from tuner.networks.load import load_network
-    from tuner.progress import Snapshot
     from tuner.report.search_figures import best_so_far
     from tuner.report.view import RunView, open_view
-    from tuner.request import TuneRequest
+    from tuner.request import Snapshot, TuneRequest
     from tuner.summary import Summary
 
 __all__ = ["RunView", "Search", "SearchResult", "Snapshot", "Summary", "TuneRequest", "best_so_far", "load_network", "open_view", "tune"]
@@ -29,7 +28,7 @@ if not TYPE_CHECKING:  # else any name would do
             "RunView": "tuner.report.view",
             "Search": "tuner.in_process",
             "SearchResult": "tuner.in_process",
-            "Snapshot": "tuner.progress",
+            "Snapshot": "tuner.request",
             "Summary": "tuner.summary",
             "TuneRequest": "tuner.request",
             "best_so_far": "tuner.report.search_figures",

@@ -19,8 +19,9 @@ from compiler.space.order import Order
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import configs_folder, read_yaml
 from simulator.npu.validation import validation_line
-from tuner.digests import digest
-from tuner.runners.find import BUILT_IN
+from tuner.store.digests import digest
+
+BUILT_IN = "simulator"  # the runner that needs no board
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]

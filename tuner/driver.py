@@ -14,32 +14,31 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import load_machine
 from simulator.terminal import say
-from tuner.board import runner_name, runner_spec
-from tuner.conduct import Jobs, SerialJobs
 from tuner.config import TuneConfig, load_config
-from tuner.digests import digest
-from tuner.evaluate import Board, EvaluatorSpec
+from tuner.farm.attempts import Attempts
+from tuner.farm.conduct import Jobs, SerialJobs
+from tuner.farm.jobs import WorkshopSpec
+from tuner.farm.ledger import Budget, Deadline
+from tuner.farm.one_search import OneSearch
+from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.farm.pool import Pool
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
 from tuner.finish import finish
-from tuner.folder.attempts import Attempts
-from tuner.folder.mirror import Mirror, mirror_place
-from tuner.folder.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
-from tuner.host import check_share, mac_share, work_lines
-from tuner.ledger import Budget, Deadline
-from tuner.log.recorder import FEATURE_SETS, Facts
-from tuner.log.run_log import Origin, RunLog
+from tuner.measure.evaluate import Board, EvaluatorSpec
+from tuner.measure.host import check_share, mac_share, work_lines
+from tuner.measure.outcome import DEATHS_ALONE
+from tuner.measure.runners import check_runner, runner_name, runner_spec
+from tuner.measure.shared import SharedResults
 from tuner.networks.load import open_network
-from tuner.one_search import OneSearch
-from tuner.outcome import DEATHS_ALONE
-from tuner.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.request import TuneRequest
-from tuner.runners.find import check_runner
-from tuner.search.jobs import WorkshopSpec
-from tuner.shared import SharedResults
-from tuner.source import write_source
+from tuner.store.digests import digest
+from tuner.store.mirror import Mirror, mirror_place
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
+from tuner.store.source import write_source
 from tuner.summary import Summary
-from tuner.warm_start import sources
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 from tuner.world.world import Clock, World

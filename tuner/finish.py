@@ -19,21 +19,22 @@ from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
 from simulator.terminal import say
-from tuner.board import as_measured, pieces_as_measured, plan_for, runner_spec, runner_summary, verdicts
-from tuner.check import random_feeds
+from tuner.checks.check import random_feeds
+from tuner.checks.reference import Stored, reference
+from tuner.checks.values import Compared, Values, values_of
 from tuner.config import TuneConfig
-from tuner.evaluate import Roofline
-from tuner.folder.runfolder import RunFolder, write_json
-from tuner.host import host_nodes, mac_share
-from tuner.layerwise import faster_in_file_order
-from tuner.log.read import read_log
-from tuner.one_search import OneSearch
-from tuner.pieces import Searched
-from tuner.reference import Stored, reference
+from tuner.farm.board import as_measured, pieces_as_measured, plan_for, runner_summary, verdicts
+from tuner.farm.one_search import OneSearch
+from tuner.farm.pieces import Searched
+from tuner.measure.evaluate import Roofline
+from tuner.measure.host import host_nodes, mac_share
+from tuner.measure.layerwise import faster_in_file_order
+from tuner.measure.runners import runner_spec
+from tuner.measure.shared import WORKER
 from tuner.request import Style, TuneRequest
-from tuner.shared import WORKER
+from tuner.store.read import read_log
+from tuner.store.runfolder import RunFolder, write_json
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
-from tuner.values import Compared, Values, values_of
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 

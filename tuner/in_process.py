@@ -1,6 +1,6 @@
 """One search in this process, for research: no run folder is left, no file is compiled; what it measured is in memory.
 
-It is the driver's own (`tuner.one_search`), with a budget, one worker, and what of it may be another: the rules, or who measures.
+It is the driver's own (`tuner.farm.one_search`), with a budget, one worker, and what of it may be another: the rules, or who measures.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from compiler.space.order import ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.conduct import SerialJobs
 from tuner.config import TuneConfig, load_config
-from tuner.evaluate import Evaluator, EvaluatorSpec
-from tuner.folder.runfolder import SearchFolder
-from tuner.layerwise import faster_in_file_order
-from tuner.ledger import Budget, Deadline
-from tuner.log.read import read_table
-from tuner.log.recorder import FEATURE_SETS, Facts
-from tuner.log.run_log import Origin, RunLog
+from tuner.farm.conduct import SerialJobs
+from tuner.farm.jobs import WorkshopSpec
+from tuner.farm.ledger import Budget, Deadline
+from tuner.farm.one_search import OneSearch
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.measure.evaluate import Evaluator, EvaluatorSpec
+from tuner.measure.layerwise import faster_in_file_order
 from tuner.networks.load import open_network
-from tuner.one_search import OneSearch
-from tuner.report.frames import champions, over_time, whole_programs
 from tuner.request import TuneRequest
-from tuner.search.jobs import WorkshopSpec
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
+from tuner.store.frames import champions, over_time, whole_programs
+from tuner.store.read import read_table
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.runfolder import SearchFolder
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
@@ -97,7 +97,7 @@ class SearchResult:
         return champions((level, cycles, self.baseline_cycles[level], self.plan(level).digest) for level, cycles in self.cycles.items())
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.report.frames.over_time`."""
+        """See `tuner.store.frames.over_time`."""
         return over_time(whole_programs(self.log).sort_values("seq", kind="stable"), {}, self.baseline_cycles, by_time)
 
 

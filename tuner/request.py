@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
-
-if TYPE_CHECKING:
-    from tuner.progress import Snapshot
 
 Backend = Literal["ray", "serial"]
 Style = Literal["function", "epcontext", "epcontext-external"]
 DTypeName = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs."""
+
+    measured: int
+    best: Mapping[str, int] = field(default_factory=dict)
+    baseline: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,8 +34,8 @@ class TuneRequest:
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
-    shared: folder of results that searches in single processes share (`tuner.shared`), where there is one.
-    mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.runners.find`); resource: of
+    shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
+    mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.measure.runners`); resource: of
     Ray, that each worker takes one of.  quiet: nothing on stderr.  progress: is told where the search stands, after every few jobs.
 
     Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist.

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from simulator.npu.held import Beyond, most
 from simulator.npu.machine import DataType
-from tuner.folder.runs import SUMMARY_VERSION
+from tuner.store.runs import SUMMARY_VERSION
 
 # JSON has no infinity
 Finite = Annotated[float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)]

@@ -1,7 +1,7 @@
 """All legal ways to run one convolution alone, as arrays, each with a lower bound of its cycles.
 
 A way is a block count, slots for what is loaded, weights that stay or come in chunks, and a tiling of the blocks.
-`tuner.model.tile_model` picks from them by prediction, `scripts/study_tiling.py` measures all of those that their bound does not rule out.
+`tuner.learn.tile_model` picks from them by prediction, `scripts/study_tiling.py` measures all of those that their bound does not rule out.
 
 | name     | dtype         | meaning                                                                             |
 |----------|---------------|-------------------------------------------------------------------------------------|

@@ -22,7 +22,7 @@ from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
-from tuner.digests import canonical_json
+from tuner.store.digests import canonical_json
 from tuner.summary import LevelSummary, Summary
 
 TINY = ("--backend", "serial", "--quiet")

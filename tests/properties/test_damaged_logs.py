@@ -21,16 +21,16 @@ from simulator.npu.errors import TilefarmError
 from tests.rows import write_part
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.folder.checkpoint import Checkpoint
-from tuner.folder.runfolder import read_json
-from tuner.log.care import lost_rows, repair, verify
-from tuner.log.count import FILE as COUNTS
-from tuner.log.part import part_name, read_part
-from tuner.log.read import read_log, read_tasks
-from tuner.log.recorder import FEATURE_SETS
-from tuner.log.run_log import Origin, RunLog
-from tuner.source import read_source
-from tuner.warm_start import lines, read_warm_start, sources
+from tuner.farm.recorder import FEATURE_SETS
+from tuner.farm.warm_start import lines, read_warm_start, sources
+from tuner.store.care import lost_rows, repair, verify
+from tuner.store.checkpoint import Checkpoint
+from tuner.store.count import FILE as COUNTS
+from tuner.store.part import part_name, read_part
+from tuner.store.read import read_log, read_tasks
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.runfolder import read_json
+from tuner.store.source import read_source
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 

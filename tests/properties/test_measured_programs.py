@@ -14,8 +14,8 @@ from simulator.npu.machine import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.everywhere import MACHINES
 from tests.models import random_model
-from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.runners.reading import Bench, Encoded, Reading
+from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.reading import Bench, Encoded, Reading
 
 
 class Written:

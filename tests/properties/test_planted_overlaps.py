@@ -36,8 +36,8 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
-from tuner.reference import Reference, Stored, reference
-from tuner.values import Compared, compare
+from tuner.checks.reference import Reference, Stored, reference
+from tuner.checks.values import Compared, compare
 
 EDGE = load_machine("edge")
 PLACE = memory.place
@@ -97,7 +97,7 @@ def expected(path: Path, feeds: dict[str, Floats]) -> Reference:
     body = path.with_suffix(".body.onnx")
     write_body(opened.part, body)
     names = [buffer.name for buffer in opened.unit.memory.buffers if buffer.kind != "constant"]
-    with mock.patch("tuner.reference._run", tests.inline_reference.run):
+    with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
         return reference(body, feeds, Stored(names, DataType.float16))
 
 

@@ -11,7 +11,7 @@ import pytest
 from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
 from scripts.studies import named
 from tests.scripting import run_script
-from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.measure.evaluate import Answer, Ask, Evaluator
 
 SMALL = "made:bert_base-small"
 

@@ -19,16 +19,16 @@ class Edit(NamedTuple):
 
 
 _SUPERVISION = "tuner.farm.supervision:Supervision."
-_LOG = "tuner.log.run_log:RunLog."
-_SAVE = "tuner.folder.checkpoint:Checkpoint.save"
+_LOG = "tuner.store.run_log:RunLog."
+_SAVE = "tuner.store.checkpoint:Checkpoint.save"
 _COUNTS = "{w.folder.name: w.count._replace(parts=w.count.parts + bool(n)) for w, n in ((self._tasks, tasks), (self._rows, rows))}"
 
 BUGS: dict[str, tuple[Edit, ...]] = {
-    "part-not-fsynced": (Edit("tuner.log.dataset:_publish", "staged.fsync()", "pass"),),
-    "folder-not-fsynced": (Edit("tuner.log.dataset:_publish", "    folder.fsync()", "    pass"),),
+    "part-not-fsynced": (Edit("tuner.store.dataset:_publish", "staged.fsync()", "pass"),),
+    "folder-not-fsynced": (Edit("tuner.store.dataset:_publish", "    folder.fsync()", "    pass"),),
     "acknowledged-before-rename": (
         Edit(
-            "tuner.log.dataset:DatasetWriter.publish_table",
+            "tuner.store.dataset:DatasetWriter.publish_table",
             "_publish(self.folder, self._next, table, self.tmp)",
             "self.late, late = (self._next, table), getattr(self, 'late', None); late and _publish(self.folder, *late, self.tmp)",
         ),
@@ -46,7 +46,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "publisher-loses-rows": (
         Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
     ),
-    "double-commit": (Edit("tuner.ledger:Ledger.commit", "name not in self.tasks for", "True for"),),
+    "double-commit": (Edit("tuner.farm.ledger:Ledger.commit", "name not in self.tasks for", "True for"),),
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
     "late-result-of-the-dead": (
         Edit(

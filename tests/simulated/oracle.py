@@ -14,10 +14,10 @@ from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Crash, Process, SimulationError
 from tests.simulated.scenarios import VOLATILE, Computed, plain_table
 from tests.simulated.session import OUT, Ended
-from tuner.log import care, dataset
-from tuner.log.care import verify
-from tuner.log.dataset import DATASETS, DatasetWriter, whole
-from tuner.log.part import Part, read_part
+from tuner.store import care, dataset
+from tuner.store.care import verify
+from tuner.store.dataset import DATASETS, DatasetWriter, whole
+from tuner.store.part import Part, read_part
 from tuner.world.actors import FarmError
 from tuner.world.place import Place
 

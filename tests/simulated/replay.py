@@ -17,13 +17,14 @@ import numpy as np
 from compiler.cost.features import FEATURE_SET, FEATURES
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
-from tuner.candidate import FEATURE_PREFIX, FeatureSet, task_schema
-from tuner.evaluate import Answer, Ask, Evaluator
+from tuner.farm.jobs import Job, News, Result, Training, Workshop, WorkshopSpec
+from tuner.farm.recorder import FEATURE_SETS, Answers
 from tuner.farm.workers import JobWorker, Lone, Told
-from tuner.log.recorder import FEATURE_SETS, Answers
-from tuner.log.travelling import packed, side_by_side, travelling, unpacked
-from tuner.outcome import Outcome
-from tuner.search.jobs import Job, Models, News, Result, Trained, Training, Workshop, WorkshopSpec
+from tuner.learn.trained import Models, Trained
+from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.outcome import Outcome
+from tuner.store.schema import FEATURE_PREFIX, FeatureSet, task_schema
+from tuner.store.travelling import packed, side_by_side, travelling, unpacked
 from tuner.world.actors import Message
 
 

@@ -20,12 +20,13 @@ from tests.simulated.replay import Recording, RecordingWorkshop, kills_none, kil
 from tests.simulated.session import OUT, Ended, Search, searched
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.evaluate import Ask, EvaluatorSpec
+from tuner.farm.jobs import Culprit, Job, Result, Training, WorkshopSpec
+from tuner.farm.one_search import OneSearch
 from tuner.farm.pool import Pool
-from tuner.log.read import read_table
-from tuner.one_search import OneSearch
-from tuner.outcome import DIED
-from tuner.search.jobs import Culprit, Job, Result, Trained, Training, WorkshopSpec
+from tuner.learn.trained import Trained
+from tuner.measure.evaluate import Ask, EvaluatorSpec
+from tuner.measure.outcome import DIED
+from tuner.store.read import read_table
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
 

@@ -17,13 +17,13 @@ from tests.simulated.kernel import Kernel, Process
 from tests.simulated.replay import FEW_FEATURES, Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
+from tuner.farm.ledger import Budget
+from tuner.farm.one_search import OneSearch
 from tuner.farm.pool import Pool
-from tuner.folder.runfolder import SETTINGS, RunFolder, RunIdentity
-from tuner.ledger import Budget
-from tuner.log.recorder import Facts
-from tuner.log.run_log import Origin, RunLog
-from tuner.one_search import OneSearch
+from tuner.farm.recorder import Facts
 from tuner.request import TuneRequest
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity
 from tuner.world.actors import Worker
 
 OUT = ("runs", "RUN")

@@ -37,7 +37,7 @@ def test_what_a_kernel_calls_names_its_folder(copy: Path) -> None:
     changed.write_text(text + "\n# another rule\n")
     assert sources_digest(copy) != before
     changed.write_text(text)
-    (copy / "tuner/log/run_log.py").write_text("# no kernel here\n")
+    (copy / "tuner/store/run_log.py").write_text("# no kernel here\n")
     assert sources_digest(copy) == before
     (copy / "compiler/kinds/table.py").write_text("# constants of kernels\n")
     assert sources_digest(copy) != before

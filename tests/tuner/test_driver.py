@@ -26,11 +26,11 @@ from tests.models import Builder
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
 from tuner.cli import main
 from tuner.config import load_config
-from tuner.evaluate import Answer, Ask, Evaluator
-from tuner.folder.runfolder import read_json
-from tuner.log.care import lost_rows, repair, verify
-from tuner.log.read import read_log, read_tasks
+from tuner.measure.evaluate import Answer, Ask, Evaluator
 from tuner.request import StudyRequest
+from tuner.store.care import lost_rows, repair, verify
+from tuner.store.read import read_log, read_tasks
+from tuner.store.runfolder import read_json
 from tuner.study.run import study
 from tuner.summary import Summary
 

@@ -20,9 +20,9 @@ from simulator.onnx_kinds import CONVERTED
 from simulator.session import InferenceSession
 from tests.models import SMALL_MODELS, Builder, small_model
 from tests.partial_models import partial_model
-from tuner.check import check_file, random_feeds
+from tuner.checks.check import check_file, random_feeds
+from tuner.checks.values import FLOAT32
 from tuner.cli import main
-from tuner.values import FLOAT32
 
 EDGE = load_machine("edge")
 HALF = ("tensor(float16)", np.dtype(np.float16))

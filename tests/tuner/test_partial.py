@@ -26,7 +26,7 @@ from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
 from tests.models import Builder
 from tests.partial_models import CONV, PARTIAL, partial_model
-from tuner.check import check_file, random_feeds
+from tuner.checks.check import check_file, random_feeds
 from tuner.cli import main
 
 EDGE = load_machine("edge")

@@ -122,8 +122,7 @@ def _path_of(error: Exception) -> str:
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> int:
-    from tuner.crash import keep
-    from tuner.outcome import one_line
+    from tuner.world.crash import keep, one_line
 
     path = keep(_details(error, words, debug), _folders(words))
     where = "which no file could be written about" if path is None else f"its details are in {path}"
@@ -133,7 +132,7 @@ def _bug(error: Exception, words: Sequence[str], debug: bool) -> int:
 
 def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
     """Everything that is known of an error; with --debug on the terminal too."""
-    from tuner.crash import details
+    from tuner.world.crash import details
 
     text = details(error, _doing(words))
     if debug:
@@ -148,7 +147,7 @@ def _doing(words: Sequence[str]) -> str:
 
 def _folders(words: Sequence[str]) -> Iterator[Path]:
     """Folders of runs that a command names, first of them the one that it writes."""
-    from tuner.folder.runfolder import IDENTITY
+    from tuner.store.runfolder import IDENTITY
 
     named = [word.removeprefix("--out=") for word in words]
     out = [value for option, value in zip(words, named[1:], strict=False) if option == "--out"]

@@ -13,7 +13,7 @@ app = new_app()
 
 @app.command()
 def best(folder: RunPlace, as_json: Json = False) -> None:
-    from tuner.folder.runs import open_run
+    from tuner.store.runs import open_run
     from tuner.world.url import place
 
     path = place(folder)

@@ -23,8 +23,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     without_threads()
-    from tuner.folder import standing
-    from tuner.folder.runs import open_run
+    from tuner.store import standing
+    from tuner.store.runs import open_run
     from tuner.world.url import place
 
     folders = place(first), place(second)

@@ -18,7 +18,7 @@ from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import print_json, print_pieces, print_table
 
 if TYPE_CHECKING:
-    from tuner.export import CompiledReport
+    from tuner.cli.exporting import CompiledReport
 
 app = new_app()
 
@@ -57,9 +57,9 @@ def compile_(
     from compiler.plan.plan import Plan, joined
     from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.export import write_compiled
-    from tuner.host import check_share
-    from tuner.model.tile_model import load_models, tiled_plans
+    from tuner.cli.exporting import write_compiled
+    from tuner.learn.tile_model import load_models, tiled_plans
+    from tuner.measure.host import check_share
     from tuner.networks.load import open_network
 
     model, random_weights = options.named(model, random_weights)

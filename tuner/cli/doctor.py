@@ -142,8 +142,8 @@ def _amounts(resources: dict[str, float]) -> str:
 
 def _log(run: Path) -> CheckResult:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
-    from tuner.folder.runs import open_run
-    from tuner.log.dataset import DATASETS, whole
+    from tuner.store.dataset import DATASETS, whole
+    from tuner.store.runs import open_run
     from tuner.world.local import LocalPlace
 
     open_run(run)
@@ -170,7 +170,7 @@ def _whole_way() -> CheckResult:
     from compiler.build import build_variants, default_plan, package
     from compiler.source import Source, open_source
     from simulator.npu.machine import load_machine
-    from tuner.check import check_file
+    from tuner.checks.check import check_file
 
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), "w")

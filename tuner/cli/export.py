@@ -27,7 +27,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     from compiler.build import check_out
-    from tuner.export import open_run, run_plans, write_compiled
+    from tuner.cli.exporting import open_run, run_plans, write_compiled
 
     check_out(out)
     opened, saved = open_run(run)

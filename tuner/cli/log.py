@@ -13,7 +13,7 @@ from tuner.cli.options import Json, RunFolder
 from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
-    from tuner.log.dataset import Fault
+    from tuner.store.dataset import Fault
 
 app = new_app(no_args_is_help=True)
 
@@ -23,7 +23,7 @@ NewFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="A new fol
 @app.command()
 def verify(run: RunFolder, as_json: Json = False) -> int:
     """Read every part of tasks/ and log/ and check what the format promises.  Exit 1 where something is wrong."""
-    from tuner.log import care
+    from tuner.store import care
 
     faults = care.verify(run)
     _print(run, faults, "every part can be read, every row fits", as_json)
@@ -33,7 +33,7 @@ def verify(run: RunFolder, as_json: Json = False) -> int:
 @app.command()
 def repair(run: RunFolder, as_json: Json = False) -> None:
     """Move what cannot be read to RUN/aside, so that the rest can.  Nothing is deleted; the run must not be under way."""
-    from tuner.log import care
+    from tuner.store import care
 
     _print(run, care.repair(run), "nothing to repair", as_json)
 
@@ -41,7 +41,7 @@ def repair(run: RunFolder, as_json: Json = False) -> None:
 @app.command()
 def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ to a new folder in few, large parts."""
-    from tuner.log.care import compact, lost_rows
+    from tuner.store.care import compact, lost_rows
 
     rows = compact(run, out)
     if as_json:
@@ -54,9 +54,9 @@ def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 @app.command()
 def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ of an older schema version to a new folder, with today's columns."""
-    from tuner.candidate import SCHEMA_VERSION
-    from tuner.log.care import lost_rows
-    from tuner.log.migrate import migrate
+    from tuner.store.care import lost_rows
+    from tuner.store.migrate import migrate
+    from tuner.store.schema import SCHEMA_VERSION
 
     done = migrate(run, out)
     if as_json:
@@ -69,7 +69,7 @@ def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
-    from tuner.log.care import lost_rows
+    from tuner.store.care import lost_rows
 
     lost = lost_rows(run)
     if as_json:

@@ -10,10 +10,10 @@ from simulator.terminal import print_line
 from tuner.cli.group import new_app
 from tuner.cli.options import Json
 from tuner.cli.text import path_below, print_json, print_table
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.folder.runs import Run
+    from tuner.store.runs import Run
     from tuner.world.place import Place
 
 app = new_app()
@@ -24,7 +24,7 @@ def ls(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder with runs in it or below, or its URL.")],
     as_json: Json = False,
 ) -> None:
-    from tuner.folder.runs import find_runs
+    from tuner.store.runs import find_runs
     from tuner.world.url import place
 
     above = place(folder)

@@ -90,7 +90,7 @@ def _source(
     """What the plan was made for: as given, or as the run knows in whose folder it lies."""
     from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.source import SOURCE, read_source
+    from tuner.store.source import SOURCE, read_source
     from tuner.world.local import LocalPlace
 
     if model is not None and machine is not None:

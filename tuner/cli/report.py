@@ -46,7 +46,7 @@ def report(
 
 
 def _page(folder: Place) -> str:
-    from tuner.folder.runs import kind_of
+    from tuner.store.runs import kind_of
     from tuner.world.local import LocalPlace
 
     kind = kind_of(folder)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from simulator.npu.machine import DataType
-    from tuner.check import Checked
-    from tuner.values import Compared
+    from tuner.checks.check import Checked
+    from tuner.checks.values import Compared
 
 app = new_app()
 
@@ -42,8 +42,8 @@ def run(
     from simulator.feeds import load_feeds, npz_bytes
     from simulator.npu.files import atomic_write
     from simulator.session import InferenceSession
-    from tuner.check import check_level, random_feeds
-    from tuner.reference import Stored, reference
+    from tuner.checks.check import check_level, random_feeds
+    from tuner.checks.reference import Stored, reference
 
     source = parse_input(given)
     if out is not None:

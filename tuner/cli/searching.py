@@ -14,7 +14,7 @@ UNCONFIRMED = 4  # exit code where values are not onnxruntime's
 @contextmanager
 def resumable(out: Path) -> Iterator[None]:
     """Whoever interrupts is told how to go on."""
-    from tuner.folder.runfolder import IDENTITY
+    from tuner.store.runfolder import IDENTITY
 
     try:
         yield

@@ -11,10 +11,10 @@ from simulator.terminal import print_line
 from tuner.cli.group import new_app, without_threads
 from tuner.cli.options import Json
 from tuner.cli.text import path_below, print_json, print_pairs, print_table
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.folder.standing import Standing
+    from tuner.store.standing import Standing
     from tuner.world.place import Place
 
 app = new_app()
@@ -26,7 +26,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     without_threads()
-    from tuner.folder.runs import kind_of
+    from tuner.store.runs import kind_of
     from tuner.world.url import place
 
     path = place(folder)
@@ -34,8 +34,8 @@ def status(
 
 
 def _run(path: Place, as_json: bool) -> None:
-    from tuner.folder.runs import baseline_of, open_run
-    from tuner.folder.standing import standing
+    from tuner.store.runs import baseline_of, open_run
+    from tuner.store.standing import standing
 
     run = open_run(path)
     now, base = standing(run), baseline_of(run)
@@ -72,8 +72,8 @@ def _run(path: Place, as_json: bool) -> None:
 
 
 def _sweep(path: Place, as_json: bool) -> None:
-    from tuner.folder.runfolder import IDENTITY, read_json
-    from tuner.folder.sweeps import sweep_standing
+    from tuner.store.runfolder import IDENTITY, read_json
+    from tuner.store.sweeps import sweep_standing
 
     name, now = read_json(path / IDENTITY)["run"], sweep_standing(path)
     if as_json:
@@ -98,8 +98,8 @@ def _sweep(path: Place, as_json: bool) -> None:
 
 
 def _study(path: Place, as_json: bool) -> None:
-    from tuner.folder.runs import state_of
-    from tuner.folder.studies import study_summary
+    from tuner.store.runs import state_of
+    from tuner.store.studies import study_summary
 
     summary = study_summary(path)
     done, asked, best = summary["trials_done"], summary["trials_asked"], summary["best"]

@@ -12,7 +12,7 @@ from simulator.terminal import print_line, say
 from tuner.cli import options, searching
 from tuner.cli.group import new_app
 from tuner.cli.text import print_json, print_next, print_table
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 
 app = new_app()
 

@@ -14,7 +14,7 @@ from tuner.cli import options, searching
 from tuner.cli.group import new_app
 from tuner.cli.parse import parse_tags
 from tuner.cli.text import print_json, print_next, print_table
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -47,8 +47,8 @@ def sweep(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    from tuner.folder.runs import ENDED, INDEX
     from tuner.request import SweepRequest
+    from tuner.store.runs import ENDED, INDEX
     from tuner.study.sweep import sweep as drive
 
     request = SweepRequest(

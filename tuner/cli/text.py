@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.terminal import print_line, print_text, shown, shown_json
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -50,8 +50,8 @@ def tune(
     if candidates is not None and seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
     from tuner.driver import tune as drive
-    from tuner.folder.runfolder import read_json
     from tuner.request import TuneRequest
+    from tuner.store.runfolder import read_json
 
     model, random_weights = options.named(model, random_weights)
     request = TuneRequest(

@@ -1,1 +1,1 @@
-"""Ray actors that do the work, and the cluster that they run on."""
+"""Jobs handed out, done by workers and committed in their order; what survives a worker, and what a person sees of it."""

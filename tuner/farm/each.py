@@ -15,8 +15,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from simulator import terminal
 from tuner.farm.crew import Crew
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
-from tuner.outcome import DIED, one_line
+from tuner.measure.outcome import DIED
 from tuner.world.actors import Actors, Announce
+from tuner.world.crash import one_line
 from tuner.world.real import REAL
 from tuner.world.world import Clock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tuner.outcome import DEATHS_ALONE
+from tuner.measure.outcome import DEATHS_ALONE
 from tuner.world.actors import Actor
 
 

@@ -10,12 +10,13 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tuner.conduct import Key
-from tuner.evaluate import Ask
+from tuner.farm.conduct import Key
 from tuner.farm.crew import Crew
+from tuner.farm.jobs import Bulletin, Culprit, Job, Result, Training
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
-from tuner.search.jobs import Bulletin, Culprit, Job, Models, Result, Trained, Training
+from tuner.learn.trained import Models, Trained
+from tuner.measure.evaluate import Ask
 from tuner.world.actors import Actor, Actors, FarmError
 from tuner.world.world import Clock
 

@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tuner.evaluate import Answer, Ask
-from tuner.outcome import Outcome
-from tuner.search.jobs import Job, News, Training, Workshop
+from tuner.farm.jobs import Job, News, Training, Workshop
+from tuner.measure.evaluate import Answer, Ask
+from tuner.measure.outcome import Outcome
 from tuner.world.actors import Announce
 
 

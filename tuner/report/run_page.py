@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tuner.host_lines import host_groups
-from tuner.merit import speedup
+from tuner.measure.host_lines import host_groups
+from tuner.measure.merit import speedup
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
 from tuner.report.html import Figures, as_text, counted, document, error_text, preformatted, section, table, tabs

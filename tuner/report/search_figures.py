@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from tuner.measure.shared import WORKER
 from tuner.report.style import MUTED, color, figure, log_axis
 from tuner.report.view import RunView
-from tuner.shared import WORKER
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
@@ -19,7 +19,7 @@ class Tuned(Protocol):
     """A run that is over (`RunView`), or one search of the same (`tuner.SearchResult`)."""
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.report.frames.over_time`."""
+        """See `tuner.store.frames.over_time`."""
         ...
 
 

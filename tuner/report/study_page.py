@@ -13,10 +13,10 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
-from tuner.folder.studies import study_summary
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
+from tuner.store.studies import study_summary
 from tuner.study.trials import distribution
 from tuner.world.place import Place
 

@@ -6,11 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
-from tuner.folder.runs import ENDED
-from tuner.folder.sweeps import read_index
-from tuner.merit import speedup
+from tuner.measure.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, error_text, section, table, tabs
 from tuner.report.style import color, figure
+from tuner.store.runs import ENDED
+from tuner.store.sweeps import read_index
 from tuner.world.place import Place
 
 _GAIN = (

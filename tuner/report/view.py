@@ -15,11 +15,11 @@ from simulator.npu.machine import Machine
 from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
-from tuner.folder.runfolder import read_json
-from tuner.folder.runs import open_run
-from tuner.folder.served import copies, search_folders
-from tuner.log.read import read_rows
-from tuner.report.frames import champions, over_time, whole_programs
+from tuner.store.frames import champions, over_time, whole_programs
+from tuner.store.read import read_rows
+from tuner.store.runfolder import read_json
+from tuner.store.runs import open_run
+from tuner.store.served import copies, search_folders
 from tuner.world.local import LocalPlace
 from tuner.world.place import Place
 from tuner.world.url import place
@@ -64,13 +64,13 @@ class RunView:
         return champions((level, row["cycles"], row["baseline_layerwise_cycles"], row["plan"]) for level, row in rows)
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.report.frames.over_time`."""
+        """See `tuner.store.frames.over_time`."""
         baseline = {level: row["baseline_layerwise_cycles"] for level, row in self.summary["levels"].items()}
         return over_time(self.programs, self.served, baseline, by_time)
 
     @cached_property
     def served(self) -> dict[str, int]:
-        """See `tuner.pieces.copies`."""
+        """See `tuner.store.served.copies`."""
         return copies(self.path)
 
     @cached_property

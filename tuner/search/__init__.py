@@ -1,0 +1,1 @@
+"""What to measure next: islands, segments, paths over them, placement on cores."""

@@ -7,8 +7,9 @@ import json
 import numpy as np
 
 from tuner.config import TuneConfig
-from tuner.search.packing import below, from_bytes, pack_individuals, prefixed, to_bytes, unpack_individuals
+from tuner.search.packing import pack_individuals, unpack_individuals
 from tuner.search.population import Island
+from tuner.store.arrays import below, from_bytes, prefixed, to_bytes
 
 
 def first_states(levels: int, config: TuneConfig, seed: int) -> list[bytes]:

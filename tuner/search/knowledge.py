@@ -17,19 +17,10 @@ from compiler.cost.features import FEATURES
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
 from tuner.search.names import genome_name
-from tuner.search.packing import (
-    Arrays,
-    below,
-    from_bytes,
-    pack_genes,
-    pack_individuals,
-    prefixed,
-    to_bytes,
-    unpack_genes,
-    unpack_individuals,
-)
+from tuner.search.packing import pack_genes, pack_individuals, unpack_genes, unpack_individuals
 from tuner.search.population import Individual
 from tuner.search.table import SegmentTable
+from tuner.store.arrays import Arrays, below, from_bytes, prefixed, to_bytes
 
 
 @dataclass

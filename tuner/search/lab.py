@@ -12,8 +12,8 @@ from compiler.cost.features import expected_cycles, scaled
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
-from tuner.evaluate import Ask
-from tuner.model.cost_model import Predictor
+from tuner.learn.cost_model import Predictor
+from tuner.measure.evaluate import Ask
 from tuner.search.dealing import Share
 from tuner.search.explore import unknown
 from tuner.search.knowledge import Findings, Knowledge

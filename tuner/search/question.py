@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.evaluate import COLUMNS, Answer, Ask
+from tuner.measure.evaluate import COLUMNS, Answer, Ask
 
 _MOVED = [COLUMNS.index("ddr_read_bytes"), COLUMNS.index("ddr_write_bytes")]
 

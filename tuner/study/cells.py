@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
-from tuner.board import runner_spec
 from tuner.config import TuneConfig, load_config
 from tuner.farm.each import Each, Make, R, T, each_here, each_on_ray
+from tuner.measure.runners import check_runner, runner_spec
 from tuner.networks.zoo import is_made, resolve
 from tuner.request import FarmRequest
-from tuner.runners.find import check_runner
 
 
 def cells_config(request: FarmRequest) -> TuneConfig:

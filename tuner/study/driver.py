@@ -22,13 +22,13 @@ import optuna
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import TuneConfig
-from tuner.digests import digest
 from tuner.farm.each import Each, Make
-from tuner.folder.runfolder import Identity, RunFolder, read_json, write_json
-from tuner.folder.runs import SUMMARY
-from tuner.folder.studies import VERSION
-from tuner.merit import speedup
-from tuner.shared import FOLDER as SHARED
+from tuner.measure.merit import speedup
+from tuner.measure.shared import FOLDER as SHARED
+from tuner.store.digests import digest
+from tuner.store.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.store.runs import SUMMARY
+from tuner.store.studies import VERSION
 from tuner.study.storage import StudyStorage
 from tuner.study.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
 from tuner.world.local import LocalPlace

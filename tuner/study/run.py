@@ -18,10 +18,10 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.config import TuneConfig
 from tuner.farm.each import Make
-from tuner.folder.served import copies
-from tuner.log.read import read_log
+from tuner.measure.shared import FOLDER as SHARED
 from tuner.request import DTypeName, StudyRequest, TuneRequest
-from tuner.shared import FOLDER as SHARED
+from tuner.store.read import read_log
+from tuner.store.served import copies
 from tuner.study.cells import cells_config, cells_workers, model_digest, there
 from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
 from tuner.world.local import LocalPlace

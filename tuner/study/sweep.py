@@ -25,21 +25,21 @@ import pyarrow as pa
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.candidate import Column
 from tuner.config import Budget, TuneConfig, load_config
-from tuner.crash import details, keep
-from tuner.digests import digest
-from tuner.folder.mirror import Mirror, mirror_place
-from tuner.folder.runfolder import SETTINGS, Identity, RunFolder, plain
-from tuner.folder.runs import ENDED, INDEX, SUMMARY, open_run
-from tuner.folder.sweeps import INDEX_MARK, read_index
-from tuner.log.part import encoded
-from tuner.merit import speedup
+from tuner.farm.warm_start import sources
+from tuner.measure.merit import speedup
+from tuner.measure.shared import FOLDER as SHARED
 from tuner.networks.zoo import title
 from tuner.request import SweepRequest, TuneRequest
-from tuner.shared import FOLDER as SHARED
+from tuner.store.digests import digest
+from tuner.store.mirror import Mirror, mirror_place
+from tuner.store.part import encoded
+from tuner.store.runfolder import SETTINGS, Identity, RunFolder, plain
+from tuner.store.runs import ENDED, INDEX, SUMMARY, open_run
+from tuner.store.schema import Column
+from tuner.store.sweeps import INDEX_MARK, read_index
 from tuner.study.cells import cells_config, cells_workers, model_digest, there
-from tuner.warm_start import sources
+from tuner.world.crash import details, keep
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 from tuner.world.url import url_below

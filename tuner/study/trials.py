@@ -16,7 +16,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.config import Range, TuneConfig
-from tuner.digests import digest
+from tuner.store.digests import digest
 
 INSTANCES = 8
 """Pairs of network and seed that a trial has run before it may be stopped: a sign test of fewer cannot tell bad settings from bad luck at

@@ -24,8 +24,8 @@ from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTa
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
-from tuner.outcome import one_line
 from tuner.world.actors import BUILDING, Actor, Announced, Built, Done, Event, Lost, Message, Progress, Raised, Worker
+from tuner.world.crash import one_line
 from tuner.world.ray_cluster import Say, connect, cpus, release, reserve, worker_environment
 
 PULSE_S = 10.0  # a word costs the driver as much as a job does, and most jobs are done before

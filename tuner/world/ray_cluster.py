@@ -30,8 +30,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from simulator import terminal
 from simulator.npu.errors import BadInputError
-from tuner.module_path import folders, is_pythons
 from tuner.world.actors import ClusterGoneError
+from tuner.world.module_path import folders, is_pythons
 
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that

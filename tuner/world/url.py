@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 from simulator.npu.errors import BadInputError
-from tuner.digests import text_digest
 from tuner.world.local import LocalPlace
 from tuner.world.place import Place, matches
 
@@ -138,7 +138,7 @@ class UrlPlace:
         """Always the same one: one process writes there, and takes what it left when it was killed."""
         if self.filesystem.type_name not in _RENAMES:
             return self
-        return self.parent / f".{self.name}.{text_digest(self.shown)[:8]}.tmp"
+        return self.parent / f".{self.name}.{sha256(self.shown.encode()).hexdigest()[:8]}.tmp"
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
         """Whole files only."""

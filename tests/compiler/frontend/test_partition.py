@@ -21,7 +21,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import load_machine
 from tests.models import Builder, small_model
 from tests.partial_models import CONV, PARTIAL, partial_model
-from tuner.check import check_file
+from tuner.checks.check import check_file
 
 
 def parted(model: ModelProto) -> Partition:

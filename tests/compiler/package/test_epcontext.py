@@ -24,7 +24,7 @@ from simulator.onnx_container import find_containers, read_file
 from simulator.session import InferenceSession
 from tests.models import small_model
 from tests.piece_models import piece_model
-from tuner.check import random_feeds
+from tuner.checks.check import random_feeds
 
 EDGE = load_machine("edge")
 STYLES = ("function", "epcontext", "epcontext-external")

@@ -24,7 +24,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import SMALL_MODELS, light_graph, small_graph
 from tests.plans import resized
-from tuner.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Ask, Evaluator
 
 
 @lru_cache(maxsize=32)

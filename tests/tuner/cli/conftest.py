@@ -14,7 +14,7 @@ from compiler.source import Source, open_source
 from simulator.npu.machine import load_machine
 from tests.models import small_model
 from tuner.cli import main
-from tuner.source import write_source
+from tuner.store.source import write_source
 from tuner.world.local import LocalPlace
 
 LEVELS = ("none", "slight", "severe")

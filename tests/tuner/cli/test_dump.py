@@ -37,7 +37,7 @@ def test_every_stage_to_stdout_and_into_files(cli, model, tmp_path):
 def test_the_text_does_not_depend_on_the_hash_seed(cli, model):
     words = ["compile", str(model), "--machine", "edge", "--dump", "all"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"}
-    done = subprocess.run([sys.executable, "-m", "tuner.cli", *words], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "tuner", *words], env=env, capture_output=True, text=True, check=True)
     assert cli(*words)[1] == done.stdout  # under another seed: pytest's own, which is drawn
 
 

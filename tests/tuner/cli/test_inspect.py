@@ -14,7 +14,7 @@ from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.container import decode, program
 from simulator.onnx_container import read_container
-from tuner.macs import program_macs
+from tuner.measure.macs import program_macs
 
 LEVELS = ("none", "slight", "severe")
 

@@ -12,7 +12,7 @@ from simulator.npu.container import decode
 from simulator.onnx_container import read_container
 from tests.models import small_model
 from tests.rows import Row, put
-from tuner.log.run_log import Origin, RunLog
+from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 

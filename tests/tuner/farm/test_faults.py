@@ -18,7 +18,7 @@ import pytest
 
 from tests.ray_heads import Head, ray_head
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
-from tuner.log.care import verify
+from tuner.store.care import verify
 
 N = 96  # measured programs: seconds of work, so that a kill lands in the middle
 
@@ -118,8 +118,8 @@ def test_a_folder_that_is_read_only_is_said_and_the_log_stays_readable(model: Pa
 WRITER = """
 import sys, time
 from pathlib import Path
-from tuner.log import run_log
-from tuner.log.run_log import Origin, RunLog
+from tuner.store import run_log
+from tuner.store.run_log import Origin, RunLog
 from tests.rows import Row, put
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL

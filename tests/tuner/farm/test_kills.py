@@ -16,8 +16,8 @@ import pytest
 
 from tests.ray_heads import ray_head
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
-from tuner.folder.runfolder import read_json
-from tuner.log.care import verify
+from tuner.store.care import verify
+from tuner.store.runfolder import read_json
 
 N = 48
 WHOLE_S = 3.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.farm.orders import Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
 from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
-from tuner.outcome import DIED
+from tuner.measure.outcome import DIED
 from tuner.world.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
 JOB = Care(60.0, announces=True, pure=True, follows=True, followed=True)

@@ -13,7 +13,7 @@ from compiler.frontend.macs import model_macs
 from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
 from tuner.cli import main
-from tuner.export import open_run
+from tuner.cli.exporting import open_run
 from tuner.networks.load import load_network
 from tuner.networks.made import NETWORKS, build
 from tuner.networks.zoo import resolve, title

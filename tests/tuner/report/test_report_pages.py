@@ -17,9 +17,9 @@ from tests.rows import write_index
 from tuner.cli import main
 from tuner.config import Range, TuneConfig, load_config
 from tuner.farm.each import each_here
-from tuner.folder.runfolder import read_json
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
+from tuner.store.runfolder import read_json
 from tuner.study.driver import StudySpec, run_study
 from tuner.world.local import LocalPlace
 

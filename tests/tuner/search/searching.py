@@ -8,14 +8,14 @@ from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.digests import text_digest
-from tuner.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Ask, Evaluator
 from tuner.search.epoch import run_epoch
 from tuner.search.islands import first_states, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply
 from tuner.search.rules import Rules
+from tuner.store.digests import text_digest
 
 LEVELS = ("none", "slight", "severe")
 

@@ -20,7 +20,7 @@ from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
-from tuner.evaluate import Answer
+from tuner.measure.evaluate import Answer
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.explore import unlimited
 from tuner.search.lab import Lab

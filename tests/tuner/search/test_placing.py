@@ -21,7 +21,7 @@ from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
-from tuner.evaluate import COLUMNS, Ask, Evaluator
+from tuner.measure.evaluate import COLUMNS, Ask, Evaluator
 from tuner.search.annealer import Annealer
 from tuner.search.epoch import hopeful
 from tuner.search.explore import first_genes, propose

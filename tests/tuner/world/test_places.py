@@ -15,12 +15,12 @@ from tests.rows import Row, put
 from tests.tuner.world.by_hand import Disk
 from tests.tuner.world.place_contract import PlaceContract, ReaderContract
 from tests.tuner.world.recording import Call, Recording, forgotten
-from tuner.candidate import log_schema
-from tuner.folder.checkpoint import Checkpoint
-from tuner.folder.runfolder import RunFolder, RunIdentity
-from tuner.log.care import compact, repair
-from tuner.log.dataset import DatasetWriter
-from tuner.log.run_log import Origin, RunLog
+from tuner.store.care import compact, repair
+from tuner.store.checkpoint import Checkpoint
+from tuner.store.dataset import DatasetWriter
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.runfolder import RunFolder, RunIdentity
+from tuner.store.schema import log_schema
 from tuner.world.local import LocalPlace
 from tuner.world.place import Place
 from tuner.world.real import REAL
@@ -210,7 +210,7 @@ def test_what_the_disk_does_not_take_in_the_beginning_is_a_line(tmp_path: Path, 
     RunFolder(LocalPlace(tmp_path), IDENTITY).close()
     (tmp_path / "plans").rmdir()
     (tmp_path / "plans").write_text("a file")
-    with pytest.raises(BadInputError, match=r"--out .*: cannot be written: File exists"):
+    with pytest.raises(BadInputError, match=r"plans: cannot be made: File exists"):
         RunFolder(LocalPlace(tmp_path), IDENTITY, resume=True)
     monkeypatch.setattr(Disk, "full", "0")
     with pytest.raises(BadInputError, match="/tasks: cannot be written: No space left on device"):

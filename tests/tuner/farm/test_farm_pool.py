@@ -1,0 +1,200 @@
+"""Jobs on actors: an item that kills or stops its worker is found, logged, and asked by nobody again; the rest is as it would have been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ray import cloudpickle
+
+from compiler.kinds.build import make_unit
+from compiler.unit.unit import Unit
+from simulator.npu.machine import DataType, load_machine
+from tests.models import small_graph
+from tests.tuning import QUICK
+from tuner.config import load_config
+from tuner.farm import pool
+from tuner.farm.conduct import Conductor, Jobs, SerialJobs
+from tuner.farm.jobs import WorkshopSpec
+from tuner.farm.ledger import Budget, Ledger
+from tuner.farm.pool import Pool
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.schedule import Schedule
+from tuner.farm.workers import JobWorker
+from tuner.learn.training import Trainer
+from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.search.champions import Champions
+from tuner.search.islands import first_states
+from tuner.store.read import read_log
+from tuner.store.run_log import Origin, RunLog
+from tuner.world import ray_actors
+from tuner.world.local import LocalPlace
+from tuner.world.ray_actors import RayActors
+from tuner.world.real import REAL
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+LEVELS = ("none", "slight", "severe")
+N = 24
+
+
+class Fragile(Evaluator):
+    """Measuring a certain operator in a certain way does harm: raises, ends the process, or never comes back.
+
+    hurry: measurements after which it is as fast as others.  lame: it never is.
+    """
+
+    harm, hurry = "raise", 0
+    lame = False
+
+    def answer(self, ask: Ask) -> Answer:
+        if ask.measure and self.lame:
+            time.sleep(0.3)
+        if ask.measure and self.hurry:
+            self.hurry -= 1
+            time.sleep(0.5)
+        gene = ask.genome[0]
+        if ask.measure and ask.kind == "segment" and (gene.start, gene.stop, gene.blocks, gene.chunk) == (1, 2, 3, 0):
+            if self.harm == "exit":
+                os._exit(1)
+            if self.harm == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            raise RuntimeError("harm")
+        return super().answer(ask)
+
+
+class Make:
+    def __init__(self, unit: Unit, harm: str, hurry: int) -> None:
+        self.unit, self.harm, self.hurry = unit, harm, hurry
+
+    def __call__(self) -> Fragile:
+        found = Fragile(self.unit, LEVELS)
+        found.harm, found.hurry = self.harm, self.hurry
+        return found
+
+
+def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
+    unit = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
+    config = load_config(None, QUICK)
+    return WorkshopSpec(Make(unit, harm, hurry), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
+
+
+def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
+    (folder / "models").mkdir(parents=True)
+    schedule = Schedule(first_states(3, made.config, 0))
+    with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
+        ledger = Ledger(LEVELS, log, Champions(3), Budget(N))
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))
+        conductor.begin(())
+        conductor.run()
+    return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])
+
+
+@contextmanager
+def on_actors(made: WorkshopSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[Pool]:
+    with RayActors(partial(JobWorker, made), 2, run_id=name, say=said.append) as actors:
+        yield Pool(actors, REAL.clock, said.append, item_timeout_s)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Of the serial backend, where the harm is an exception."""
+    made = spec("raise")
+    with SerialJobs(made) as jobs:
+        return searched(made, jobs, tmp_path_factory.mktemp("serial") / "run")
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize(("harm", "status"), [("exit", "crash"), ("stop", "timeout")])
+def test_the_item_at_fault_is_found_and_the_rest_goes_on(
+    harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "SILENCE_S", 3.0)
+    monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
+    made, said = spec(harm), list[str]()
+    with on_actors(made, f"harm-{harm}", said, item_timeout_s=3.0) as jobs:
+        found = searched(made, jobs, tmp_path / "run")
+        assert jobs.replaced == 4, "as one of many, as what was announced, and alone, twice"
+        assert {culprit.status for culprit in jobs.culprits.values()} == {status}
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)
+    log = read_log(tmp_path / "run")
+    bad = log[log["status"] != "ok"]
+    assert set(bad["status"]) - {"infeasible"} == {status}
+    assert any("what it did is done again item by item" in line for line in said)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "SILENCE_S", 5.0)
+    monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
+    said = list[str]()
+    with on_actors(spec("raise", hurry=16), "slow", said, item_timeout_s=5.0) as jobs:
+        begin = time.monotonic()
+        found = searched(spec("raise"), jobs, tmp_path / "run")
+        assert time.monotonic() - begin > 1.5 * 5.0
+        assert jobs.replaced == 0
+    assert not said
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)
+
+
+class OneLame:
+    """The first that is made is."""
+
+    def __init__(self, unit: Unit, mark: Path) -> None:
+        self.unit, self.mark = unit, mark
+
+    def __call__(self) -> Fragile:
+        found = Fragile(self.unit, LEVELS)
+        try:
+            self.mark.open("x").write(str(os.getpid()))
+            found.lame = True
+        except FileExistsError:
+            pass
+        return found
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_slow_worker_holds_up_nobody(expected: pd.DataFrame, tmp_path: Path) -> None:
+    """A job takes it seconds; the other one does what it is late with, and counts."""
+    made, mark, said = spec("raise"), tmp_path / "lame", list[str]()
+    with on_actors(replace(made, evaluator=OneLame(made.facts.unit, mark)), "lame", said) as jobs:
+        found = searched(made, jobs, tmp_path / "run")
+        (slow,) = [name for name in jobs.names if name.endswith(f":{mark.read_text()}")]
+        assert jobs.replaced == 0
+    assert not said
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)
+    workers = read_log(tmp_path / "run")["worker"]
+    assert (workers == slow).sum() < len(workers) / 4
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_path: Path) -> None:
+    made = spec("raise")
+
+    class Killing(Pool):
+        """Kills the worker of the third job that it starts."""
+
+        started = 0
+
+        def start(self, key, job) -> None:  # type: ignore[no-untyped-def]
+            super().start(key, job)
+            Killing.started += 1
+            if Killing.started == 3:
+                time.sleep(0.05)
+                os.kill(int(self.names[0].rsplit(":")[-1]), signal.SIGKILL)
+
+    with RayActors(partial(JobWorker, made), 2, run_id="outside") as actors:
+        jobs = Killing(actors, REAL.clock, lambda _: None)
+        found = searched(made, jobs, tmp_path / "run")
+        assert jobs.replaced == 1
+        assert not jobs.culprits
+    pd.testing.assert_frame_equal(found, expected, check_categorical=False)

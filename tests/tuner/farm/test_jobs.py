@@ -1,0 +1,397 @@
+"""Jobs: packed and unpacked, lag, and the same results wherever, whenever and after whatever they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compiler.cost.features import FEATURES
+from compiler.kinds.build import make_unit
+from compiler.space.gene import Gene
+from compiler.space.moves import random_genome
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, load_machine
+from tests.models import small_graph
+from tests.tuning import QUICK, ROOT
+from tuner.config import load_config
+from tuner.farm import schedule as schedule_module
+from tuner.farm.jobs import Bulletin, Culprit, Job, News, Result, Training, WorkshopSpec
+from tuner.farm.recorder import Facts
+from tuner.farm.schedule import BEGAN, Schedule, in_use_from, version_of
+from tuner.farm.workers import JobWorker, Lone, Told
+from tuner.learn.trained import Trained
+from tuner.measure.evaluate import Ask, EvaluatorSpec
+from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
+from tuner.search.islands import first_states, pack_island, unpack_island
+from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.names import genome_name, key_name
+from tuner.search.packing import pack_genes, pack_individuals, unpack_genes, unpack_individual, unpack_individuals
+from tuner.search.population import Individual, Island
+from tuner.store.arrays import from_bytes, to_bytes
+from tuner.store.compressed import compressed
+from tuner.store.run_log import Origin
+
+LEVELS = ("none", "slight", "severe")
+
+
+@lru_cache(maxsize=4)
+def unit(name: str = "residual_block") -> Unit:
+    return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
+
+
+def spec(*overrides: str, seed: int = 0) -> WorkshopSpec:
+    facts = Facts(Origin("r", "m", "tiny", "v"), unit(), LEVELS)
+    return WorkshopSpec(EvaluatorSpec(unit(), LEVELS), facts, load_config(None, (*QUICK, "search.islands=3", *overrides)), {}, seed)
+
+
+# packing
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 5))
+def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    everyone = [
+        Individual(random_genome(unit(), rng), rng.integers(1, 1 << 40, 3), f"{int(rng.integers(1 << 30)):032x}") for _ in range(count)
+    ]
+    genes = [gene for m in everyone for gene in m.genome] + [
+        Gene(0, 3, 2, 1, -1, 2, "streamed", (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
+    ] * count
+    arrays = from_bytes(to_bytes(pack_genes(genes)))
+    again = unpack_genes(arrays)
+    assert repr(again) == repr(genes), "numbers stay numbers and switches switches"
+    assert unpack_genes(arrays, 2, 5) == genes[2:5]
+    packed = from_bytes(to_bytes(pack_individuals(everyone, 3)))
+    for one, two in zip(everyone, unpack_individuals(packed), strict=True):
+        assert (one.genome, one.cycles.tolist(), one.task) == (two.genome, two.cycles.tolist(), two.task)
+    for at, one in enumerate(everyone):
+        assert unpack_individual(packed, at).genome == one.genome
+
+
+def test_an_island_goes_on_where_it_was() -> None:
+    island = Island(np.random.default_rng([3, 4]), [Individual(random_genome(unit(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")])
+    island.rng.integers(10, size=3)
+    again = unpack_island(pack_island(island, 3))
+    assert again.rng.integers(1 << 30, size=5).tolist() == island.rng.integers(1 << 30, size=5).tolist()
+    assert [m.task for m in again.members] == ["t"]
+    with pytest.raises(BadInputError, match="not arrays of a search"):
+        unpack_island(b"something else")
+
+
+def _with_head(head_bytes: int, rest: bytes) -> bytes:
+    return compressed(head_bytes.to_bytes(8, "little") + rest)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        to_bytes({"a": np.arange(5)})[:-1],
+        to_bytes({"a": np.arange(5)}) + b"x",
+        _with_head(9, b'[["a", 1]'),
+        _with_head(18, b'[["a", "|O", [1]]]' + b"\0" * 8),
+        _with_head(19, b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8),
+        _with_head(1 << 62, b"[]"),
+        (1 << 62).to_bytes(8, "little") + b"[]",
+    ],
+)
+def test_bytes_that_are_no_arrays_are_refused(data: bytes) -> None:
+    with pytest.raises(BadInputError, match="not arrays of a search"):
+        from_bytes(data)
+
+
+def test_genomes_and_keys_have_the_same_names_in_every_process() -> None:
+    """Python salts the hashes of texts, not of numbers: a name that changed would be a program measured twice after a resume, and a segment
+    that two islands look for."""
+    code = """
+from compiler.space.gene import Gene
+from tuner.search.names import genome_name, key_name
+genome = Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")
+print(genome_name(genome), key_name(("00ff", genome[1][2:])))
+"""
+    environment = os.environ | {"PYTHONHASHSEED": "12345"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    genome = Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")
+    assert done.stdout.split() == [str(genome_name(genome)), str(key_name(("00ff", genome[1][2:])))]
+
+
+# knowledge
+
+
+def findings(*genes: Gene, cycles: int = 7, programs: Sequence[int] = (), border: float | None = None, island: int = 0) -> bytes:
+    count = len(genes)
+    found = Findings(list(genes), [np.full(3, cycles)] * count, [5] * count, [None] * count, list(programs))
+    found.border = None if border is None else np.full(3, border)
+    return found.pack(island, 3)
+
+
+def test_what_is_aside_is_forgotten() -> None:
+    known = Knowledge(Structures(unit()), 3)
+    known.learn_epoch([findings(Gene(0, 1), programs=[1], border=4.0)])
+    with known.aside():
+        known.learn(findings(Gene(0, 1, 2), Gene(1, 2), cycles=3, programs=[2], border=8.0))
+        assert known.border.tolist() == [5.0] * 3
+        assert known.table.best(0, 1, 0) == (3, Gene(0, 1, 2))
+        assert known.programs == {1, 2}
+    assert known.border.tolist() == [2.0] * 3
+    assert known.table.best(0, 1, 0) == (7, Gene(0, 1))
+    assert not known.table.known(Gene(1, 2))
+    assert known.programs == {1}
+    assert known.version == 1
+    assert len(known.learnable) == 1
+
+
+def test_what_two_islands_measured_teaches_once() -> None:
+    known = Knowledge(Structures(unit()), 3)
+    known.learn_epoch([findings(Gene(0, 1)), findings(Gene(0, 1), Gene(1, 2), island=1)])
+    assert [len(part.cycles) for part in known.learnable] == [1, 1]
+
+
+# schedule
+
+
+def test_lag_instead_of_barriers() -> None:
+    assert [version_of(epoch) for epoch in range(7)] == [0, 1, 2, 2, 3, 4, 5]
+    assert [version_of(in_use_from(version)) > version for version in (3, 4, 9)] == [True] * 3, "a training has an epoch's time"
+    assert (FIRST, BEGINNING, EVOLVING) == (0, 1, 2)
+
+
+def blank(job: Job) -> Result:
+    found = findings(programs=[job.epoch * 10 + job.island], island=job.island)
+    return Result(job.state + bytes([job.epoch]), found, None, True, 0, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=[1, 2, 3])
+def lag(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The rule, and others that it might be."""
+    monkeypatch.setattr(schedule_module, "LAG", request.param)
+    return int(request.param)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5))
+def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int, workers: int) -> None:
+    """Jobs finish in any order; what each was told follows from its epoch and island alone, and no island waits for the slowest.
+
+    An island's epoch e measures e programs, of which the budget is told as what was complete when what it builds on was.
+    """
+    rng = np.random.default_rng(seed)
+    schedule, running, epochs = Schedule([bytes([i]) for i in range(islands)]), {}, list[list[bytes]]()
+    started: dict[tuple[int, int], Job] = {}
+    programs = 0
+    while schedule.complete < 7:
+        while len(running) < workers and (due := schedule.next(1000, None)) is not None:
+            assert due.key not in started
+            started[due.key] = running[due.key] = due.job
+            assert due.key[0] <= schedule.complete + lag
+        key = sorted(running)[int(rng.integers(len(running)))]
+        schedule.received(key, blank(running.pop(key)))
+        while schedule.to_commit() is not None:
+            programs += schedule.frontier[0]
+            done = schedule.committed(programs)
+            if done is not None:
+                epochs.append(done)
+                if schedule.complete == 3:
+                    schedule.train()
+        if schedule.next_training() is not None:
+            assert schedule.next_training() == Training(1, BEGAN + 3, 0)
+            schedule.trained += 1
+    for (epoch, island), job in started.items():
+        assert job.version == BEGAN + version_of(epoch)
+        assert job.state == bytes([island, *range(1 if island else 0, epoch)])
+        assert job.models == (1 if epoch >= in_use_from(3) else 0)
+        assert job.programs == 1000 - islands * sum(range(version_of(epoch)))
+        assert job.own == tuple(findings(programs=[e * 10 + island], island=island) for e in range(version_of(epoch), epoch))
+    for epoch, found in enumerate(epochs[:7]):
+        assert [from_bytes(data)["programs"].tolist() for data in found] == [[epoch * 10 + i] for i in range(1 if epoch == 0 else islands)]
+
+
+def test_an_island_may_be_an_epoch_ahead() -> None:
+    schedule = Schedule([b"a", b"b"])
+    for _ in range(5):  # epochs 0, 1 and the first evolving one
+        due = schedule.next(None, None)
+        assert due is not None
+        schedule.received(due.key, blank(due.job))
+        while schedule.to_commit() is not None:
+            schedule.committed(0)
+    slow = schedule.next(None, None)
+    fast = schedule.next(None, None)
+    assert slow is not None
+    assert fast is not None
+    assert (slow.key, fast.key) == ((3, 0), (3, 1))
+    schedule.received(fast.key, blank(fast.job))
+    ahead = schedule.next(None, None)
+    assert ahead is not None
+    assert ahead.key == (4, 1), "epoch 3 of the other island is still running"
+    schedule.received(ahead.key, blank(ahead.job))
+    assert schedule.next(None, None) is None, "two ahead would have to know what is not known yet"
+
+
+def test_an_island_goes_where_it_was_before_if_there_is_a_choice() -> None:
+    schedule = Schedule([b"a", b"b", b"c"])
+    first = schedule.next(None, None)
+    assert first is not None
+    schedule.received(first.key, blank(first.job))
+    schedule.committed(0)
+    homes = [due.key for home in (2, 2, 0) if (due := schedule.next(None, None, lambda island, home=home: island == home)) is not None]  # type: ignore[misc]
+    assert homes == [(1, 2), (1, 0), (1, 1)], "rather the first of those that have another home than nothing"
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2, 3, 4, 6, 9])
+@pytest.mark.usefixtures("lag")
+def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
+    schedule, found, epochs = Schedule([b"a", b"b", b"c"]), list[bytes](), list[list[bytes]]()
+    for _ in range(commits):
+        due = schedule.next(None, None)
+        assert due is not None
+        result = blank(due.job)
+        schedule.received(due.key, result)
+        found.append(result.findings)
+        if (done := schedule.committed(len(found))) is not None:
+            epochs.append(done)
+    again = Schedule([b"a", b"b", b"c"])
+    assert again.restore(json.loads(json.dumps(schedule.state())), found, 0) == epochs
+    for _ in range(6):
+        one, two = schedule.next(50, None), again.next(50, None)
+        assert one == two
+        assert one is not None
+        for each in (schedule, again):
+            each.received(one.key, blank(one.job))
+            while each.to_commit() is not None:
+                each.committed(20)
+
+
+# workshops
+
+
+def parts(result: Result | Trained) -> tuple[object, ...]:
+    """Of a result, what may not depend on where it was made; rows without times and workers."""
+    assert isinstance(result, Result)
+    return result.state, result.findings, result.measured.batch.tasks, result.measured.programs, result.measured.status, result.whole
+
+
+class Course:
+    """Three evolving epochs of three islands, job by job; keeps jobs, results and news."""
+
+    def __init__(self, made: WorkshopSpec) -> None:
+        self.spec, self.bulletin = made, Bulletin()
+        self.done: list[tuple[Job, Result]] = []
+        schedule, workshop, heard = Schedule(first_states(3, made.config, made.seed)), made(), 0
+        self.bulletin.epochs.append([])
+        while schedule.complete < 5:
+            due = schedule.next(None, None)
+            assert due is not None
+            result = workshop.work(due.job, self.bulletin.news(due.job, (heard, 0)))
+            heard = due.job.version
+            assert isinstance(result, Result)
+            self.done.append((due.job, result))
+            schedule.received(due.key, result)
+            while schedule.to_commit() is not None:
+                if (found := schedule.committed(0)) is not None:
+                    self.bulletin.epochs.append(found)
+
+
+@pytest.fixture(scope="module")
+def course() -> Course:
+    return Course(spec())
+
+
+def test_a_job_gives_the_same_in_a_new_workshop_and_after_any_other(course: Course) -> None:
+    other = course.spec()
+    for job, result in [course.done[-1], course.done[5], course.done[8]]:  # backwards too: it begins again
+        assert parts(other.work(job, course.bulletin.news(job, (other.known.version, 0)))) == parts(result)
+    fresh = course.spec()
+    job, result = course.done[7]
+    assert parts(fresh.work(job, course.bulletin.news(job, (0, 0)))) == parts(result)
+
+
+def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so(course: Course) -> None:
+    worker, job, result = JobWorker(course.spec), *course.done[-1]
+    news, said = course.bulletin.news(job, (0, 0)), list[Ask]()
+
+    def announce(item: bytes) -> None:
+        assert worker.done == before + len(said), "what was announced before is finished, and nothing else"
+        said.append(pickle.loads(item))
+
+    before = worker.done + len(news.epochs)
+    packed = worker.work(pickle.dumps(Told("w0", job, news.first)), (news.models, *news.epochs), announce)
+    found = pickle.loads(packed)
+    assert parts(found) == parts(result)
+    assert sum(ask.measure for ask in said) >= len(found.measured.status)
+    alone = worker.done
+    assert worker.work(pickle.dumps(Lone("w0", pickle.dumps(said[-1]))), (), None) == b""
+    assert worker.done == alone + 1
+
+
+def test_what_is_stopped_is_a_beginning(course: Course) -> None:
+    job, result = course.done[-1]
+    workshop = course.spec()
+    short = workshop.work(job._replace(programs=2), course.bulletin.news(job, (0, 0)))
+    assert isinstance(short, Result)
+    assert not short.whole
+    assert short.measured.program.sum() == 2
+    assert short.measured.status == result.measured.status[: len(short.measured.status)]
+    again = workshop.work(job, course.bulletin.news(job, (job.version, 0)))
+    assert parts(again) == parts(result), "nothing of it is remembered"
+
+
+def test_culprits_are_not_tried(course: Course) -> None:
+    asked = []
+    job = course.done[-1][0]
+    workshop = course.spec()
+    answer = workshop.evaluator.answer
+    workshop.evaluator.answer = lambda ask: asked.append(ask) or answer(ask)  # type: ignore[method-assign, func-returns-value]
+    workshop.work(job, course.bulletin.news(job, (0, 0)))
+    bad = next(ask for ask in asked if ask.measure and ask.kind == "segment")
+    asked.clear()
+    found = workshop.work(job._replace(culprits=((bad, Culprit("timeout", "too long", 0)),)), course.bulletin.news(job, (job.version, 0)))
+    assert isinstance(found, Result)
+    assert bad not in asked
+    assert found.measured.status.count("timeout") == 1
+
+
+def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
+    training = Training(1, len(course.bulletin.epochs), 0)
+    one, two = (made.work(training, course.bulletin.news(training, (0, 0))) for made in (course.spec(), course.spec()))
+    assert isinstance(one, Trained)
+    assert one == two
+    course.bulletin.models.append(one.models)
+    job = course.done[-1][0]._replace(models=1)
+    workshop = course.spec()
+    workshop.work(job, course.bulletin.news(job, (0, 0)))
+    assert [model is not None for model in workshop.predictors] == [model is not None for model in one.models]
+    assert any(model is not None for model in one.models)
+
+
+def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course) -> None:
+    """Whatever bytes a checkpoint or an earlier run brought: no number that is none reaches a model."""
+    training = Training(1, len(course.bulletin.epochs) + 1, 0)
+    good, bad = np.ones(len(FEATURES), np.float32), np.full(len(FEATURES), np.nan, np.float32)
+    infinite = np.where(np.arange(len(FEATURES)) == 3, np.inf, good).astype(np.float32)
+    genes = [Gene(0, 1, 1, 1, 1, 0, False, (60 + i,)) for i in range(4)]
+    cycles = [np.full(3, value, np.int64) for value in (7, 7, 0, -5)]
+    poison = Findings(genes, cycles, [5] * 4, [bad, infinite, good, good]).pack(0, 3)
+    found = [course.spec().work(training, News(0, [*course.bulletin.epochs, [data]], None)) for data in (findings(), poison)]
+    clean, poisoned = found
+    assert isinstance(clean, Trained)
+    assert isinstance(poisoned, Trained)
+    assert [model.left_out for model in poisoned.candidates] == [model.left_out + 4 for model in clean.candidates]
+    assert [model.raw for model in poisoned.candidates] == [model.raw for model in clean.candidates]
+
+
+def test_a_workshop_that_missed_something_says_so(course: Course) -> None:
+    job = course.done[-1][0]
+    with pytest.raises(ValueError, match="news from epoch 2 on, where 0 are known"):
+        course.spec().work(job, course.bulletin.news(job, (2, 0)))

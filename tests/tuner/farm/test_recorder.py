@@ -1,0 +1,257 @@
+"""Questions become rows: every outcome is written down once, limits are kept, features are free of charge; the ledger keeps what counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from compiler.cost.features import FEATURES
+from compiler.kinds.build import make_unit
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import Gene
+from compiler.space.starts import single_operators
+from compiler.unit.unit import Unit
+from simulator.npu.machine import DataType, load_machine
+from tests.models import small_graph
+from tuner.farm.ledger import Budget, Deadline, Ledger
+from tuner.farm.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
+from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.outcome import Outcome
+from tuner.search.champions import Champions
+from tuner.search.question import Question
+from tuner.store.digests import digest
+from tuner.store.read import read_log, read_tasks
+from tuner.store.run_log import Origin, RunLog, row_ids
+from tuner.store.schema import log_schema, task_schema
+from tuner.store.travelling import travelling, unpacked
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+
+LEVELS = ("none", "slight", "severe")
+CRASHES = Gene(0, 1, 1, 1, 1, 0, False, (7,))
+
+
+@pytest.fixture(scope="module")
+def unit() -> Unit:
+    return make_unit(small_graph("conv_chain"), load_machine("tiny"), DataType.float16)
+
+
+class Bench:
+    """Recorders over one evaluator, in which one gene crashes."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit, self.evaluator = unit, Evaluator(unit, LEVELS)
+        self.facts = Facts(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), unit, LEVELS)
+
+    def answers(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+        for ask in asks:
+            if CRASHES in ask.genome:
+                yield Outcome("crash", None, "RuntimeError: this gene is bad", "w0", 0.5, 1)
+            else:
+                yield Outcome("ok", self.evaluator.answer(ask), None, "w0", 0.25)
+
+    def recorder(self, limit: Limit = Limit(), versions: Sequence[str | None] = (None,) * 3) -> Recorder:  # noqa: B008
+        return Recorder(self.facts, self.answers, 1, 5, versions, limit)
+
+
+@pytest.fixture(scope="module")
+def bench(unit: Unit) -> Bench:
+    return Bench(unit)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[RunLog]:
+    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
+        yield log
+
+
+def program(unit: Unit, blocks: int = 1, predicted: Any = None) -> Question:
+    genome = single_operators(unit)
+    assert not isinstance(genome, Infeasible)
+    return Question(Ask("program", (genome[0]._replace(blocks=max(blocks, genome[0].blocks)), *genome[1:])), predicted)
+
+
+def segment(gene: Gene, predicted: Any = None) -> Question:
+    return Question(Ask("segment", (gene,)), predicted)
+
+
+def ledger(log: RunLog, budget: Budget) -> Ledger:
+    return Ledger(LEVELS, log, Champions(3), budget)
+
+
+def rows(log: RunLog, path: Path) -> pd.DataFrame:
+    log.flush()
+    return read_log(path)
+
+
+def test_a_limit_of_programs_is_exact(unit: Unit, bench: Bench) -> None:
+    recorder = bench.recorder(Limit(3))
+    questions = [program(unit, blocks) for blocks in (1, 2, 2, 3, 4)]
+    with pytest.raises(Enough):
+        recorder(questions)
+    assert recorder.programs == 3
+    assert recorder.measured().program.tolist() == [True] * 3, "a repeat takes nothing off it"
+    with pytest.raises(Enough):
+        recorder([segment(Gene(0, 1))])
+    with pytest.raises(Enough):
+        bench.recorder(Limit(1))([program(unit)])[:]  # the limit is looked at after the last question too
+
+
+def test_a_deadline_ends_a_job_between_two_items(unit: Unit, bench: Bench) -> None:
+    recorder = bench.recorder(Limit(None, time.monotonic() + 1000))
+    assert len(recorder([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
+    late = bench.recorder(Limit(None, time.monotonic() - 1))
+    with pytest.raises(Enough):
+        late([program(unit)])
+    assert late.measured().status == []
+
+
+def test_features_are_no_measurement(bench: Bench) -> None:
+    recorder = bench.recorder()
+    (reply,) = recorder([Question(Ask("segment", (Gene(0, 1),), False))])
+    assert reply.answer is not None
+    assert reply.answer.features is not None
+    assert reply.task == ""
+    assert recorder.measured().status == []
+
+
+def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+    huge = Gene(0, len(unit.kernels), 1, choices=(63,) * len(unit.kernels))
+    asks = [Ask("segment", (gene,)) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
+    recorder = bench.recorder()
+    replies = recorder([*(Question(ask, np.array([1.0, 2.0, 3.0])) for ask in asks), program(unit, predicted=np.array([10.0, 20.0, 30.0]))])
+    assert [reply.question.ask for reply in replies[:4]] == asks, "in the order of the questions"
+    assert replies[1].answer is None
+    measured = recorder.measured()
+    assert unpacked(measured.batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
+    assert unpacked(measured.batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
+    book = ledger(log, Budget(candidates=9))
+    book.commit(measured)
+    found = rows(log, tmp_path)
+    assert found["seq"].tolist() == [seq for seq in range(5) for _ in LEVELS]
+    assert found["level"].tolist() == [*LEVELS] * 5
+    assert found["ddr_share"].tolist() == [1.0, 0.5, 0.25] * 5
+    assert found["row_id"].tolist() == [
+        digest(["r", seq, level, attempt]) for seq, level, attempt in zip(found["seq"], found["level"], found["attempt"], strict=True)
+    ]
+    kinds = found.drop_duplicates("seq")
+    assert kinds["kind"].tolist() == ["operator", "operator", "segment", "segment", "program"]
+    assert kinds["status"].tolist()[:3] == ["ok", "crash", "ok"]
+    assert kinds["error"].tolist()[1] == "RuntimeError: this gene is bad"
+    assert kinds["attempt"].tolist() == [0, 1, 0, 0, 0]
+    assert kinds["wall_s"].tolist() == pytest.approx([0.25 / 3, 0.5 / 3, *[0.25 / 3] * 3])
+    first, second, last = (unit.kernels[at].name for at in (0, 1, -1))
+    assert set(kinds["workload"]) == {f"m:{first}", f"m:{first}..{second}", "m", f"m:{first}..{last}"}
+    for name, value in {
+        "run": "r",
+        "tag": "a=b",
+        "model": "m",
+        "machine": "tiny",
+        "seed": 3,
+        "island": 1,
+        "generation": 5,
+        "worker": "w0",
+    }.items():
+        assert set(found[name]) == {value}
+    ok = found[found["status"] == "ok"]
+    assert ok["cycles"].notna().all()
+    assert found[found["status"] != "ok"]["cycles"].isna().all()
+    values = bench.evaluator.answer(asks[0]).values
+    assert values is not None
+    assert found[found["seq"] == 0]["cycles"].tolist() == values[:, 0].tolist()
+    expected = {status: int(count) for status, count in kinds["status"].astype(str).value_counts().items() if status != "ok"}
+    assert dict(book.failures) == expected
+    assert expected["crash"] == 1
+    tasks = read_tasks(tmp_path).set_index("task")
+    assert set(found["task"]) == set(tasks.index)
+    assert [reply.task for reply in replies] == kinds["task"].tolist()
+    features = tasks[[f"f_{name}" for name in FEATURES]]
+    assert features.loc[replies[0].task].notna().all()
+    assert features.loc[replies[1].task].isna().all()
+
+
+def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
+    unit: Unit, bench: Bench, log: RunLog, tmp_path: Path
+) -> None:
+    book = ledger(log, Budget(candidates=9))
+    first = bench.recorder()
+    first([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
+    second = bench.recorder(versions=["a", None, "c"])
+    second([segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(unit, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))])
+    for recorder in (first, second):
+        book.commit(recorder.measured())
+    found = rows(log, tmp_path)
+    predicted = [None if np.isnan(value) else value for value in found["predicted_cycles"]]
+    assert predicted == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, None, None, None]
+    versions = [value if isinstance(value, str) else None for value in found["model_version"]]
+    assert versions == [None, None, None, "a", None, "c", "a", None, "c", None, None, None]
+
+
+# the ledger
+
+
+def several(unit: Unit, bench: Bench, *blocks: int) -> Measured:
+    recorder = bench.recorder()
+    for count in blocks:
+        recorder([segment(Gene(0, 1, count)), program(unit, count)])
+    return recorder.measured()
+
+
+def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+    book = ledger(log, Budget(candidates=3))
+    book.commit(several(unit, bench, 1, 2))
+    assert not book.spent
+    book.commit(several(unit, bench, 2, 3, 4))
+    assert book.spent
+    assert book.champions.programs == 3
+    found = rows(log, tmp_path).drop_duplicates("seq")
+    assert found["kind"].tolist() == ["operator", "program"] * 3, "repeats have no rows, nor has what was measured behind the last program"
+    assert book.seq == 6
+    assert len(book.tasks) == 6
+
+
+def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+    recorder = bench.recorder()
+    whole = Question(Ask("program", (Gene(0, len(unit.kernels), 4),)))
+    recorder([program(unit, 1), program(unit, 4), whole])
+    book = ledger(log, Budget(candidates=9))
+    book.commit(recorder.measured())
+    found = rows(log, tmp_path)
+    best = found[found["kind"] == "program"].groupby("level", observed=True)["cycles"].min()
+    champions = book.champions
+    assert [m.cycles[i] for i, m in enumerate(champions.best) if m is not None] == [best[level] for level in LEVELS]
+    assert champions.baseline is not None
+    assert len(champions.baseline.genome) == len(unit.kernels), "the baseline is made of single operators"
+    again = Champions(len(LEVELS))
+    again.restore(champions.state())
+    assert again.state() == champions.state()
+    assert again.best[0] is not None
+    assert again.best[0].genome == champions.best[0].genome  # type: ignore[union-attr]
+
+
+def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Unit, bench: Bench, log: RunLog) -> None:
+    book = ledger(log, Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
+    assert not book.spent
+    book.commit(several(unit, bench, 1))
+    assert book.spent
+
+
+def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Bench, tmp_path: Path) -> None:
+    for blocks in ((1, 2), (1, 2, 3)):
+        with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
+            ledger(log, Budget(candidates=9)).commit(several(unit, bench, *blocks))
+    found = read_log(tmp_path)
+    assert found["seq"].tolist() == [seq for seq in range(6) for _ in LEVELS]
+    assert found["row_id"].is_unique
+    assert read_tasks(tmp_path)["task"].is_unique
+
+
+def test_row_ids_are_those_of_single_rows() -> None:
+    expected = [digest(['a "b" ü', 1, "none", 0]), digest(['a "b" ü', 22, "sévère", 3])]
+    assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == expected

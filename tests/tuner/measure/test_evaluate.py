@@ -1,0 +1,220 @@
+"""A worker's answers: what a genome is, what it costs at every level, and what its log rows are made of.  No Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from compiler.build import operators
+from compiler.cost.features import FEATURES, raw_features
+from compiler.frontend import lower
+from compiler.frontend.load import prepare
+from compiler.frontend.weights import seed_weights
+from compiler.ir.operators import Concat
+from compiler.kinds.build import make_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import realise, realise_all
+from compiler.space.gene import Gene, Genome
+from compiler.space.moves import random_genome
+from compiler.space.starts import layer_by_layer, single_operators
+from compiler.unit.unit import Unit
+from simulator.npu.machine import DataType, load_machine
+from simulator.npu.program import Program
+from simulator.timing import simulate_levels
+from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
+from tests.plans import resized
+from tuner.measure.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
+from tuner.networks.made import build
+from tuner.store.digests import canonical_json
+from tuner.store.schema import RESULTS
+
+LEVELS = ("none", "slight", "severe")
+CYCLES = COLUMNS.index("cycles")
+
+
+@lru_cache(maxsize=16)
+def unit(name: str, machine: str = "edge") -> Unit:
+    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+
+
+def singles(u: Unit) -> Genome:
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    return genome
+
+
+def equal(a: Answer, b: Answer) -> bool:
+    arrays = all(
+        (x is None) == (y is None) and (x is None or np.array_equal(x, y)) for x, y in ((a.features, b.features), (a.values, b.values))
+    )
+    return arrays and (a.status, a.error, a.payload) == (b.status, b.error, b.payload)
+
+
+def test_the_columns_are_those_of_the_log() -> None:
+    assert COLUMNS == RESULTS
+    evaluator = Evaluator(unit("conv_chain"), LEVELS)
+    answer = evaluator.answer(Ask("program", singles(evaluator.unit)))
+    assert answer.values is not None
+    assert answer.values.shape == (len(LEVELS), len(RESULTS))
+    assert RESULTS[CYCLES] == "cycles"
+
+
+def test_no_program_is_faster_than_its_roofline() -> None:
+    """A vision transformer reads one token in the end: rows that nobody reads are no work, for the program or for its bound."""
+    u = make_unit(lower(seed_weights(prepare(build("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16)
+    roofline = Roofline(u)
+    assert roofline._work(tuple(range(len(u.kernels))))[0] == sum(operator.macs for operator in operators(u)) < u.macs
+    program = Compiler(u).compile(realise_all(u, (Gene(0, 12), Gene(12, len(u.kernels)))))
+    for level, timing in simulate_levels(program, u.machine, LEVELS).items():
+        assert timing.cycles >= roofline.cycles(0, len(u.kernels), level)
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
+    u = unit(name)
+    evaluator, compiler = EvaluatorSpec(u, LEVELS)(), Compiler(u)
+    rng, measured = np.random.default_rng(1), 0
+    for genome in (singles(u), *(random_genome(u, rng) for _ in range(4))):
+        answer = evaluator.answer(Ask("program", genome))
+        plan = realise_all(u, genome)
+        if isinstance(plan, Infeasible):
+            assert answer.status == "infeasible"
+            assert "no tiling fits L1" in (answer.error or "")
+            continue
+        payload = json.loads(answer.payload)
+        assert payload["unit"] == u.digest
+        assert Plan.model_validate(payload["plan"]) == plan
+        assert answer.payload == canonical_json(payload)
+        program = compiler.compile(plan)
+        if isinstance(program, Infeasible):
+            assert (answer.status, answer.error, answer.values) == ("infeasible", str(program), None)
+            continue
+        timings = simulate_levels(program, u.machine, LEVELS)
+        assert answer.status == "ok"
+        assert answer.values is not None
+        assert answer.values[:, CYCLES].tolist() == [timings[level].cycles for level in LEVELS]
+        assert answer.values[:, 2:4].tolist() == [[timings[level].ddr_read_bytes, timings[level].ddr_write_bytes] for level in LEVELS]
+        assert (answer.values[:, CYCLES] >= answer.values[:, COLUMNS.index("roofline_cycles")]).all()
+        assert answer.values[:, CYCLES].tolist() == sorted(answer.values[:, CYCLES]), "the fewer bytes per cycle, the longer"
+        measured += 1
+    assert measured >= 2
+
+
+def test_the_layer_by_layer_plan_of_one_core_is_the_genome_of_single_operators() -> None:
+    u = unit("residual_block")
+    answer = Evaluator(u, LEVELS).answer(Ask("program", singles(u)))
+    assert Plan.model_validate(json.loads(answer.payload)["plan"]) == layer_by_layer(u)
+
+
+def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
+    """Eight cores that draw 17 of 136 bytes per cycle each against one; and not at the price of loading many weights twice."""
+    machine = load_machine("ascend310p")
+    u = make_unit(light_graph("squeezenet"), machine, DataType.float16)
+    plan, one = layer_by_layer(u), realise_all(u, singles(u))
+    assert isinstance(plan, Plan)
+    assert isinstance(one, Plan)
+    widths = [len(segment.cores) for segment in plan.segments]
+    assert max(widths) == 8
+    assert widths[-1] == 1, "a row has no blocks"
+    programs = [Compiler(u).compile(p) for p in (plan, one)]
+    found, alone = (simulate_levels(p, machine) for p in programs if isinstance(p, Program))
+    assert all(found[level].cycles < alone[level].cycles for level in ("none", "slight"))
+    both = layer_by_layer(make_unit(light_graph("squeezenet"), load_machine("ascend310"), DataType.float16))
+    assert isinstance(both, Plan)
+    assert {len(segment.cores) for segment in both.segments} == {1, 2}
+
+
+def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
+    u = unit("inception_block")
+    evaluator, genome = Evaluator(u, LEVELS), singles(u)
+    whole = evaluator.answer(Ask("program", genome, False))
+    parts = [evaluator.answer(Ask("segment", (gene,), False)) for gene in genome]
+    assert (whole.values, whole.payload) == (None, "")
+    assert whole.features is not None
+    assert whole.features == pytest.approx(np.sum([part.features for part in parts], 0))
+    measured = evaluator.answer(Ask("program", genome))
+    assert np.array_equal(measured.features, whole.features)
+    plan = realise(u, genome[0])
+    assert plan is not None
+    assert np.array_equal(parts[0].features, raw_features(u, plan, 0))
+    assert whole.features[FEATURES.index("segments")] == len(genome)
+
+
+def test_answers_follow_from_the_question_alone() -> None:
+    u = unit("residual_block")
+    one, two = Evaluator(u, LEVELS), Evaluator(u, LEVELS)
+    rng = np.random.default_rng(2)
+    asks = [Ask("program", random_genome(u, rng)) for _ in range(6)]
+    asks += [Ask("segment", (gene,)) for ask in asks for gene in ask.genome]
+    first = list(map(one.answer, asks))
+    assert all(map(equal, first, list(map(one.answer, asks)))), "the second time from the caches"
+    assert all(map(equal, reversed(first), map(two.answer, asks[::-1]))), "in the other order"
+    as_lists = [Ask(ask.kind, tuple(tuple(gene) for gene in ask.genome)) for ask in asks]  # type: ignore[misc]
+    assert all(map(equal, first, map(Evaluator(u, LEVELS).answer, as_lists))), "genes that came as plain tuples"
+
+
+def test_a_segment_alone_reads_and_writes_its_borders() -> None:
+    u = unit("conv_chain")
+    evaluator, genome = Evaluator(u, LEVELS), singles(u)
+    fused = evaluator.answer(Ask("segment", (Gene(0, len(u.kernels)),)))
+    apart = [evaluator.answer(Ask("segment", (gene,))) for gene in genome]
+    moved = COLUMNS.index("ddr_read_bytes")
+    assert fused.values is not None
+    assert fused.values[0, moved] < sum(int(part.values[0, moved]) for part in apart if part.values is not None)
+    payload = json.loads(fused.payload)
+    assert set(payload) == {"structure", "plan"}
+    assert "operators" not in payload["plan"], "names do not tell equal segments apart"
+
+
+def test_what_does_not_fit_is_an_answer() -> None:
+    u = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
+    answer = Evaluator(u, LEVELS).answer(Ask("segment", (Gene(0, 2, 1),)))
+    assert answer == Answer("infeasible", "operators 0..1 in 1 blocks: no tiling fits L1", "", None, None)
+
+
+# the model's own bound, on paper
+
+
+def test_roofline_of_one_convolution() -> None:
+    """16 x 8 x 8 in, 32 x 8 x 8 out, 3 x 3: 294,912 MACs at 4,096 per cycle; 2,048 + 4,096 + 9,280 bytes at 64, 32, 16 per cycle."""
+    b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
+    u = make_unit(lower(b.model(b.conv("x", 32))), load_machine("edge"), DataType.float16)
+    assert [Roofline(u).cycles(0, 1, level) for level in LEVELS] == [241, 482, 964]
+
+
+def test_roofline_of_a_convolution_with_many_macs() -> None:
+    """256 x 16 x 16 in and out, 3 x 3: 150,994,944 MACs at 4,096 per cycle are more than any of its bytes."""
+    b = Builder(np.random.default_rng(0), (1, 256, 16, 16))
+    u = make_unit(lower(b.model(b.conv("x", 256))), load_machine("edge"), DataType.float16)
+    assert Roofline(u).cycles(0, 1, "none") == 36_864
+
+
+def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> None:
+    """Nested concatenations share their parts: each part is read once, at 16 bytes per cycle."""
+    u = unit("dense_block")
+    roofline, end, shapes = Roofline(u), len(u.kernels), u.graph.shapes
+    assert roofline.cycles(0, end, "severe") < sum(roofline.cycles(k, k + 1, "severe") for k in range(end)), "intermediates stay"
+    made_of = {op.y: op.inputs for op in u.graph.operators if isinstance(op, Concat)}
+
+    def parts(name: str) -> set[str]:
+        return set().union(*map(parts, made_of[name])) if name in made_of else {name}
+
+    def size(names: Iterable[str]) -> int:
+        return sum(int(np.prod(shapes[name])) * u.dtype.size_bytes for name in names)
+
+    shared = 0
+    for start in range(1, end):
+        specs = u.kernels[start:]
+        made = {spec.kernel.y for spec in specs}
+        read = {name for spec in specs for name in spec.kernel.inputs}
+        inputs = set().union(*map(parts, read)) - made
+        shared += size(inputs) < sum(size(parts(name) - made) for name in read)
+        weights = sum(roofline.weight_bytes[start:])
+        macs = sum(spec.macs for spec in specs)
+        assert roofline.cycles(start, end, "severe") == max(-(-macs // 4096), -(-(size(inputs | {specs[-1].kernel.y}) + weights) // 16))
+    assert shared, "some segment reads two concatenations that share parts"

@@ -1,0 +1,134 @@
+"""Logs of older versions become logs of today's, row for row; what cannot become one is refused and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from simulator.npu.errors import BadInputError
+from tests.rows import Row, put, write_part
+from tuner.cli import main
+from tuner.store.care import verify
+from tuner.store.migrate import STEPS, Migrated, Step, Steps, migrate
+from tuner.store.part import read_part
+from tuner.store.read import read_log, read_tasks
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.schema import SCHEMA_VERSION, FeatureSet
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+
+FEATURES = (FeatureSet("s", ("m", "k")),)
+LAST, FIRST = SCHEMA_VERSION - 1, SCHEMA_VERSION - 2
+LONG_AGO: Steps = {
+    "log": {
+        FIRST: Step(renamed={"engine": "kind", "run_time": "cycles"}, dropped=("comment",)),
+        LAST: Step(
+            added={"runner": "simulator", "wall_s": lambda table: pc.divide(table["wall_ms"], 1000.0)},
+            dropped=("wall_ms",),
+        ),
+    },
+    "tasks": {FIRST: Step(), LAST: Step(added={"parents": ""})},
+}
+"""Steps between versions that there never were."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of today with five rows in two parts, one of which failed."""
+    folder = tmp_path / "run"
+    with RunLog(LocalPlace(folder), REAL, Origin("r1", "net", "tiny", "1"), FEATURES) as log:
+        for seq in range(5):
+            status = "crash" if seq == 3 else "ok"
+            values: dict[str, Any] = {"feature_set": "s", "features": [seq, 2.5], "wall_s": 0.25 * seq}
+            put(log, Row(seq, {"n": seq}, 7 * seq, status, **values), sets=FEATURES)
+            if seq == 2:
+                log.flush()
+    return folder
+
+
+def aged(run: Path, out: Path) -> Path:
+    """The same rows as a program two versions ago would have written them."""
+    for name in ("log", "tasks"):
+        (out / name).mkdir(parents=True)
+        for part in (run / name).iterdir():
+            table = pq.read_table(part)
+            metadata = {**table.schema.metadata, b"schema_version": str(FIRST).encode()}
+            at = table.column_names.index("schema_version")
+            table = table.set_column(at, "schema_version", pa.array([FIRST] * table.num_rows, pa.int16()))
+            if name == "log":
+                table = table.append_column("wall_ms", pc.multiply(table["wall_s"], 1000.0)).drop_columns(["wall_s", "runner"])
+                table = table.append_column("comment", pa.array([""] * table.num_rows))
+                table = table.rename_columns([{"kind": "engine", "cycles": "run_time"}.get(each, each) for each in table.column_names])
+            else:
+                table = table.drop_columns(["parents"])
+            pq.write_table(table.replace_schema_metadata(metadata), out / name / part.name)
+    return out
+
+
+def test_todays_version_is_copied_and_checked(run: Path, tmp_path: Path) -> None:
+    assert migrate(run, tmp_path / "out") == {"tasks": Migrated(SCHEMA_VERSION, 5), "log": Migrated(SCHEMA_VERSION, 5)}
+    for read in (read_log, read_tasks):
+        pd.testing.assert_frame_equal(read(tmp_path / "out"), read(run), check_categorical=False)
+    (run / "log" / "00000001.parquet").write_bytes(b"rubbish")
+    with pytest.raises(BadInputError, match=r"log/00000001\.parquet: cut off, or not Parquet; `tilefarm log repair"):
+        migrate(run, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_two_versions_are_walked_through(run: Path, tmp_path: Path) -> None:
+    old = aged(run, tmp_path / "old")
+    before = {path: path.read_bytes() for path in old.rglob("*.parquet")}
+    with pytest.raises(BadInputError, match=f"schema {FIRST}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate"):
+        read_log(old)
+    assert migrate(old, tmp_path / "out", LONG_AGO) == {"tasks": Migrated(FIRST, 5), "log": Migrated(FIRST, 5)}
+    for read in (read_log, read_tasks):
+        pd.testing.assert_frame_equal(read(tmp_path / "out"), read(run), check_categorical=False)
+    assert verify(tmp_path / "out") == []
+    for name in ("log", "tasks"):
+        part = "00000000.parquet"
+        today = pq.read_schema(run / name / part)
+        assert pq.read_schema(tmp_path / "out" / name / part).equals(today, check_metadata=True)
+    assert {path: path.read_bytes() for path in old.rglob("*.parquet")} == before
+
+
+def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    old = aged(run, tmp_path / "old")
+    out = tmp_path / "out"
+    with pytest.raises(BadInputError, match=f"no step from {FIRST} to {LAST}"):
+        migrate(old, out)
+    with pytest.raises(BadInputError, match="columns runner are not those of today's schema"):
+        migrate(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
+    wrong = LONG_AGO["log"][LAST]._replace(added={**LONG_AGO["log"][LAST].added, "wall_s": "long"})
+    with pytest.raises(BadInputError, match=r"00000001\.parquet: .*'long'"):
+        migrate(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: wrong}})
+    assert not out.exists()
+
+
+def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["log", "migrate", str(run), "--out", str(tmp_path / "a"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["log"] == {"version": SCHEMA_VERSION, "rows": 5}
+    assert main(["log", "migrate", str(run), "--out", str(tmp_path / "b")]) == 0
+    assert f"5 rows, was schema {SCHEMA_VERSION} already" in capsys.readouterr().out
+    assert main(["log", "migrate", str(run), "--out", str(tmp_path / "a")]) == 2
+    for part in (run / "log").iterdir():
+        table = read_part(LocalPlace(part)).table
+        write_part(part, table.replace_schema_metadata({**table.schema.metadata, b"schema_version": b"99"}))
+    capsys.readouterr()
+    assert main(["log", "migrate", str(run), "--out", str(tmp_path / "c")]) == 2
+    assert "log: schema 99 is newer than this program" in capsys.readouterr().err
+    assert main(["log", "verify", str(run)]) == 2
+    assert main(["status", str(run)]) == 2
+
+
+def test_steps_lead_to_todays_version() -> None:
+    """What is in the table of this program: every version from the first has a step, and none leads further."""
+    for steps in STEPS.values():
+        assert sorted(steps) == list(range(1, SCHEMA_VERSION))

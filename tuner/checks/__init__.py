@@ -1,0 +1,1 @@
+"""Whether a compiled model computes what onnxruntime does."""

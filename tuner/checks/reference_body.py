@@ -1,0 +1,300 @@
+"""The body of a compiled model on onnxruntime, as it is and with tensors rounded as the NPU rounds them: `tuner.checks.reference`'s child.
+
+`python -m tuner.checks.reference_body FOLDER`; nothing of the simulator that would compile kernels is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.held import Beyond, holds
+from simulator.npu.machine import DataType
+from simulator.onnx_kinds import widen
+from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
+from tuner.checks.reference import NO_BODY
+
+Array = NDArray[Any]
+_OURS = "tilefarm."  # before names of tensors that are added here
+_RELABELS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")
+# float in, float out, and yet no continuous function of what goes in, or none at all
+_STEPS = frozenset({
+    "Bernoulli", "Ceil", "DynamicQuantizeLinear", "Floor", "Hardmax", "If", "Loop", "MaxUnpool", "Mod", "Multinomial", "RandomNormal",
+    "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Round", "Scan", "Shrink", "Sign", "ThresholdedRelu", "Unique",
+})  # fmt: skip
+_SCALE = _OURS + "scale"
+# Rounding is a noise, of which a run is one sample: a network with few outputs may be lucky in it.  Rounding a multiple of a tensor by one
+# of these is another sample, of the same size; below 1, so that nothing more overflows.  Inputs and weights are rounded as on the NPU.
+SAMPLES = (1.0, 0.75, 0.6)
+# Bits that an operator of the vector unit loses beside those of storing its result, as each of its instructions rounds: a sum adds rows,
+# then columns, each value onto a rounded one; a function takes a few instructions.
+_SUMS = dict.fromkeys(
+    ("AveragePool", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "LRN",
+     "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Softmax"), 2
+)  # fmt: skip
+_FUNCTIONS = dict.fromkeys(
+    ("Celu", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Log", "Mish", "Pow", "Reciprocal", "Resize", "Selu",
+     "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "Upsample"), 1
+)  # fmt: skip
+_LOST_BITS = _SUMS | _FUNCTIONS
+_FLOATS = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a compiled node was: names that go in at run time and come out, and which nodes of the plain model do it."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: range
+
+
+def body_of(model: ModelProto) -> tuple[Piece, ...]:
+    """Make a compiled model the plain model that it was: nodes of the functions' bodies, no container.  `model` is changed.
+
+    Returns the pieces, () for a model that is plain already.  Raises `BadInputError` for style epcontext, which has no body.
+    """
+    if any(node.domain == EP_DOMAIN and node.op_type == EP_OP for node in model.graph.node):
+        raise BadInputError("has no body to compare with (style epcontext); compile with --style function")
+    weights = {tensor.name for tensor in model.graph.initializer}
+    nodes: list[NodeProto] = []
+    pieces = []
+    for node in model.graph.node:
+        if node.domain != DOMAIN:
+            nodes.append(node)
+            continue
+        bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == node.op_type]
+        if len(bodies) != 1:
+            raise BadInputError(f"expected one function {DOMAIN}.{node.op_type} for the node of that name, found {len(bodies)}")
+        if list(node.input) != list(bodies[0].input) or list(node.output) != list(bodies[0].output):
+            raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
+        begin = len(nodes)
+        nodes += bodies[0].node
+        pieces.append(Piece(tuple(name for name in node.input if name not in weights), tuple(node.output), range(begin, len(nodes))))
+    rest = [f for f in model.functions if f.domain != DOMAIN]
+    _replace_nodes(model, nodes)  # without the containers: up to hundreds of megabytes
+    del model.functions[:]
+    model.functions.extend(rest)
+    return tuple(pieces)
+
+
+def _replace_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
+    kept = type(model.graph)(node=nodes)  # a copy, before what they may belong to goes
+    del model.graph.node[:]
+    model.graph.node.extend(kept.node)
+
+
+def softmax_inputs(model: ModelProto, names: Iterable[str]) -> dict[str, str]:
+    """Tensor -> what its Softmax reads, for tensors that a Softmax makes (and nothing but relabelling behind it)."""
+    producer = {name: node for node in model.graph.node for name in node.output}
+    found = {}
+    for name in names:
+        node = producer.get(name)
+        while node is not None and node.op_type in _RELABELS:
+            node = producer.get(node.input[0])
+        if node is not None and node.op_type == "Softmax":
+            found[name] = node.input[0]
+    return found
+
+
+def types_of(model: ModelProto) -> dict[str, int]:
+    """Element type of every tensor that shape inference knows one of.  Weights count by their types alone, so nothing large is copied."""
+    graph = model.graph
+    light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    light.graph.node.extend(graph.node)
+    light.graph.output.extend(graph.output)
+    given = {item.name for item in graph.input}
+    light.graph.input.extend(graph.input)
+    light.graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+        if tensor.name not in given
+    )
+    inferred = onnx.shape_inference.infer_shapes(light).graph
+    items = [*inferred.input, *inferred.value_info, *inferred.output]
+    return {item.name: item.type.tensor_type.elem_type for item in items if item.type.HasField("tensor_type")}
+
+
+def stepped(model: ModelProto, pieces: tuple[Piece, ...], types: Mapping[str, int]) -> list[str]:
+    """Outputs of the model that are no continuous function of what the NPU makes: some integer, boolean or step lies between."""
+    inside = {k for piece in pieces for k in piece.nodes}
+    smooth, jumps = {name for piece in pieces for name in piece.outputs}, set[str]()
+    for k, node in enumerate(model.graph.node):
+        if k in inside:
+            continue  # given onnxruntime's own inputs
+        read = names_read([node])
+        if read & jumps or (read & smooth and node.op_type in _STEPS):
+            jumps.update(node.output)
+        elif read & smooth:
+            for name in node.output:
+                (smooth if types.get(name) in _FLOATS else jumps).add(name)
+    return [port.name for port in model.graph.output if port.name in jumps]
+
+
+def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """Tensors by name for each of some feeds; those of `wanted` that are no outputs of the model become some."""
+    wanted = list(dict.fromkeys(wanted))
+    outputs = {port.name for port in model.graph.output}
+    model.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
+    data = model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    del data
+    return [dict(zip(wanted, session.run(wanted, fed), strict=True)) for fed in feeds]
+
+
+def round_tensors(model: ModelProto, pieces: tuple[Piece, ...], stored: set[str], values: Mapping[str, Array]) -> dict[str, Array]:
+    """Round to float16 what the pieces read as weights and every tensor of theirs that is stored.  `model` is changed; returns more feeds.
+
+    A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`.  Vectors of weights are not rounded: a bias is kept
+    in float32, and what a batch normalisation has goes into weights before those are rounded.
+    """
+    graph, of_piece = model.graph, {k: piece for piece in pieces for k in piece.nodes}
+    fed: dict[str, Array] = {}
+    nodes = []
+    for k, node in enumerate(graph.node):
+        nodes.append(node)
+        if k not in of_piece:
+            continue
+        for i, name in enumerate(node.input):
+            if name in of_piece[k].inputs:
+                fed[_OURS + "given." + name] = rounded(values[name])
+                node.input[i] = _OURS + "given." + name
+        for i, name in enumerate(node.output):
+            if name in stored:
+                node.output[i] = f"{_OURS}raw.{name}"
+                nodes += _rounding(node.output[i], name, _LOST_BITS.get(node.op_type, 0))
+    host = names_read(node for k, node in enumerate(graph.node) if k not in of_piece) | {port.name for port in graph.output}
+    mine = names_read(graph.node[k] for k in of_piece) - host
+    for tensor in graph.initializer:
+        if tensor.name in mine and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
+            tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
+    _replace_nodes(model, nodes)
+    shapes = {name: array.shape for name, array in fed.items()} | {_SCALE: ()}
+    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    return fed
+
+
+def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
+    """Nodes that make `name` of `raw`, a multiple of it rounded to float16 less some bits."""
+    times, product, over, coarse, half, again = (
+        f"{_OURS}{what}.{name}" for what in ("times", "product", "over", "coarse", "half", "again")
+    )
+    nodes = [helper.make_node("Mul", [raw, _SCALE], [times])]
+    if lost_bits:  # Veltkamp's splitting: x * (2^s + 1) less what is over leaves 24 - s bits of x, of which float16 has 11
+        factor = numpy_helper.from_array(np.array(2.0 ** (24 - 11 + lost_bits) + 1, np.float32))
+        nodes += [
+            helper.make_node("Constant", [], [f"{product}.factor"], value=factor),
+            helper.make_node("Mul", [times, f"{product}.factor"], [product]),
+            helper.make_node("Sub", [product, times], [over]),
+            helper.make_node("Sub", [product, over], [coarse]),
+        ]
+    return [
+        *nodes,
+        helper.make_node("Cast", [coarse if lost_bits else times], [half], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", [half], [again], to=TensorProto.FLOAT),
+        helper.make_node("Div", [again, _SCALE], [name]),
+    ]
+
+
+def rounded(values: Array) -> Array:
+    """float32 values as float16 holds them; infinite where it does not."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float32)
+
+
+def first_beyond(
+    model: ModelProto, pieces: tuple[Piece, ...], stored: set[str], floats: set[str], feeds: Mapping[str, Array], dtype: DataType
+) -> Beyond | None:
+    """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes.  `model` is changed.
+
+    Of those that are stored; else of those that pass between operators that are one on the NPU; else of the weights.  In one run, in which
+    every tensor is reduced to its largest magnitude as soon as it is there.
+    """
+    graph, order = model.graph, dict[str, None]()
+    for piece in pieces:
+        order |= dict.fromkeys(piece.inputs)
+        order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in floats}
+    given = {name: float(np.abs(feeds[name]).max(initial=0.0)) for name in order if name in feeds}
+    made = [name for name in order if name not in feeds]
+    # of the nodes that nobody reads onnxruntime runs the last one first, with all that it needs: the other way round every tensor is alive
+    for name in reversed(made):
+        graph.node.append(helper.make_node("Abs", [name], [_OURS + "abs." + name]))
+        graph.node.append(helper.make_node("ReduceMax", [_OURS + "abs." + name], [_OURS + "max." + name], keepdims=0))
+    mine = names_read(graph.node[k] for piece in pieces for k in piece.nodes)
+    weights = [tensor for tensor in graph.initializer if tensor.name in mine and tensor.data_type == TensorProto.FLOAT]
+    (reduced,) = run(model, [_OURS + "max." + name for name in made], [feeds])
+    largest = given | {name: float(reduced[_OURS + "max." + name]) for name in made}
+    for name in sorted(order, key=lambda name: name not in stored):  # the order of the graph within both
+        if not holds(dtype, largest[name]):
+            return Beyond(name, largest[name])
+    for tensor in weights:
+        most = float(np.abs(numpy_helper.to_array(tensor)).max(initial=0.0))
+        if not holds(dtype, most):
+            return Beyond(tensor.name, most)
+    return None
+
+
+def answer(folder: Path) -> None:
+    """Do what FOLDER/request.json asks."""
+    asked = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    with np.load(folder / "feeds.npz", allow_pickle=False) as arrays:
+        feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(asked["feeds"])}
+    model = onnx.load(asked["model"])
+    pieces = body_of(model)
+    widen(model, (TensorProto.FLOAT16,))  # onnxruntime would round behind every operator, which is what is to be found out
+    types = types_of(model)
+    floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
+    stored = floats & set(asked["stored"])
+    feeds = {
+        name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
+        for name, array in feeds.items()
+    }
+    dtype = DataType[asked["dtype"]]
+    if asked["job"] == "beyond":
+        beyond = first_beyond(model, pieces, stored, floats, feeds, dtype)
+        _tell(folder, {"beyond": None if beyond is None else [beyond.tensor, str(beyond.largest)]})
+        return
+    made = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
+    jumps = stepped(model, pieces, types)
+    logits = softmax_inputs(model, made)
+    between = [name for piece in pieces for name in piece.inputs if name not in feeds]
+    (found,) = run(model, [*made, *between, *logits.values()], [feeds])
+    scale = {name: float(np.abs(found[source]).max()) for name, source in logits.items()}
+    values = {name: found[name] for name in dict.fromkeys([*made, *between])} | {
+        name: feeds[name] for piece in pieces for name in piece.inputs if name in feeds
+    }
+    again: list[dict[str, Array]] = []
+    if dtype == DataType.float16 and pieces:
+        more = round_tensors(model, pieces, stored, values)
+        again = run(model, made, ({**feeds, **more, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES))
+    np.savez(folder / "out.npz", *values.values(), *(array for sample in again for array in sample.values()))
+    _tell(folder, {"values": list(values), "rounded": [list(sample) for sample in again], "logits_scale": scale, "stepped": jumps})
+
+
+def _tell(folder: Path, told: Mapping[str, Any]) -> None:
+    (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        answer(Path(sys.argv[1]))
+    except BadInputError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(NO_BODY)
+    except Exception as error:  # noqa: BLE001  onnxruntime raises many types; the parent says in one line what it was
+        sys.stderr.write(" ".join(str(error).split()) + "\n")
+        sys.exit(1)

@@ -1,0 +1,165 @@
+"""Plans into a compiled ONNX file, and what that is; those of a run give the same bytes as the run's own `best.onnx`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from compiler.beyond import beyond_lines
+from compiler.build import MeasuredModel, containers_of, measure, package
+from compiler.plan.plan import Plan
+from compiler.source import Opened
+from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from tuner.measure.host import host_nodes, mac_share, work_lines
+from tuner.measure.macs import program_macs
+from tuner.networks.load import open_network
+from tuner.networks.zoo import is_made
+from tuner.request import Style
+from tuner.store.read import read_rows, read_tasks
+from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.source import SavedSource, read_source
+from tuner.summary import TensorSummary
+from tuner.world.local import LocalPlace
+
+DIGEST_DIGITS = 32
+
+
+def open_run(run: Path) -> tuple[Opened, SavedSource]:
+    """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
+    saved = read_source(LocalPlace(run))
+    if not is_made(saved.source.model) and not saved.source.model.is_file():
+        raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
+    opened = open_network(saved.source)
+    found = opened.digest
+    if found != saved.model_digest:
+        raise BadInputError(f"{saved.source.model}: changed since the run (digest {found}, the run tuned {saved.model_digest})")
+    identity = run / IDENTITY
+    if identity.is_file():
+        there = read_json(identity)
+        machine = there.get("machine_digest") if isinstance(there, dict) else None
+        if machine != opened.machine.digest:
+            raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {opened.machine.digest}")
+    return opened, saved
+
+
+def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
+    """`<level>.json` for every level of the machine.  Raises `BadInputError` for one that is missing or malformed."""
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: no such folder of plans")
+    missing = [level for level in machine.contention if not (folder / f"{level}.json").is_file()]
+    if missing:
+        raise BadInputError(f"{folder}: has no plan {missing[0]}.json; expected one for each of {', '.join(machine.contention)}")
+    return {level: Plan.load(folder / f"{level}.json") for level in machine.contention}
+
+
+def plan_by_digest(run: Path, digest: str) -> Plan:
+    """A plan of the run, by its digest or the first digits of it: from `plans/`, else from the programs in `tasks/`.
+
+    Raises `BadInputError` where there is none, or several begin so.
+    """
+    if not digest or len(digest) > DIGEST_DIGITS or set(digest) - set("0123456789abcdef"):
+        raise BadInputError(f"--plan {digest}: expected up to {DIGEST_DIGITS} hex digits of a plan's digest")
+    for plans in (_kept, _measured):
+        found = {plan.digest: plan for plan in plans(run) if plan.digest.startswith(digest)}
+        if len(found) > 1:
+            raise BadInputError(f"--plan {digest}: {len(found)} plans begin so: {', '.join(sorted(found)[:4])}")
+        if found:
+            return next(iter(found.values()))
+    lost = read_rows(run, "tasks", ()).lost if (run / "tasks").is_dir() else 0
+    raise BadInputError(f"--plan {digest}: {run} has no such plan" + (f"; {lost} of its tasks were lost" if lost else ""))
+
+
+def _kept(run: Path) -> Iterator[Plan]:
+    yield from (Plan.load(path) for path in sorted((run / "plans").glob("*.json")))
+
+
+def _measured(run: Path) -> Iterator[Plan]:
+    """Plans of the programs that the run measured."""
+    if not (run / "tasks").is_dir() and not (run / "log").is_dir():
+        return
+    tasks = read_tasks(run, ("kind", "payload"))
+    for payload in tasks.loc[tasks["kind"] == "program", "payload"]:
+        if (plan := _plan_in(payload)) is not None:
+            yield plan
+
+
+def _plan_in(payload: str) -> Plan | None:
+    content = json.loads(payload)
+    raw = content.get("plan", content) if isinstance(content, dict) else None
+    try:
+        return Plan.model_validate(raw)
+    except ValidationError:
+        return None  # a program that was measured without a plan
+
+
+def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Path | None = None) -> Mapping[str, Plan]:
+    """The plans to export: of `folder`, or the one with `digest` at every level, or the run's champions."""
+    if digest is not None and folder is not None:
+        raise BadInputError("--plan and --plans: give one of them")
+    if digest is not None:
+        return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
+    return plans_of(folder if folder is not None else run / "plans", machine)
+
+
+class CompiledReport(NamedTuple):
+    """values: as JSON.  lines: on what the NPU does and what not."""
+
+    values: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+def write_compiled(
+    opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, names: Mapping[str, str] | None = None
+) -> CompiledReport:
+    """Write the file that runs a plan at every level.  names: of the plans' files, by level, for errors."""
+    measured = measure(opened, plans, names)
+    containers = containers_of(opened, measured)
+    container_bytes = package(opened, containers, out, style)
+    share, dtype = mac_share(opened), opened.source.dtype
+    values = {
+        "out": str(out),
+        "model": opened.name,
+        "model_digest": opened.digest,
+        "machine": opened.machine.name,
+        "machine_digest": opened.machine.digest,
+        "dtype": dtype.name,
+        "style": style,
+        "notes": list(opened.notes),
+        "macs": share.total,
+        "npu_mac_share": share.share,
+        "host": [node.model_dump() for node in host_nodes(opened)],
+        "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
+        "operators": sum(len(unit.kernels) for unit in opened.units),
+        "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
+        "container_bytes": container_bytes,
+        "file_bytes": out.stat().st_size,
+        "levels": _levels(opened, measured),
+    }
+    return CompiledReport(values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+
+
+def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
+    machine = opened.machine
+    first_with = {m.digest: level for level, m in reversed(measured.items())}
+    return {
+        level: {
+            "ddr_share": machine.contention[level],
+            "plan": m.plan.digest,
+            "same_as": None if first_with[m.digest] == level else first_with[m.digest],
+            "segments": len(m.plan.segments),
+            "instructions": m.instructions,
+            "cycles": m.timings[level].cycles,
+            "latency_us": m.timings[level].cycles / machine.clock_hz * 1e6,
+            "program_bound_cycles": m.bound(machine, level),
+            "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
+            "executed_macs": sum(map(program_macs, m.programs)),
+            "variant_cycles": {at: timing.cycles for at, timing in m.timings.items()},
+        }
+        for level, m in measured.items()
+    }

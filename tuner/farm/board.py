@@ -1,0 +1,169 @@
+"""Where a board measures, it also has the last word: champions are its finals' winners, and the summary's cycles are what it said there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import get_args
+
+from compiler.plan.plan import Plan
+from compiler.source import Opened
+from compiler.unit.unit import Unit
+from tuner.config import TuneConfig
+from tuner.farm.each import each_here, each_on_ray
+from tuner.farm.finals import Finals, FinalsSpec, read
+from tuner.farm.pieces import Searched
+from tuner.measure.kept_readings import Readings
+from tuner.measure.race import TOLERANCE
+from tuner.measure.runners import runner_spec
+from tuner.measure.verdict import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide, finalists
+from tuner.store.read import read_log, read_tasks
+from tuner.store.runfolder import SearchFolder
+from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary
+
+
+def verdicts(
+    opened: Opened,
+    found: Sequence[Searched],
+    places: Sequence[SearchFolder],
+    baselines: Sequence[Plan],
+    config: TuneConfig,
+    address: str | None,
+    say: Callable[[str], None],
+) -> tuple[Verdict, ...]:
+    """Of every search.  places: of the run, whose log is closed.  baselines: of every search, for its first piece.  say: to a person."""
+    levels = tuple(opened.machine.contention)
+    log, tasks = read_log(places[0].path), read_tasks(places[0].path)
+    out = []
+    for search, place, baseline in zip(found, places, baselines, strict=True):
+        plans = finalists(log, tasks, search.run, levels, config.runner.finalists)
+        *entered, base = contenders(opened.packed[search.pieces[0]], [*plans, baseline], levels)
+        piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
+        out.append(_verdict(entered, base, levels, place, config, address, partial(_said, say, piece)))
+    return tuple(out)
+
+
+def _verdict(
+    entered: Sequence[Contender],
+    baseline: Contender,
+    levels: Sequence[str],
+    place: SearchFolder,
+    config: TuneConfig,
+    address: str | None,
+    say: Callable[[str], None],
+) -> Verdict:
+    spec, budget = runner_spec(config), config.runner.readings
+    assert spec is not None
+    programs = tuple(contender.program for contender in (*entered, baseline))
+    kept = Readings(place.checkpoint, [contender.plan.digest for contender in (*entered, baseline)])
+    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most")
+
+    def seen(rounds: int, reads: Mapping[str, int]) -> None:
+        if any(reads.values()):
+            still = ", ".join(f"{level} {count}" for level, count in reads.items() if count)
+            say(f"finals: {rounds} readings each; not told apart yet: {still}")
+
+    with _farm(FinalsSpec(spec, programs), config, address) as farm:
+        try:
+            verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen)
+        except BoardFailedError:
+            kept.forget()
+            raise
+    for line in _lines(verdict, levels):
+        say(line)
+    return verdict
+
+
+def _said(say: Callable[[str], None], piece: str, line: str) -> None:
+    say(f"{piece}{line}")
+
+
+def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
+    """What came out, for a person, level by level."""
+    lines = []
+    for level in levels:
+        standings = Counter(each.standing[level] for each in verdict.finalists)
+        others = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
+        readings = sum(each.readings[level] for each in (*verdict.finalists, verdict.baseline))
+        how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
+        out = "; ".join([f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(others)]), f"{readings:,} readings"])
+        lines.append(f"finals, {level}: {out}")
+    return lines
+
+
+def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> AbstractContextManager[Finals]:
+    """One worker: finalists are compared on one board."""
+    if config.farm.backend == "serial":
+        return each_here(spec)
+    return each_on_ray(spec, 1, address, config.farm.wait_s, "finals", config.farm.resource)
+
+
+def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
+    """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
+    names = {a.name: b.name for a, b in zip(of.kernels, unit.kernels, strict=True)}
+    segments = tuple(
+        segment.model_copy(update={"operators": tuple(names[name] for name in segment.operators)}) for segment in plan.segments
+    )
+    return plan.model_copy(update={"model": unit.graph.digest, "segments": segments})
+
+
+def as_measured(
+    simulated: Mapping[str, LevelSummary], found: Sequence[Searched], said: Sequence[Verdict], clock_hz: int
+) -> dict[str, LevelSummary]:
+    """Levels with the board's cycles in place of the simulator's: sums over pieces."""
+    out = {}
+    for level, row in simulated.items():
+        variants = {
+            other: sum(
+                len(search.pieces) * verdict.cycles(verdict.plans[other], level) for search, verdict in zip(found, said, strict=True)
+            )
+            for other in simulated
+        }
+        baseline = sum(
+            len(search.pieces) * verdict.cycles(verdict.baseline.contender.plan, level) for search, verdict in zip(found, said, strict=True)
+        )
+        cycles = variants[level]
+        out[level] = row.model_copy(
+            update={
+                "cycles": cycles,
+                "latency_us": round(cycles / clock_hz * 1e6, 3),
+                "baseline_layerwise_cycles": baseline,
+                "speedup": baseline / cycles,
+                "variant_cycles": variants,
+            }
+        )
+    return out
+
+
+def pieces_as_measured(simulated: Sequence[PieceSummary], found: Sequence[Searched], said: Sequence[Verdict]) -> tuple[PieceSummary, ...]:
+    """Pieces with the board's cycles."""
+    by_run = {search.run: verdict for search, verdict in zip(found, said, strict=True)}
+    return tuple(
+        piece.model_copy(
+            update={"cycles": {level: by_run[piece.search].cycles(by_run[piece.search].plans[level], level) for level in piece.cycles}}
+        )
+        for piece in simulated
+    )
+
+
+def runner_summary(config: TuneConfig, found: Sequence[Searched], said: Sequence[Verdict]) -> RunnerSummary:
+    """What measured, how often, and what it said in the finals."""
+    rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, verdict.baseline)]
+    return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
+
+
+def _row(search: Searched, finalist: Finalist) -> FinalistSummary:
+    contender = finalist.contender
+    return FinalistSummary(
+        search=search.run,
+        plan=contender.plan.digest,
+        segments=len(contender.plan.segments),
+        instructions=contender.instructions,
+        cycles=dict(finalist.cycles),
+        spread=dict(finalist.spread),
+        readings=dict(finalist.readings),
+        standing=dict(finalist.standing),
+        simulated_cycles=dict(contender.simulated),
+    )

@@ -1,0 +1,252 @@
+"""The driver's loop: hand out jobs, take results, commit them in their order.  It thinks nothing that an actor could."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Literal, Protocol, Self
+
+from tuner.farm.attempts import Attempts
+from tuner.farm.jobs import Bulletin, Culprits, Job, News, Result, Training, Workshop, WorkshopSpec
+from tuner.farm.ledger import Ledger
+from tuner.farm.plateau import Plateau
+from tuner.farm.schedule import BEGAN, Schedule
+from tuner.learn.trained import Models, Trained
+from tuner.learn.training import Trainer
+from tuner.measure.evaluate import Answer, Ask
+from tuner.measure.outcome import Outcome
+from tuner.measure.shared import SharedResults
+from tuner.search.epoch import EVOLVING
+from tuner.search.knowledge import Knowledge
+
+IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
+LEARNABLE = 8  # segments with an answer, of which a model learns anything: a board that has gone leaves none
+POLL_S = 1.0
+
+Stopped = Literal["budget", "plateau", "exhausted"]
+Key = tuple[int, int]
+TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
+
+
+class Jobs(Protocol):
+    """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once.
+
+    Asks that were found to take their workers along are nobody else's business: jobs are told of them here.
+    """
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def free(self) -> int:
+        """Jobs that could be started now."""
+        ...
+
+    def at_home(self, island: int) -> bool:
+        """Whether a job of this island, started now, would run where the island's programs are in a worker's caches."""
+        ...
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        """What all islands found in the next epoch."""
+        ...
+
+    def tell_models(self, models: Models) -> None:
+        """The next models."""
+        ...
+
+    def start(self, key: Key, job: Job | Training) -> None: ...
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        """Jobs that are done; waits so long for one."""
+        ...
+
+
+class SerialJobs:
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.pool.Pool`.
+
+    attempts: where it says what it measures, so that the next process knows what this one died of.
+    shared: what other searches measured.
+    """
+
+    workers = 1
+
+    def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
+        self._thresholds = gc.get_threshold()
+        self.workshop: Workshop = spec()
+        if shared is not None:
+            self.workshop.share(shared)
+        self._attempts = attempts
+        self._culprits: Culprits = () if attempts is None else attempts.culprits
+        self._bulletin = Bulletin()
+        self._heard_models = 0
+        self._job: tuple[Key, Job | Training] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._job = None
+        gc.unfreeze()  # see `tuner.measure.evaluate.EvaluatorSpec`; other than a worker's, this process goes on
+        gc.set_threshold(*self._thresholds)
+
+    @property
+    def free(self) -> int:
+        return int(self._job is None)
+
+    def at_home(self, island: int) -> bool:
+        del island
+        return True
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._bulletin.epochs.append(list(findings))
+
+    def tell_models(self, models: Models) -> None:
+        self._bulletin.models.append(models)
+
+    def known(self) -> Knowledge:
+        """Everything that was told."""
+        known = self.workshop.known
+        self.workshop.hear(News(known.version, self._bulletin.epochs[known.version :], None))
+        return known
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        self._job = (key, job)
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        del patience_s
+        assert self._job is not None
+        (key, job), self._job = self._job, None
+        news = self._bulletin.news(job, (self.workshop.known.version, self._heard_models))
+        self._heard_models = job.models or self._heard_models
+        if isinstance(job, Job):
+            job = job._replace(culprits=self._culprits)
+        return [(key, self.workshop.work(job, news, None if self._attempts is None else self._asked))]
+
+    def _asked(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+        assert self._attempts is not None
+        for ask in asks:
+            # features are read off a plan, and asked for a hundred times as often
+            with self._attempts.at(ask) if ask.measure else nullcontext():
+                outcome = self.workshop.answered(ask)
+            yield outcome
+
+
+class Conductor:
+    """began: findings that the run begins with.  on_commit: after every result that is committed whole, with its findings.
+
+    show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
+    plateau: ends the search when nothing is gained any more.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        schedule: Schedule,
+        ledger: Ledger,
+        trainer: Trainer | None,
+        on_commit: Callable[[bytes], None] = lambda _: None,
+        show: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda _: None,
+        plateau: Plateau | None = None,
+    ) -> None:
+        self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
+        self.on_commit, self.show, self.say = on_commit, show, say
+        self.plateau = plateau or Plateau(None, 0.0)
+        self.models_used = 0
+        self._running = 0
+        self._training = False
+        self._idle = 0
+        self._seq = 0
+
+    def begin(self, began: Sequence[bytes], epochs: Sequence[Sequence[bytes]] = ()) -> None:
+        """Tell what the run begins with, and what an earlier session of it found."""
+        assert BEGAN == 1
+        for findings in (began, *epochs):
+            self.jobs.tell_epoch(findings)
+        for models in self.trainer.models if self.trainer is not None else ():
+            self.jobs.tell_models(models)
+        self._seq = self.ledger.seq
+
+    def run(self) -> None:
+        """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
+        while self.stopped is None:
+            self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
+            if (next_one := self.schedule.to_commit()) is not None:
+                self._commit(next_one)
+                continue
+            self.show()
+            for key, result in self.jobs.finished(POLL_S):
+                self._receive(key, result)
+        if self.ledger.budget.deadline is not None:
+            self._gather()
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why the search has ended; None while it goes on."""
+        if self.ledger.spent:
+            return "budget"
+        if self.plateau.reached:
+            return "plateau"
+        return "exhausted" if self._idle >= IDLE_EPOCHS else None
+
+    def _hand_out(self) -> None:
+        while self.jobs.free:
+            training = None if self._training else self.schedule.next_training()
+            if training is not None:
+                self._training = True
+                self.jobs.start(TRAINING, training)
+                continue
+            budget = self.ledger.budget
+            due = self.schedule.next(budget.candidates, budget.seconds(), self.jobs.at_home)
+            if due is None:
+                return
+            self._running += 1
+            self.jobs.start(*due)
+
+    def _receive(self, key: Key, result: Result | Trained) -> None:
+        if isinstance(result, Result):
+            self._running -= 1
+            self.schedule.received(key, result)
+            return
+        assert self.trainer is not None
+        self._training = False
+        self.schedule.trained += 1
+        for line in self.trainer.finished(result):
+            self.say(line)
+        self.jobs.tell_models(result.models)
+
+    def _commit(self, result: Result) -> None:
+        self.ledger.commit(result.measured)
+        self.models_used = self.schedule.models_of(self.schedule.frontier[0])
+        if not result.whole:
+            if not self.ledger.spent:
+                self.schedule.again()
+            return
+        findings = self.schedule.committed(self.ledger.champions.programs)
+        if self.trainer is not None:
+            self.trainer.measured += result.segments
+        if findings is not None:
+            self._epoch_done(findings)
+        if not self.ledger.spent:  # what a run that goes on begins with was not cut by the budget
+            self.on_commit(result.findings)
+
+    def _epoch_done(self, findings: Sequence[bytes]) -> None:
+        self.jobs.tell_epoch(findings)
+        best = [member for member in self.ledger.champions.best if member is not None]
+        if self.schedule.complete > EVOLVING and len(best) == len(self.ledger.levels):
+            self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
+        self._idle = self._idle + 1 if self.ledger.seq == self._seq else 0
+        self._seq = self.ledger.seq
+        if self.trainer is not None and self.trainer.measured - self.ledger.failures.total() >= LEARNABLE and self.trainer.due():
+            self.schedule.train()
+
+    def _gather(self) -> None:
+        """The time is up: what the others have measured until now is worth its place."""
+        while self._running:
+            for key, result in self.jobs.finished(POLL_S):
+                if isinstance(result, Result):
+                    self._running -= 1
+                    self.schedule.waiting[key] = result
+        for key in sorted(self.schedule.waiting):
+            self.ledger.commit(self.schedule.waiting[key].measured)

@@ -1,0 +1,169 @@
+"""One search of a run: its conductor, its log, its checkpoints, and what a person sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.terminal import say
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.farm.conduct import Conductor, Jobs
+from tuner.farm.ledger import Budget, Ledger
+from tuner.farm.plateau import Plateau
+from tuner.farm.progress import Progress
+from tuner.farm.recorder import Facts
+from tuner.farm.schedule import Schedule
+from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.learn.training import Trainer
+from tuner.request import Snapshot, TuneRequest
+from tuner.search.champions import Champions
+from tuner.search.islands import first_states
+from tuner.search.population import Individual
+from tuner.store.checkpoint import Checkpoint
+from tuner.store.read import read_log
+from tuner.store.run_log import RunLog
+from tuner.store.runfolder import SearchFolder
+from tuner.world.world import World
+
+
+class SearchEnd(NamedTuple):
+    """best: of every level the fastest program.  baseline: the fastest one of single operators."""
+
+    best: tuple[Individual, ...]
+    baseline: Individual
+
+
+class OneSearch:
+    """The search of one run, its log, its checkpoints and what a person sees of it.
+
+    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).
+    """
+
+    def __init__(
+        self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
+        budget: Budget, said: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.clock = world.clock
+        self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
+        self._watch = request.progress
+        self.champions = Champions(len(facts.levels))
+        self.ledger = Ledger(facts.levels, log, self.champions, budget)
+        self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
+        self.trainer = Trainer(place.models, facts.levels, config.model)
+        trainer = self.trainer if config.learns else None
+        plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau)
+        self.checkpoint = Checkpoint(place.checkpoint, log)
+        self.warm_start: list[str] = []  # lines for a person
+        self._warm_tasks: list[str] = []
+        self._unsaved: list[bytes] = []
+        self._began = 0
+        self._shown: Progress | None = None
+        self._saved_s = self.clock.monotonic_s()
+        self._resume(request.warm_start, said)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        budget = self.ledger.budget
+        with Progress(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet, watch=self._watch) as shown:
+            self._shown = shown
+            yield
+            shown.finish(self.snapshot())
+            self._shown = None
+
+    def _show(self) -> None:
+        if self._shown is not None:
+            self._shown.update(self.snapshot())
+
+    def _say(self, line: str) -> None:
+        if self._shown is not None:
+            self._shown.say(line)
+
+    def snapshot(self) -> Snapshot:
+        best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.best[i]) is not None}
+        base = self.champions.baseline
+        baseline = {} if base is None else {level: int(base.cycles[i]) for i, level in enumerate(self.levels)}
+        note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
+        return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
+
+    def _resume(self, paths: Sequence[Path], said: Sequence[str]) -> None:
+        """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
+        found = self.checkpoint.load() if self.place.resumed else None
+        if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
+            say(f"{lost} rows of log and tasks were lost; they are measured again")
+        if found is None:
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
+            return
+        state, findings = found
+        self._began, self._unsaved = int(state["began"]), []
+        self.champions.restore(state["champions"])
+        self.trainer.restore(state["trainer"])
+        self.ledger.seq = int(state["seq"])
+        self.ledger.failures.update(state["failures"])
+        self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
+        self.ledger.tasks = self.ledger.log.tasks(self.ledger.seq) | set(self._warm_tasks)
+        self.conductor.plateau.restore(state["plateau"])
+        epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
+        self.conductor.begin(findings[: self._began], epochs)
+
+    def _begin(self, warm: WarmStart | None) -> None:
+        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models."""
+        if warm is not None:
+            self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
+            if not warm.empty:
+                self._unsaved.append(warm.findings())
+                self._began = 1
+            self.ledger.tasks.update(warm.tasks)
+            self.trainer.measured = len(warm.tasks)
+            if not self.quiet:
+                for line in self.warm_start:
+                    say(line)
+        self.conductor.begin(self._unsaved)
+
+    def search_until_spent(self) -> None:
+        self.conductor.run()
+        self.ledger.log.flush()
+
+    def ended(self, where: str) -> SearchEnd:
+        """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
+        best, baseline = tuple(each for each in self.champions.best if each is not None), self.champions.baseline
+        if baseline is None or len(best) < len(self.levels):
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(self.ledger.failures.items()))
+            what = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
+        return SearchEnd(best, baseline)
+
+    def _first_answer(self) -> None:
+        """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
+        runner = self.facts.origin.runner
+        if runner == BUILT_IN or not self.ledger.seq or sum(self.ledger.failures.values()) < self.ledger.seq:
+            return
+        self.ledger.log.flush()
+        row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
+        why = f"{row['status']}: {row['error']}"
+        raise BadInputError(f"--runner {runner}: the first program could not be measured: {why}; when it can be, give another --out")
+
+    def _committed(self, findings: bytes) -> None:
+        """After a result, not more often than the configuration says; after the first one at once."""
+        self._first_answer()
+        self._unsaved.append(findings)
+        now = self.clock.monotonic_s()
+        if self.schedule.complete > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:
+            return
+        self._saved_s = now
+        state = {
+            "schedule": self.schedule.state(),
+            "began": self._began,
+            "champions": self.champions.state(),
+            "trainer": self.trainer.state(),
+            "seq": self.ledger.seq,
+            "failures": dict(self.ledger.failures),
+            "plateau": self.conductor.plateau.state(),
+            "warm_start": self.warm_start,
+            "warm_tasks": self._warm_tasks,
+        }
+        self.checkpoint.save(state, self._unsaved)
+        self._unsaved = []

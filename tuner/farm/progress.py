@@ -1,0 +1,134 @@
+"""What a person sees while a run goes on: a table that is kept up to date on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from simulator.terminal import say, shown
+from tuner.measure.merit import speedup
+from tuner.request import Snapshot
+from tuner.world.world import Clock
+
+LINE_EVERY_S = 10.0
+BEST_EVERY_S = 1.0
+SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
+_ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds of segments for each program, and would tell of hours
+
+
+class Progress:
+    """Shows snapshots.  `candidates` or `seconds`: the budget; `already`: programs measured before a resume.
+
+    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.  watch: is given every snapshot.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        candidates: int | None = None,
+        seconds: float | None = None,
+        already: int = 0,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        watch: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
+        self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
+        self._start_s = clock.monotonic_s()
+        self._since: tuple[int, float] | None = None  # programs and time when the first ones were there: starting up is no rate
+        self._last_s = -LINE_EVERY_S
+        self._shown: Snapshot | None = None
+        console = Console(file=self._stream)
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the table."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.console.print(shown(line), highlight=False, markup=False)
+        else:
+            say(line, self._stream)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show where the run stands; cheap enough to call after every outcome."""
+        if self._watch is not None:
+            self._watch(snapshot)
+        if self._quiet:
+            return
+        now = self._clock.monotonic_s()
+        if self._since is None and snapshot.measured > self._already:
+            self._since = snapshot.measured, now
+        if self._live is not None:
+            if now - self._last_s >= 0.25:
+                self._last_s = now
+                self._live.update(self.table(snapshot))
+            return
+        patience_s = BEST_EVERY_S
+        if self._shown is not None and snapshot.best == self._shown.best:
+            patience_s = LINE_EVERY_S if snapshot != self._shown else SAME_EVERY_S
+        if now - self._last_s >= patience_s:
+            self._last_s, self._shown = now, snapshot
+            self.say(self.line(snapshot))
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """The last word, unless it was said already."""
+        if snapshot != self._shown:
+            self._last_s = -LINE_EVERY_S
+            self.update(snapshot)
+
+    def _rate(self, snapshot: Snapshot) -> float:
+        """Programs per second; 0 while nobody can tell."""
+        if self._since is None or snapshot.measured - self._since[0] < _ENOUGH:
+            return 0.0
+        return (snapshot.measured - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
+
+    def _left(self, snapshot: Snapshot) -> str:
+        if self._seconds is not None:
+            return f"{max(0.0, self._seconds - (self._clock.monotonic_s() - self._start_s)):.0f} s left"
+        if self._candidates is None:
+            return ""
+        left = max(0, self._candidates - snapshot.measured)
+        rate = self._rate(snapshot)
+        return f"{left} left" + (f", about {left / rate:.0f} s" if left and rate > 0 else "")
+
+    def _counts(self, snapshot: Snapshot) -> str:
+        failed = " ".join(f"{count} {status}" for status, count in sorted(snapshot.failures.items()) if count)
+        rate = self._rate(snapshot)
+        speed = "" if not rate else f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
+        parts = [f"{snapshot.measured} programs measured", speed, self._left(snapshot), failed, snapshot.note]
+        return ", ".join(part for part in parts if part)
+
+    def line(self, snapshot: Snapshot) -> str:
+        """Everything in one line."""
+        best = "; ".join(f"{level} {_cycles(snapshot, level)}" for level in snapshot.best)
+        return self._counts(snapshot) + (f"; best: {best}" if best else "")
+
+    def table(self, snapshot: Snapshot) -> Table:
+        """Everything as a table, a row per level."""
+        table = Table(caption=self._counts(snapshot), caption_justify="left")
+        for name in ("level", "best cycles", "baseline", "speed-up"):
+            table.add_column(name, justify="left" if name == "level" else "right")
+        for level, cycles in snapshot.best.items():
+            base = snapshot.baseline.get(level)
+            table.add_row(level, f"{cycles:,}", f"{base:,}" if base else "", speedup(base / cycles if base else None))
+        return table
+
+
+def _cycles(snapshot: Snapshot, level: str) -> str:
+    cycles, base = snapshot.best[level], snapshot.baseline.get(level)
+    return f"{cycles:,} cycles" + (f" ({speedup(base / cycles)})" if base else "")

@@ -1,0 +1,277 @@
+"""What earlier runs measured, for a new one: segments that need not be measured again, and programs to begin with.
+
+A task of an earlier log counts where its digest would be the same here: equal computation (of any network), equal way to run it, equal
+machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments and
+train the first cost model; of programs of the same unit the best of each level are measured again, before anything else is proposed.
+
+Which runs those were, and what their logs held, is part of the new run's identity (`run.json`); what was taken of them lies in its
+checkpoint, so it can be resumed whatever becomes of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+import simulator
+from compiler.cost.features import FEATURE_SET, FEATURES
+from compiler.plan.plan import Plan, SegmentPlan
+from compiler.space.gene import MAX_SEGMENT, Gene, Genome
+from compiler.space.gene_of import gene_of, genome_of
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError
+from tuner.search.knowledge import Findings
+from tuner.store.digests import task_digest, text_digest
+from tuner.store.read import read_log, read_rows
+from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.runs import Run, open_run
+from tuner.store.schema import FEATURE_PREFIX
+
+_SEGMENTS = ("operator", "segment")
+_REASONS = {
+    "machine": "of another machine",
+    "simulator": f"of another simulator than {simulator.VERSION}",
+    "runner": "of another runner",
+    "result": "without a result at every level",
+    "poisoned": "poisoned",
+    "elsewhere": "of segments that this network does not have",
+    "unnamed": "that no gene names",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks."""
+
+    run: str
+    tasks: int
+    usable: int
+    left_out: Mapping[str, int]
+    lost: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """What it brings, and a line for every reason for which something is left out."""
+        yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
+        yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
+        if self.lost:
+            yield f"{self.run}: {self.lost} rows of its log and tasks were lost"
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart:
+    """segments: task, gene, bytes moved of those that are known.  programs: genomes to begin with.
+
+    cycles: int64 [segments, levels].  features: float32 [segments, F], rows of NaN where there are none.
+    """
+
+    sources: tuple[Source, ...]
+    levels: tuple[str, ...]
+    tasks: tuple[str, ...]
+    genes: tuple[Gene, ...]
+    moved_bytes: NDArray[np.int64]
+    cycles: NDArray[np.int64]
+    features: NDArray[np.float32]
+    programs: tuple[Genome, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Nothing of it is usable."""
+        return not (self.genes or self.programs)
+
+    def findings(self) -> bytes:
+        """As a search begins with them."""
+        good = [None if np.isnan(row).any() else row for row in self.features]
+        found = Findings(list(self.genes), list(self.cycles), self.moved_bytes.tolist(), good, proposed=list(self.programs))
+        return found.pack(0, len(self.levels))
+
+
+def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
+    """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
+
+    A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
+    folder is no run.
+    """
+    runs = [open_run(path) for path in paths]
+    if not (resume and (out / IDENTITY).is_file()):
+        return tuple(f"{run.identity['run']} {_log_digest(run)}" for run in runs)
+    there = tuple(map(str, read_json(out / IDENTITY).get("warm_start", ())))
+    began, asked = [line.split(" ")[0] for line in there], [str(run.identity["run"]) for run in runs]
+    if asked and asked != began:
+        other = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
+        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {other} differs")
+    return there
+
+
+def _log_digest(run: Run) -> str:
+    rows = read_log(run.path, ("task", "level", "status", "simulator", "cycles")).astype(str).sort_values(["task", "level"])
+    return text_digest(rows.to_csv(index=False))
+
+
+def taken(
+    paths: Sequence[Path], said: Sequence[str], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+) -> WarmStart | None:
+    """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
+
+    Raises `BadInputError` where the runs are not what they were when the new one was begun.
+    """
+    if not said:
+        return None
+    if not paths:
+        raise BadInputError("--warm-start: the run was stopped before its first checkpoint; name the runs again that it began with")
+    for line, path in zip(said, paths, strict=True):
+        run = open_run(path)
+        if line != f"{run.identity['run']} {_log_digest(run)}":
+            raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
+    return read_warm_start(paths, unit, levels, elites, runner)
+
+
+def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator") -> WarmStart:
+    """The usable tasks of earlier runs, in their order; of equal tasks the first.  Raises `BadInputError`."""
+    readers = [_Reader(open_run(path), unit, levels, elites, runner) for path in paths]
+    segments: dict[str, _Segment] = {}
+    for reader in readers:
+        for task, segment in reader.segments.items():
+            segments.setdefault(task, segment)
+    programs = dict.fromkeys(genome for reader in readers for genome in reader.programs)
+    rows = list(segments.values())
+    return WarmStart(
+        tuple(reader.source for reader in readers),
+        levels,
+        tuple(segments),
+        tuple(row.gene for row in rows),
+        np.array([row.moved_bytes for row in rows], np.int64),
+        np.array([row.cycles for row in rows], np.int64).reshape(len(rows), len(levels)),
+        np.array([row.features for row in rows], np.float32).reshape(len(rows), len(FEATURES)),
+        tuple(programs),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Segment:
+    gene: Gene
+    moved_bytes: int
+    cycles: NDArray[np.int64]
+    features: NDArray[np.float32]
+
+
+class _Reader:
+    """One earlier run."""
+
+    def __init__(self, run: Run, unit: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
+        self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
+        self.segments: dict[str, _Segment] = {}
+        self.programs: list[Genome] = []
+        (log, lost_rows), (tasks, lost_tasks) = read_rows(run.path, "log"), read_rows(run.path, "tasks")
+        log = log[log["task"].isin(tasks["task"])]
+        left_out: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
+        count = log["task"].nunique()
+        if run.identity.get("machine_digest") != unit.machine.digest:
+            left_out["machine"] = count
+        else:
+            self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
+        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out, lost_rows + lost_tasks)
+
+    def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
+        reason = _reasons(log, self.levels, self.runner)
+        left_out.update(reason.values())
+        log = log[~log["task"].isin(list(reason))]
+        cycles = log.drop_duplicates(["task", "level"], keep="last").pivot(index="task", columns="level", values="cycles")
+        cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
+        first = log[log["level"] == self.levels[0]].drop_duplicates("task", keep="last").set_index("task")
+        moved = (first["ddr_read_bytes"] + first["ddr_write_bytes"]).astype(np.int64)
+        features = tasks[[name for name in map(FEATURE_PREFIX.__add__, FEATURES) if name in tasks.columns]]
+        whole: list[tuple[NDArray[np.int64], str, Plan]] = []
+        for task, values in zip(cycles.index, cycles.to_numpy(), strict=True):
+            kind, payload = str(tasks.at[task, "kind"]), str(tasks.at[task, "payload"])
+            if task_digest(kind, payload) != task:
+                left_out["poisoned"] += 1
+                continue
+            found = self._content(kind, json.loads(payload))
+            if isinstance(found, str):
+                left_out[found] += 1
+            elif isinstance(found, Plan):
+                whole.append((values, task, found))
+            else:
+                described = tasks.at[task, "feature_set"] == FEATURE_SET and features.shape[1] == len(FEATURES)
+                row = features.loc[task].to_numpy(np.float32) if described else np.full(len(FEATURES), np.nan, np.float32)
+                self.segments[task] = _Segment(found, int(moved[task]), values, row)
+        self._best(whole)
+
+    def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:
+        """What a task is here, or the reason for which it is nothing."""
+        try:
+            if kind == "program":
+                return Plan.model_validate(content["plan"]) if content["unit"] == self._unit_digest else "elsewhere"
+            place = self._places.get(content["structure"]) if kind in _SEGMENTS else None
+            if place is None:
+                return "elsewhere"
+            names = tuple(spec.name for spec in self.unit.kernels[slice(*place)])
+            return gene_of(self.unit, SegmentPlan.model_validate({**content["plan"], "operators": names}), place[0]) or "unnamed"
+        except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
+            return "unnamed"
+
+    def _best(self, whole: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
+        chosen: dict[str, Plan] = {}
+        for level in range(len(self.levels)):
+            order = sorted(whole, key=lambda item: (int(item[0][level]), item[1]))
+            chosen.update((task, plan) for _, task, plan in order[: self.elites])
+        genomes = (genome_of(self.unit, plan) for plan in chosen.values())
+        self.programs = list(dict.fromkeys(genome for genome in genomes if genome is not None))
+
+    @cached_property
+    def _unit_digest(self) -> str:
+        return self.unit.digest
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Structure -> where it is first."""
+        structures, count = Structures(self.unit), len(self.unit.kernels)
+        spans = [(i, j) for i in range(count) for j in range(i + 1, min(count, i + MAX_SEGMENT) + 1)]
+        return {structures.structure(i, j): (i, j) for i, j in reversed(spans)}
+
+
+def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:
+    """Tasks that are left out for what their rows say -> why."""
+    out: dict[str, str] = {}
+
+    def mark(tasks: pd.Series, why: str) -> None:
+        for task in tasks:
+            out.setdefault(task, why)
+
+    mark(log.loc[log["simulator"] != simulator.VERSION, "task"], "simulator")
+    mark(log.loc[log["runner"] != runner, "task"], "runner")
+    measured = log[log["status"] == "ok"]
+    mark(measured.loc[~_sound(measured), "task"], "poisoned")
+    have = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()
+    complete = set(have.index[have == len(levels)])
+    mark(log.loc[~log["task"].isin(complete), "task"], "result")
+    return out
+
+
+def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows whose cycles and bytes are whole numbers, cycles above zero."""
+    columns = ["cycles", "ddr_read_bytes", "ddr_write_bytes"]
+    values = rows[columns].to_numpy(np.float64, na_value=np.nan)
+    good: NDArray[np.bool_] = (np.isfinite(values) & (values == np.floor(values)) & (values >= [1, 0, 0])).all(1)
+    return good
+
+
+def lines(found: WarmStart) -> Iterator[str]:
+    """For a person."""
+    for source in found.sources:
+        yield from (f"warm start: {line}" for line in source.lines())
+    if found.empty:
+        yield "warm start: nothing is usable, the search begins without it"
+    else:
+        yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first"

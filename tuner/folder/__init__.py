@@ -1,1 +1,0 @@
-"""A run on disk: its folder, its copies, its checkpoints."""

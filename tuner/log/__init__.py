@@ -1,1 +1,0 @@
-"""The farm's memory: Parquet datasets that grow by whole parts."""

@@ -1,0 +1,322 @@
+"""What a worker does: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
+
+A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
+
+Where a runner measures, its cycles take the place of the simulator's, which still says what a board does not: bytes, busy cycles, peaks.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cost.features import raw_features
+from compiler.ir.operators import Concat, Conv, Shuffle
+from compiler.ir.region import EMPTY, Rows
+from compiler.kinds.build import Packed
+from compiler.pipeline import Compiler, Part
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.blocks import needed, operand_rows
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene, Genome
+from compiler.space.starts import single_operators
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
+from simulator.npu.cycles import port_units
+from simulator.npu.machine import SHARE_UNIT, Engine
+from simulator.timing import Timing, simulate_levels
+from tuner.measure.encode import encoded
+from tuner.measure.prepared import prepared
+from tuner.measure.reading import Bench, Reading
+from tuner.measure.runners import RunnerSpec
+from tuner.measure.shared import SharedResults
+from tuner.store.digests import canonical_json, task_digest
+from tuner.store.schema import TaskKind
+
+COLUMNS = (
+    "cycles", "roofline_cycles", "ddr_read_bytes", "ddr_write_bytes",
+    "busy_mte1_cycles", "busy_mte2_cycles", "busy_mte3_cycles", "busy_cube_cycles", "busy_vector_cycles", "busy_fixpipe_cycles",
+    "busy_scalar_cycles", "load_store_cycles", "peak_l1_bytes", "peak_l0a_bytes", "peak_l0b_bytes", "peak_l0c_bytes", "peak_ub_bytes",
+)  # fmt: skip
+"""Columns of `Answer.values`, in the order in which `tuner.store.schema.LOG_COLUMNS` has its results."""
+
+_BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
+_PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
+_KEPT_GENES = 20_000
+_COLLECT = (20_000, 10, 10)  # Python's own: 700, 10, 10
+
+
+class Ask(NamedTuple):
+    """A genome to look at: one gene is measured as a segment, a few as a stage, a genome that covers the model as a program.
+
+    stage: genes in the operators' order, on their cores; those that belong to one group of it may read each other's results.
+
+    measure: False asks for features only.
+    """
+
+    kind: Literal["segment", "stage", "program"]
+    genome: Genome
+    measure: bool = True
+
+
+class Answer(NamedTuple):
+    """What became of it.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(COLUMNS)], or None.
+
+    status: crash, timeout and invalid come from a runner.  payload: canonical JSON of the task, '' where only features were asked for.
+    shared: another search had measured it.
+    """
+
+    status: Literal["ok", "infeasible", "crash", "timeout", "invalid"]
+    error: str | None
+    payload: str
+    features: NDArray[np.float64] | None
+    values: NDArray[np.int64] | None
+    shared: bool = False
+
+
+def task_kind(ask: Ask) -> TaskKind:
+    """As the log calls it: a segment of one is an operator."""
+    return "operator" if ask.kind == "segment" and ask.genome[0].stop - ask.genome[0].start == 1 else ask.kind
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A gene's plan and its features."""
+
+    plan: SegmentPlan
+    raw: NDArray[np.float64]
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as canonical JSON: a program that differs in one segment from another is written with the others' texts."""
+        return canonical_json(self.plan.model_dump(mode="json"))
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """A runner that measures, and the values of the weights (see `Packed`): it is given whole programs."""
+
+    runner: RunnerSpec
+    constants: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class EvaluatorSpec:
+    """Makes an Evaluator where it is called: in this process or in an actor.  board: None for the simulator alone."""
+
+    unit: Unit
+    levels: tuple[str, ...]
+    board: Board | None = None
+
+    def __call__(self) -> Evaluator:
+        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (half a minute, once).
+
+        What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
+        Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
+        out, and the rest is looked at more rarely.
+        """
+        evaluator = Evaluator(self.unit, self.levels, records=self.board is not None)
+        genome = single_operators(self.unit)
+        if not isinstance(genome, Infeasible):
+            evaluator.answer(Ask("program", genome))
+        if self.board is not None:
+            evaluator.bench, evaluator.constants = self.board.runner(), self.board.constants
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
+        return evaluator
+
+
+class Evaluator:
+    """Holds the unit, the compiler's caches and the plans of genes seen.
+
+    clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
+    bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.  shared: what
+    others measured, for the simulator alone: a board's readings are its own.
+    """
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 128 << 20, records: bool = False) -> None:
+        self.unit, self.levels = unit, levels
+        self.compiler = Compiler(unit, cache_bytes, records)
+        self.structures = Structures(unit)
+        self._known: OrderedDict[Gene, Known | None] = OrderedDict()
+        self._roofline = Roofline(unit)
+        self._digest = unit.digest
+        self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
+        self.clock = unit.machine
+        self.bench: Bench | None = None
+        self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.shared: SharedResults | None = None
+
+    def answer(self, ask: Ask) -> Answer:
+        ask = ask._replace(genome=tuple(Gene(*gene) for gene in ask.genome))
+        known = []
+        for gene in ask.genome:
+            segment = self._look_at(gene)
+            if segment is None:
+                where = f"operators {gene.start}..{gene.stop - 1}"
+                return Answer("infeasible", f"{where} in {gene.blocks} blocks: no tiling fits L1", "", None, None)
+            known.append(segment)
+        raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
+        if not ask.measure:
+            return Answer("ok", None, "", raw, None)
+        if ask.kind == "segment":
+            return self._segment(ask, known[0].plan, raw)
+        if ask.kind == "stage":
+            return self._stage(ask, [segment.plan for segment in known], raw)
+        plan = plan_of(self.unit, [segment.plan for segment in known])
+        payload = self._payload(known)
+        return self._answer(ask, partial(self.compiler.parts, plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
+
+    def plan(self, gene: Gene) -> SegmentPlan | None:
+        known = self._look_at(gene)
+        return None if known is None else known.plan
+
+    def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
+        """int64 [levels]: a segment measured alone; None where it does not fit."""
+        parts = self.compiler.alone(plan, start)
+        return None if isinstance(parts, Infeasible) else self._measure(parts, range(start, start + len(plan.operators)))[:, 0]
+
+    def _look_at(self, gene: Gene) -> Known | None:
+        if gene in self._known:
+            self._known.move_to_end(gene)
+            return self._known[gene]
+        plan = realise(self.unit, gene)
+        known = self._known[gene] = None if plan is None else Known(plan, raw_features(self.unit, plan, gene.start))
+        if len(self._known) > _KEPT_GENES:
+            self._known.popitem(last=False)
+        return known
+
+    def _payload(self, segments: Sequence[Known]) -> str:
+        """Canonical JSON of a program's task."""
+        before, name, behind = self._empty.partition('"segments":[')
+        return f"{before}{name}{','.join([segment.text for segment in segments])}{behind}"
+
+    def _segment(self, ask: Ask, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
+        gene = ask.genome[0]
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}
+        payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
+        return self._answer(ask, partial(self.compiler.alone, plan, gene.start), range(gene.start, gene.stop), (plan,), payload, raw)
+
+    def _stage(self, ask: Ask, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Answer:
+        payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
+        parts = partial(self.compiler.some, [(plan, gene.start) for plan, gene in zip(plans, ask.genome, strict=True)])
+        return self._answer(ask, parts, [k for gene in ask.genome for k in range(gene.start, gene.stop)], plans, payload, raw)
+
+    def _answer(
+        self,
+        ask: Ask,
+        lowered: Callable[[], list[Part] | Infeasible],
+        kernels: Sequence[int],
+        plans: Sequence[SegmentPlan],
+        payload: str,
+        raw: NDArray[np.float64],
+    ) -> Answer:
+        """As another search measured it; else measured, by the simulator and then by the runner."""
+        task = "" if self.shared is None else task_digest(task_kind(ask), payload)
+        if self.shared is not None and (shared := self.shared.find(task)) is not None:
+            return Answer("ok", None, payload, raw, shared, True)
+        parts = lowered()
+        if isinstance(parts, Infeasible):
+            return Answer("infeasible", str(parts), payload, raw, None)
+        values = self._measure(parts, kernels)
+        if self.bench is not None:
+            expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
+            program = encoded(Packed(self.unit, self.constants), ask.kind, self.compiler.link(parts), plans, expected)
+            found = self.bench.cycles(program, self.levels)
+            if isinstance(found, Reading):
+                status = "invalid" if found.status == "ok" else found.status
+                return Answer(status, found.error, payload, raw, None)
+            values[:, 0] = found
+        if self.shared is not None:
+            self.shared.add(task, values)
+        return Answer("ok", None, payload, raw, values)
+
+    def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
+        footprints = [part.lowered.footprint for part in parts]
+        program = prepared(self.clock, self.compiler.schedule(parts), footprints)
+        timings = simulate_levels(program, self.clock, self.levels)
+        peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
+        rows = [measured(timings[level], self._roofline.of(kernels, level), peaks) for level in self.levels]
+        return np.array(rows, np.int64)
+
+
+def measured(timing: Timing, roofline: int, peaks: list[int]) -> list[int]:
+    """One level's results in the order of `COLUMNS`."""
+    busy = timing.busy_cycles.sum(0)
+    return [
+        timing.cycles,
+        roofline,
+        timing.ddr_read_bytes,
+        timing.ddr_write_bytes,
+        *(int(busy[engine]) for engine in _BUSY),
+        timing.load_store_cycles,
+        *peaks,
+    ]
+
+
+class Roofline:
+    """The model's own lower bound: MACs over all cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
+
+    Of rows that somebody reads.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self._works: dict[tuple[int, ...], tuple[int, int]] = {}
+        machine, shapes = unit.machine, unit.graph.shapes
+        self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
+        size = unit.dtype.size_bytes
+        images = {storage.name: storage.n for storage in unit.storages}
+        self.row_bytes = {name: images[unit.layout.placements[name].storage] * shape[1] * shape[3] * size for name, shape in shapes.items()}
+        # a concatenation or a shuffle moves nothing: what it is made of counts
+        self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
+        for op in unit.graph.operators:
+            if isinstance(op, Concat | Shuffle):
+                self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
+        self.weight_bytes = [
+            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec.kernel, Conv) else 0
+            for spec in unit.kernels
+        ]
+
+    def cycles(self, start: int, stop: int, level: str) -> int:
+        """Of operators [start, stop) alone."""
+        return self.of(range(start, stop), level)
+
+    def of(self, kernels: Sequence[int], level: str) -> int:
+        """Of some operators, ascending, alone."""
+        macs, moved = self._work(tuple(kernels))
+        port = port_units(self.unit.machine, self.unit.machine.share_units(level))
+        return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
+
+    def _work(self, kernels: tuple[int, ...]) -> tuple[int, int]:
+        """(MACs, unpadded bytes)."""
+        found = self._works.get(kernels)
+        if found is not None:
+            return found
+        unit, inside = self.unit, set(kernels)
+        specs = [unit.kernels[k] for k in kernels]
+        rows = needed(unit)
+        macs = sum(spec.macs * rows[spec.index].size // spec.out_h for spec in specs) * unit.images
+        made = {spec.kernel.y for spec in specs}
+        read: dict[str, Rows] = {}
+        for spec in specs:
+            for name, wanted in zip(spec.kernel.inputs, operand_rows(unit, spec.index), strict=True):
+                for leaf in self._leaves[name] - made:
+                    read[leaf] = read.get(leaf, EMPTY).hull(wanted)
+        leaving = {
+            spec.kernel.y: rows[spec.index]
+            for spec in specs
+            if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])
+        }
+        moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
+        moved += sum(self.weight_bytes[k] for k in kernels)
+        self._works[kernels] = macs, moved
+        return macs, moved

@@ -1,0 +1,89 @@
+"""What of a model stays with the host, why, and what share of its multiply-accumulates that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.frontend.macs import model_macs
+from compiler.source import Opened
+from simulator.npu.errors import InfeasibleError
+from tuner.measure.host_lines import host_lines
+from tuner.summary import HostNodeSummary
+
+HALF = 0.5  # below this share there is a warning
+
+
+@dataclass(frozen=True)
+class MacShare:
+    """Multiply-accumulates of a model: of its pieces, and of its nodes on the host.  None where some node's cannot be counted.
+
+    uncounted: operators that cannot be.  alone: there is nothing on the host.
+    """
+
+    npu: int | None
+    host: int | None
+    uncounted: tuple[str, ...]
+    alone: bool
+
+    @property
+    def total(self) -> int | None:
+        return None if self.npu is None or self.host is None else self.npu + self.host
+
+    @property
+    def share(self) -> float | None:
+        """What the NPU does of them; of none at all everything where it is alone.  None where nobody can tell."""
+        if self.npu is None or not self.total:
+            return 1.0 if self.alone and self.npu is not None else None
+        return self.npu / self.total
+
+    def __str__(self) -> str:
+        if self.total is None:
+            return f"share of MACs on the NPU n/a: they cannot be counted of {', '.join(self.uncounted) or 'what the NPU runs'}"
+        if self.total == 0:
+            return "no MACs" if self.alone else "no MACs, so their share on the NPU is n/a"
+        return f"{self.total:,} MACs, {self.share:.1%} of them on the NPU"
+
+
+def mac_share(opened: Opened) -> MacShare:
+    """Of an opened model; what only constants go into is in neither part."""
+    host, pieces = opened.part.host, [model_macs(piece.npu) for piece in opened.part.pieces]
+    uncounted = dict.fromkeys(node.op_type for node in host if node.macs is None)
+    return MacShare(
+        None if None in pieces else sum(macs or 0 for macs in pieces),
+        None if uncounted else sum(node.macs or 0 for node in host),
+        tuple(uncounted),
+        not host,
+    )
+
+
+def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
+    """In the model's order."""
+    total = mac_share(opened).total
+    return tuple(
+        HostNodeSummary(
+            node=node.name,
+            op=node.op_type,
+            refused=node.refused,
+            why=node.why,
+            macs=node.macs,
+            mac_share=node.macs / total if total and node.macs is not None else None,
+        )
+        for node in opened.part.host
+    )
+
+
+def work_lines(opened: Opened) -> list[str]:
+    """What was done to the model, a warning where the host has the larger part, then what it has."""
+    share = mac_share(opened).share
+    warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
+    return [*opened.notes, *warning, *host_lines(host_nodes(opened))]
+
+
+def check_share(opened: Opened, least: float | None) -> None:
+    """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
+    found = mac_share(opened)
+    if least is None or (found.share is not None and found.share >= least):
+        return
+    most: Sequence[str] = host_lines(host_nodes(opened))[:1]
+    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {found}", *most]))

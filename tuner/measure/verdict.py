@@ -1,0 +1,147 @@
+"""Which of a search's best programs a board likes best, when they are measured again side by side.
+
+A champion that was measured once is partly the luckiest of many.  So the best few programs race (`tuner.measure.race`), and what noise
+alone sets apart goes to the simpler plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from compiler.build import compile_plan
+from compiler.kinds.build import Packed
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Plan
+from simulator.npu.errors import TilefarmError
+from simulator.timing import simulate_levels
+from tuner.measure.encode import encoded
+from tuner.measure.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound
+from tuner.measure.reading import Encoded
+
+Standing = Literal["champion", "not told apart", "slower", "failed"]
+
+
+class BoardFailedError(TilefarmError):
+    """No reading decided anything."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A program that is to be measured again.  simulated: cycles by level, by the simulator."""
+
+    plan: Plan
+    program: Encoded
+    instructions: int
+    simulated: Mapping[str, int]
+
+    @property
+    def simplicity(self) -> tuple[int, int, str]:
+        """Less is simpler."""
+        return len(self.plan.segments), self.instructions, self.plan.digest
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """What was read of a contender.
+
+    By level: cycles (None where half of the rounds failed, see `estimates`); spread, of its readings, in parts of them; readings; standing,
+    of no level for the baseline.
+    """
+
+    contender: Contender
+    cycles: Mapping[str, int | None]
+    spread: Mapping[str, float]
+    readings: Mapping[str, int]
+    standing: Mapping[str, Standing]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """plans: the winner's per level.  baseline: as `finalists`, and not one of them."""
+
+    plans: Mapping[str, Plan]
+    finalists: tuple[Finalist, ...]
+    baseline: Finalist
+
+    def cycles(self, plan: Plan, level: str) -> int:
+        """Of a winner or the baseline, which ran at every level."""
+        found = next(each for each in (*self.finalists, self.baseline) if each.contender.plan.digest == plan.digest).cycles[level]
+        assert found is not None
+        return found
+
+
+def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence[str], count: int) -> list[Plan]:
+    """The best `count` measured programs of a search at each level, by task digest.  log, tasks: of its run folder."""
+    rows = log[(log["run"] == run) & (log["kind"] == "program") & (log["status"] == "ok")]
+    chosen: set[str] = set()
+    for level in levels:
+        chosen.update(rows[rows["level"] == level].sort_values(["cycles", "task"])["task"].head(count))
+    payloads = tasks.set_index("task").loc[sorted(chosen), "payload"]
+    return [Plan.model_validate(json.loads(payload)["plan"]) for payload in payloads]
+
+
+def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> list[Contender]:
+    """Plans as what a board is given."""
+    compiler = Compiler(packed.unit)
+    found = []
+    for plan in plans:
+        program = compile_plan(compiler, plan)
+        timings = simulate_levels(program, compiler.unit.machine, levels)
+        expected = {level: timings[level].cycles for level in levels}
+        found.append(Contender(plan, encoded(packed, "program", program, plan.segments, expected), program.instructions, expected))
+    return found
+
+
+def decide(
+    entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None
+) -> Verdict:
+    """Let them race at every level.
+
+    measure: numbers are places in `entered`, the baseline's is behind them.  budget: readings of each at a level.  A finalist that
+    fails at any level does not win, since a variant is switched to and from at any.  Raises `BoardFailedError` where all of them do, or
+    the baseline.
+    """
+    placings = race(len(entered), levels, budget, measure, seen)
+    able = np.logical_and.reduce([sound(placing.cycles) for placing in placings.values()])
+    left = all(placing.left for placing in placings.values())
+    if not left or not able[-1]:
+        what = "the baseline" if left else "every finalist"
+        raise BoardFailedError(f"{what} failed in half of the rounds when it was measured again; --resume tries it again")
+    winners = {level: min(placing.near, key=lambda at: entered[at].simplicity) for level, placing in placings.items()}
+    told = {level: estimates(placing.cycles, winners[level]) for level, placing in placings.items()}
+    found = [
+        Finalist(
+            contender,
+            {level: told[level][at] for level in levels},
+            {level: _spread(placings[level].cycles[:, at]) for level in levels},
+            {level: int((placings[level].cycles[:, at] > SKIPPED).sum()) for level in levels},
+            {level: _standing(placings[level], winners[level], at, bool(able[at])) for level in levels if at < len(entered)},
+        )
+        for at, contender in enumerate((*entered, baseline))
+    ]
+    return Verdict({level: entered[at].plan for level, at in winners.items()}, tuple(found[:-1]), found[-1])
+
+
+def _standing(placing: Placing, winner: int, at: int, able: bool) -> Standing:
+    """able: it ran at every level."""
+    if at == winner:
+        return "champion"
+    if at in placing.left:
+        return "not told apart"
+    return "slower" if able else "failed"
+
+
+def _spread(cycles: NDArray[np.int64]) -> float:
+    """By the median absolute deviation (x 1.4826, that of a normal distribution): boards have outliers.  0 of one that is not sound."""
+    good = cycles[cycles > FAILED]
+    if not sound(cycles[:, None])[0]:
+        return 0.0
+    median = float(np.median(good))
+    return round(1.4826 * float(np.median(np.abs(good - median))) / median, 6)

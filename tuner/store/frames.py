@@ -1,0 +1,46 @@
+"""What a search came to, as data frames: for notebooks, and for the figures that are drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tuner.store.served import best_so_far
+
+
+def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[str, int], by_time: bool = False) -> pd.DataFrame:
+    """The best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
+
+    programs: rows of whole programs that ran, in the order in which they were asked for.  served: see `tuner.store.served.copies`.
+    baseline: level -> cycles.  by_time: in the order in which they were measured, since islands do not wait for each other.  program: from
+    1; seconds: since the first.
+    """
+    columns = ("level", "program", "seconds", "cycles", "speedup")
+    found = []
+    for level, base in baseline.items():
+        rows = programs[programs["level"].astype("str") == level]
+        if by_time:
+            rows = rows.sort_values("time", kind="stable")
+        rows = best_so_far(rows, served)
+        if not len(rows):
+            continue
+        cycles = rows["cycles"].to_numpy(np.int64)
+        seconds = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy()
+        values = (level, np.arange(1, len(rows) + 1), seconds, cycles, base / cycles)
+        found.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(columns))
+
+
+def champions(rows: Iterable[tuple[str, int, int, str]]) -> pd.DataFrame:
+    """Of (level, cycles, those of the baseline, digest of the plan), with the speed-up over the baseline."""
+    frame = pd.DataFrame(rows, columns=["level", "cycles", "baseline_cycles", "plan"])
+    return frame.assign(speedup=frame["baseline_cycles"] / frame["cycles"])
+
+
+def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
+    """Rows of whole programs that ran."""
+    rows: Any = log[(log["kind"] == "program") & (log["status"] == "ok")]
+    return rows

@@ -1,0 +1,57 @@
+"""The log and the tasks of a run as data frames, wherever the run lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from tuner.store.dataset import whole
+from tuner.world.place import Place
+from tuner.world.url import place
+
+if TYPE_CHECKING:  # Arrow imports it where a frame is asked for
+    import pandas as pd
+
+
+class Rows(NamedTuple):
+    """lost: rows that were there and are not any more, since a damaged part was repaired."""
+
+    frame: pd.DataFrame
+    lost: int
+
+
+class Table(NamedTuple):
+    """The same as Arrow's columns."""
+
+    table: pa.Table
+    lost: int
+
+
+def read_log(folder: Place | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published.
+
+    columns: all unless given.  Raises `BadInputError` where a part is missing, or not as it was written.
+    """
+    return read_rows(folder, "log", columns).frame
+
+
+def read_tasks(folder: Place | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """All rows of `RUN/tasks`, as `read_log`."""
+    return read_rows(folder, "tasks", columns).frame
+
+
+def read_rows(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Rows:
+    """Of the dataset `name`, as `read_log`."""
+    found = read_table(where, name, columns)
+    return Rows(found.table.to_pandas(), found.lost)
+
+
+def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
+    """Of the dataset `name`, as `read_log`."""
+    path = place(where)
+    within = path / name
+    found = whole(within if within.is_dir() or (path / "run.json").is_file() else path, name, columns)
+    return Table(found.table, found.lost)

@@ -1,0 +1,223 @@
+"""A run's log and tasks while it grows: batches in, whole parts out, by a thread of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulator.npu.errors import BadInputError
+from tuner.store.count import write_counts
+from tuner.store.dataset import DatasetWriter
+from tuner.store.read import read_log
+from tuner.store.schema import ORIGIN, FeatureSet, log_schema, task_schema
+from tuner.store.travelling import Columns, gathered
+from tuner.world.place import Place
+from tuner.world.world import World
+
+PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
+PUBLISH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is the same in every row of a run."""
+
+    run: str
+    model: str
+    machine: str
+    simulator: str
+    runner: str = "simulator"
+    seed: int = 0
+    tag: str = ""
+
+
+class Batch(NamedTuple):
+    """Tasks as whoever measured them wrote them down.
+
+    names: of the tasks.  tasks, rows: rows of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
+    """
+
+    names: list[str]
+    tasks: bytes
+    rows: bytes
+    levels: int
+
+
+class _Chosen(NamedTuple):
+    """Some tasks of a packed batch.  seqs: their numbers, where it is one of rows, `levels` each."""
+
+    packed: bytes
+    tasks: NDArray[np.bool_]
+    levels: int = 1
+    seqs: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.tasks.sum()) * self.levels
+
+
+class RunLog:
+    """`tasks/` and `log/` of one run: a task is durable before a row that names it.
+
+    Thread-safe; a step beside the driver publishes what is due, and what goes wrong there (a full disk) is raised by
+    the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
+    row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
+    beside: ids of other searches, one after the other, that write to the same folder.
+    """
+
+    def __init__(
+        self, run_folder: Place, world: World, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()
+    ) -> None:
+        self.origin, self._clock, self._threads = origin, world.clock, world.threads
+        self._lock = self._threads.lock()  # of what waits
+        self._publishing = self._threads.lock()  # of the writers; taken first where both are
+        self._run_folder, tmp = run_folder, run_folder / ".tmp"
+        self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
+        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq"))
+        self._note_counts()
+        self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
+        earlier = self._rows.earlier.to_pandas()
+        if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
+            raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
+        earlier = earlier[earlier["run"].astype("str") == origin.run]
+        self._measured = np.unique(earlier["seq"].to_numpy(np.int64))  # a part has all rows of its tasks
+        self._new_tasks: list[_Chosen] = []
+        self._new_rows: list[_Chosen] = []
+        self._pending = 0  # rows
+        self._oldest_s = 0.0
+        self._failure: Exception | None = None
+        self._publisher = self._threads.repeat("log-publisher", self._publish_due, PUBLISH_AFTER_S / 10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Rows by dataset that were there once and are not: a damaged part was repaired."""
+        with self._publishing:
+            return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
+
+    def missing(self, before: int) -> int:
+        """How many tasks of this run with a lower number earlier sessions have no rows of."""
+        return before - int((self._measured < before).sum())
+
+    def tasks(self, before: int) -> set[str]:
+        """Of published rows of this run with a lower number."""
+        rows = read_log(self._run_folder, ("run", "seq", "task"))
+        return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
+
+    def append(self, batch: Batch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+        """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
+        self._raise_failure()
+        new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]
+        with self._lock:
+            unknown = list[int]()
+            for at in kept.tolist():
+                if batch.names[at] not in self._known_tasks:
+                    self._known_tasks.add(batch.names[at])
+                    unknown.append(at)
+            if not self._pending:
+                self._oldest_s = self._clock.monotonic_s()
+            if unknown:
+                self._new_tasks.append(_Chosen(batch.tasks, _mask(unknown, len(batch.names))))
+            if len(new):
+                numbers = seqs if new is kept else seqs[there]
+                self._new_rows.append(_Chosen(batch.rows, _mask(new, len(batch.names)), batch.levels, numbers))
+                self._pending += self._new_rows[-1].rows
+        if self._pending >= PUBLISH_ROWS:
+            self._publish_aside()
+        return len(new)
+
+    def flush(self) -> None:
+        """On return every row handed in is acknowledged."""
+        self._raise_failure()
+        self._publish_aside()
+
+    def close(self) -> None:
+        """Flush and stop the publisher."""
+        self._publisher.close()
+        self.flush()
+
+    def _publish_aside(self) -> None:
+        """Ctrl-C interrupts the main thread wherever it is: there, between a part and the note that its rows wait no longer, the part
+        would be written again."""
+        self._threads.apart(self._publish)
+
+    def _publish(self) -> None:
+        """Whatever waits now; what cannot be written goes on waiting."""
+        with self._publishing:
+            with self._lock:
+                tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()
+            if tasks:
+                self._tasks.publish_table(pa.table(_gathered(tasks, self._tasks.schema), schema=self._tasks.schema))
+                with self._lock:
+                    del self._new_tasks[: len(tasks)]
+            if rows:
+                self._rows.publish_table(self._numbered(rows))
+                with self._lock:
+                    del self._new_rows[: len(rows)]
+                    self._pending -= sum(chosen.rows for chosen in rows)
+                    self._oldest_s = asked_s
+            if tasks or rows:
+                self._note_counts()
+
+    def _note_counts(self) -> None:
+        write_counts(self._run_folder, {writer.folder.name: writer.count for writer in (self._tasks, self._rows)})
+
+    def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
+        """Rows with what the driver knows of them."""
+        schema, run = self._rows.schema, self.origin.run
+        columns = _gathered(rows, schema)
+        seqs = np.concatenate([np.repeat(chosen.seqs, chosen.levels) for chosen in rows if chosen.seqs is not None])
+        names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
+        ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
+        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs)}
+        columns |= {name: pa.repeat(pa.scalar(getattr(self.origin, name), schema.field(name).type), len(seqs)) for name in ORIGIN}
+        return pa.table(columns, schema=schema)
+
+    @property
+    def _due(self) -> bool:
+        """Time to publish: so long since the oldest row that waits."""
+        return self._pending > 0 and self._clock.monotonic_s() - self._oldest_s >= PUBLISH_AFTER_S
+
+    def _publish_due(self) -> float | None:
+        if self._due:
+            try:
+                self._publish()
+            except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
+                self._failure = error
+                return None
+        return PUBLISH_AFTER_S / 10
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:
+    """Identities of rows (32 hex digits): the same measurement made again after a resume has the same one."""
+    head = json.dumps(run, ensure_ascii=False)
+    quoted = {level: json.dumps(level, ensure_ascii=False) for level in set(levels)}
+    texts = (f"[{head},{seq},{quoted[level]},{attempt}]" for seq, level, attempt in zip(seqs, levels, attempts, strict=True))
+    return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
+
+
+def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bool_]:
+    mask = np.zeros(count, np.bool_)
+    mask[places] = True
+    return mask
+
+
+def _gathered(parts: Sequence[_Chosen], schema: pa.Schema) -> Columns:
+    kept = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
+    return gathered([chosen.packed for chosen in parts], kept, schema)

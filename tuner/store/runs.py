@@ -1,0 +1,123 @@
+"""Runs as their folders tell: what stands there, and in which state it is.  Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from simulator.npu.errors import BadInputError
+from tuner.store.runfolder import IDENTITY, LOCK, SETTINGS, read_json
+from tuner.store.served import copies, search_folders
+from tuner.world.place import Place
+from tuner.world.url import place
+
+SUMMARY = "summary.json"
+SUMMARY_VERSION: Literal[2] = 2
+INDEX = "index.parquet"  # of a sweep
+Kind = Literal["run", "sweep", "study"]
+State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]
+ENDED = ("done", "unconfirmed")  # states of a run that has all its files
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """identity: run.json.  summary: summary.json, None before the end.
+
+    `unconfirmed`: done, but values of its programs are not onnxruntime's.  `stopped`: it can be resumed.  `unfinished`: running or stopped,
+    which a URL does not tell.
+    """
+
+    path: Place
+    identity: dict[str, Any]
+    summary: dict[str, Any] | None
+    state: State
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(self.identity["levels"])
+
+
+def kind_of(path: Place) -> Kind:
+    """What a folder's identity is of.  Raises `BadInputError` where there is none."""
+    if not (path / IDENTITY).is_file():
+        raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
+    identity = read_json(path / IDENTITY)
+    if isinstance(identity, dict) and "machines" in identity:
+        return "sweep"
+    return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
+
+
+def open_run(where: Place | Path | str) -> Run:
+    """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
+    path = place(where)
+    kind = kind_of(path)
+    if kind == "sweep":
+        raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
+    if kind == "study":
+        raise BadInputError(f"{path}: a study, which keeps no runs; `tilefarm report {path}` shows it")
+    identity = read_json(path / IDENTITY)
+    if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
+        raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
+    summary = _read_summary(path / SUMMARY) if (path / SUMMARY).is_file() else None
+    state = state_of(path, summary is not None)
+    return Run(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
+
+
+def _read_summary(path: Place) -> dict[str, Any]:
+    summary = read_json(path)
+    version = summary.get("schema_version") if isinstance(summary, dict) else None
+    if version != SUMMARY_VERSION:
+        raise BadInputError(f"{path}: of version {version!r}, expected {SUMMARY_VERSION}; tune again in another folder")
+    return dict(summary)
+
+
+def find_runs(where: Place | Path | str) -> Iterator[Run]:
+    """Every run in a folder or below it, by path."""
+    folder = place(where)
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: not a folder")
+    for found in sorted(folder.glob(f"**/{IDENTITY}"), key=lambda path: str(path).split("/")):
+        try:
+            yield open_run(found.parent)
+        except BadInputError:
+            continue  # a study's identity, somebody else's file of that name, or a run of another version
+
+
+def state_of(path: Place, ended: bool) -> State:
+    """Whether a driver holds the lock."""
+    held = (path / LOCK).is_locked()
+    if held:
+        return "running"
+    if ended:
+        return "done"
+    return "stopped" if held is not None else "unfinished"
+
+
+def baseline_of(run: Run) -> dict[str, int]:
+    """Level -> cycles of the baseline: as the summary has it, before that as the last checkpoint does; {} while there is none."""
+    if run.summary is not None:
+        return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
+    folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)
+    for name, count in zip(search_folders(run.path), list(copies(run.path).values()) or [1], strict=True):
+        path = (folder / name if name else folder) / "state.json"
+        try:
+            cycles = read_json(path)["state"]["champions"]["baseline"][1]
+            total = {level: total[level] + count * int(mine) for level, mine in zip(run.levels, cycles, strict=True)}
+        except (BadInputError, KeyError, TypeError, ValueError):  # none yet, or of another version
+            return {}
+    return total
+
+
+def budget_of(path: Place) -> int | None:
+    """Programs that were asked for last, as the folder's settings say."""
+    import yaml
+
+    if not (path / SETTINGS).is_file():
+        return None
+    try:
+        settings = yaml.safe_load((path / SETTINGS).read_bytes().decode())
+        return settings["budget"]["candidates"]
+    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        raise BadInputError(f"{path / SETTINGS}: not the settings of a run") from None

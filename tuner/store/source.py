@@ -1,0 +1,75 @@
+"""How a run folder remembers what is compiled and for what: `RUN/source.json`.
+
+The machine is kept whole, so that an export does not follow a YAML file that was edited since; the model is kept as a path and a
+digest, so that an export refuses one that was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from compiler.source import Source
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DataType, Machine
+from simulator.npu.validation import validation_line
+from tuner.networks.zoo import is_made
+from tuner.request import Style
+from tuner.store.runfolder import read_json, write_json
+from tuner.world.place import Place
+
+SOURCE = "source.json"
+
+
+class _Saved(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    model: str
+    model_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    machine: Machine
+    dtype: Literal["float16", "float32"]
+    shapes: dict[str, tuple[int, ...]]
+    random_weights: int | None
+    style: Style
+
+
+@dataclass(frozen=True)
+class SavedSource:
+    """A source as a run folder holds it.  model_digest: of the unit's graph (weights and shapes included)."""
+
+    source: Source
+    model_digest: str
+    style: Style
+
+
+def write_source(run: Place, source: Source, model_digest: str, style: Style = "function") -> None:
+    """Keep in `run` what its plans were made for."""
+    saved = _Saved(
+        model=str(source.model if is_made(source.model) else source.model.resolve()),
+        model_digest=model_digest,
+        machine=source.machine,
+        dtype=source.dtype.name,
+        shapes={name: tuple(shape) for name, shape in source.shapes.items()},
+        random_weights=source.random_weights,
+        style=style,
+    )
+    write_json(run / SOURCE, saved.model_dump(mode="json"))
+
+
+def read_source(run: Place) -> SavedSource:
+    """What a run's plans were made for.  Raises `BadInputError` where the folder is no run or the file is damaged."""
+    if not run.is_dir():
+        raise BadInputError(f"{run}: no such run folder")
+    path = run / SOURCE
+    if not path.is_file():
+        raise BadInputError(f"{run}: not a run folder (it has no {SOURCE})")
+    try:
+        saved = _Saved.model_validate(read_json(path))
+    except ValidationError as error:
+        raise BadInputError(f"{path}: {validation_line(error)}") from None
+    source = Source(Path(saved.model), saved.machine, DataType[saved.dtype], saved.shapes, saved.random_weights)
+    return SavedSource(source, saved.model_digest, saved.style)
