@@ -9,9 +9,9 @@ import pyarrow as pa
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
-from tuner.candidate import log_schema
-from tuner.log.count import write_counts
-from tuner.log.dataset import DatasetWriter, examine
+from tuner.store.count import write_counts
+from tuner.store.dataset import DatasetWriter, examine
+from tuner.store.schema import log_schema
 
 
 def written(disk: SimDisk, faults: Faults, parts: int) -> bool:
