@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.cost.features import expected_cycles, raw_features
-from compiler.plan.plan import Infeasible, Plan, Split
+from compiler.plan.plan import MAX_STRIPS, Infeasible, Plan, Split
 from compiler.segment.blocks import needed
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import realise, realise_all
@@ -16,16 +16,19 @@ _PREFETCH = (2, 1)
 def single_operators(unit: Unit) -> Genome | Infeasible:
     """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts.
 
-    On one core; one of which not even a row fits there, on all cores by channels, or else in strips.
+    On one core; one of which not even a row fits there, on all cores by channels, or else in strips: as few as L1 wants, and twice as many
+    until the other buffers hold it, too.
     """
     genes = []
     for k, spec in enumerate(unit.kernels):
         counts = sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
         narrow = Gene(k, k + 1)
         wide = narrow._replace(cores=tuple(range(unit.machine.cores)), split="channels")
+        fewest, most = fewest_strips(unit, k, k + 1), min(MAX_STRIPS, spec.out_w)
+        cuts = [fewest << i for i in range((most // fewest).bit_length())]
         candidates = (
             gene._replace(blocks=blocks, prefetch=prefetch)
-            for gene in (narrow, wide, narrow._replace(columns=fewest_strips(unit, k, k + 1)))
+            for gene in (narrow, wide, *(narrow._replace(columns=columns) for columns in cuts))
             for prefetch in _PREFETCH
             for blocks in counts
         )

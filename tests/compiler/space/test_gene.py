@@ -22,6 +22,8 @@ from compiler.space.starts import layer_by_layer, single_operators, spread
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
+from tests.compiled import make_case
+from tests.corner_models import corner_model
 from tests.models import SMALL_MODELS, light_graph, small_graph
 from tests.plans import resized
 from tuner.measure.evaluate import Ask, Evaluator
@@ -210,3 +212,11 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     single = Gene(0, 1, 2)
     same = [single._replace(window=2), single._replace(sliding=True)]
     assert len({structures.key(g) for g in (single, *same)}) == 1, "there is nothing between operators"
+
+
+def test_an_operator_that_l0_holds_in_strips_only_has_a_program_of_its_own() -> None:
+    """A kernel of 255 columns: L1 holds whole rows, and no tiling of them fits L0A."""
+    unit = make_case(corner_model("wide_kernels"), load_machine("tiny"), DataType.float16).unit
+    genome = single_operators(unit)
+    assert not isinstance(genome, Infeasible)
+    assert max(gene.columns for gene in genome) > 1
