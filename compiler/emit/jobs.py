@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.emit.places import operand
 from compiler.kinds.table import EMITTERS
-from compiler.plan.plan import SegmentPlan, Tiling
+from compiler.plan.plan import SegmentPlan
 from compiler.records.node import Jobs
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer, BufferKind
@@ -20,6 +20,8 @@ from compiler.unit.unit import Unit
 
 _NUMBERS = {job: number for number, job in enumerate(EMITTERS)}
 _TYPES = [np.dtype([(name, np.int64) for name in job._fields]) for job in EMITTERS]
+_NONE = [np.zeros(0, of) for of in _TYPES]  # most segments have operators of a kind or two
+_UB_KINDS: tuple[UbKind, ...] = ("constants", "out", "residual")
 
 
 def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jobs:
@@ -27,6 +29,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
     kinds, reads, writes, constants = [], list[tuple[int, ...]](), [], list[tuple[int, ...]]()
     tables: list[list[Any]] = [[] for _ in EMITTERS]
     numbers, lists, used, read_start = list[NDArray[np.int64]](), [], 0, [0]
+    in_l1, in_ub = _by_operator(places.l1), _by_operator(places.ub)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.kernels[blocks.start + k]
         sources = [operand(blocks, piece) for piece in spec.reads]
@@ -36,7 +39,8 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
         read_start.append(len(reads))
         goes = operand(blocks, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
         writes.append((*goes, *row_blocks_made(unit, spec), *row_blocks_stored(unit, spec), spec.y.planes))
-        given = _given(unit, blocks, k, tiling, places)
+        slots = (in_l1.get(("weights", k), ()), *(in_ub.get((kind, k), ()) for kind in _UB_KINDS))
+        given = Given(unit.machine, unit.dtype, unit.storages, tiling, blocks.inside[k], *slots)
         job = spec.job(given)
         kind = _NUMBERS[type(job)]
         kinds.append((kind, len(tables[kind])))
@@ -55,16 +59,15 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
         np.array(constants, np.int64).reshape(-1, 6),
         np.array(lists, np.int64),
         np.concatenate(numbers) if numbers else np.zeros(0, np.int64),
-        tuple(np.array(table, of) for table, of in zip(tables, _TYPES, strict=True)),
+        tuple(np.array(table, of) if table else none for table, of, none in zip(tables, _TYPES, _NONE, strict=True)),
     )
 
 
-def _given(unit: Unit, blocks: Blocks, k: int, tiling: Tiling, places: Places) -> Given:
-    kinds: tuple[UbKind, ...] = ("constants", "out", "residual")
-    slots = [_slots(places.l1, "weights", k), *(_slots(places.ub, kind, k) for kind in kinds)]
-    return Given(unit.machine, unit.dtype, unit.storages, tiling, blocks.inside[k], *slots)
-
-
-def _slots(places: dict[Buffer, int], kind: BufferKind, k: int) -> tuple[int, ...]:
-    """Addresses of an operator's buffers of a kind, a slot after the other."""
-    return tuple(places[buffer] for buffer in (Buffer(kind, k), Buffer(kind, k, 1)) if buffer in places)
+def _by_operator(places: dict[Buffer, int]) -> dict[tuple[BufferKind, int], tuple[int, ...]]:
+    """(kind, operator) -> addresses of its buffers, a slot after the other: once, as to ask for each buffer costs more."""
+    found: dict[tuple[BufferKind, int], tuple[int, ...]] = {}
+    for (kind, of, slot), at in places.items():
+        if kind != "tensor":
+            there = found.get((kind, of), ())
+            found[kind, of] = (*there, at) if slot else (at, *there)
+    return found
