@@ -1,11 +1,12 @@
-"""A package as a command of its own: `python -m simulator`, `python -m compiler`.  Small ones; the command of all is `tilefarm`."""
+"""The rim of a command, `tilefarm` or `python -m compiler`: what it raises becomes an exit code and a line on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from typing import Any
 
 import typer
 
@@ -17,34 +18,61 @@ BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130
 
 
-def new_app() -> typer.Typer:
-    """Help is plain text: what rich draws around it takes longer than everything else together."""
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
+    """A typer app as all are here.  Help is plain text: what rich draws around it takes longer than everything else together."""
+    return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 
-def run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
-    """Parse and call; returns the exit code: 0, that of a typed error, 2 of usage, 70 of a bug, 130 where it is interrupted."""
+def run(
+    app: typer.Typer,
+    name: str,
+    arguments: Sequence[str],
+    seen: Callable[[TilefarmError], None] = lambda _: None,
+    bug: Callable[[Exception], str] | None = None,
+) -> int:
+    """Parse and call; returns the exit code: 0, that of a typed error, 2 of usage, 70 of a bug, 130 where it is interrupted.
+
+    seen: hears of a typed error before its line is printed.  bug: makes the line of any other, and keeps what else is known of it; unless
+    given, its traceback is printed.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no bug
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # some versions of typer turn KeyboardInterrupt into this code, others into Abort
+            return _said(name, "interrupted", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except TilefarmError as error:
+        seen(error)
         return _said(name, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _said(name, "interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # the reader has enough; Python would complain again when it flushes at exit
+        # the reader has enough (`| head`); Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001  the rim: click's own errors have a text, whichever click typer carries; others are bugs
-        usage = getattr(error, "format_message", None)
-        if usage is not None:
-            return _said(name, f"{usage()} (see {name} --help)", BAD_INPUT)
-        for line in traceback.format_exc().splitlines():
-            say(line)
-        return BUG
+    except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
+        usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
+        if usage is None:
+            return _said(name, _traceback(error) if bug is None else bug(error), BUG)
+        if type(error).__name__ == "NoArgsIsHelpError":  # of newer clicks; its text is the help
+            for line in usage().splitlines():
+                say(line)
+            return BAD_INPUT
+        context = getattr(error, "ctx", None)
+        return _said(name, f"{usage()} (see {name if context is None else context.command_path} --help)", BAD_INPUT)
+
+
+def _traceback(error: Exception) -> str:
+    import traceback
+
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        say(line)
+    return f"a bug: {type(error).__name__}: {error}"
 
 
 def _said(name: str, text: str, code: int) -> int:
+    sys.stdout.flush()
     say(f"{name}: {' '.join(text.split())}")
     return code

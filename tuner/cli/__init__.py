@@ -8,23 +8,19 @@ A command is a module here, imported when it is asked for; what is heavy is impo
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulator import command
+from simulator.command import new_app
 from simulator.npu.errors import TilefarmError
 from simulator.terminal import print_line, say
-from tuner.cli.group import later_group, new_app
-
-BAD_INPUT = 2
-BUG = 70  # EX_SOFTWARE of sysexits.h
-INTERRUPTED = 130
+from tuner.cli.group import later_group
 
 DEBUG = "--debug"
 
@@ -86,48 +82,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in words  # before the command or after it: whoever asks for it has just seen an error, and appends it
     words = [word for word in words if word != DEBUG]
-    command = typer.main.get_command(app)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no bug
-    try:
-        code = command.main(words, prog_name="tilefarm", standalone_mode=False)
-        sys.stdout.flush()
-        if code == INTERRUPTED:  # some versions of typer turn KeyboardInterrupt into this code, others into Abort
-            return _say("interrupted", INTERRUPTED)
-        return code if isinstance(code, int) else 0
-    except TilefarmError as error:
+
+    def seen(error: TilefarmError) -> None:
         if debug:
             _details(error, words, debug)
-        return _say(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # the reader has enough (`| head`); Python would complain again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
-        usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
-        if usage is None:
-            return _bug(error, words, debug)
-        if type(error).__name__ == "NoArgsIsHelpError":  # of newer clicks; its text is the help
-            for line in usage().splitlines():
-                say(line)
-            return BAD_INPUT
-        return _say(f"{' '.join(usage().split())} (see {_path_of(error)} --help)", BAD_INPUT)
+
+    return command.run(app, "tilefarm", words, seen, lambda error: _bug(error, words, debug))
 
 
-def _path_of(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return context.command_path if context is not None else "tilefarm"
-
-
-def _bug(error: Exception, words: Sequence[str], debug: bool) -> int:
+def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:
     from tuner.world.crash import keep, one_line
 
     path = keep(_details(error, words, debug), _folders(words))
     where = "which no file could be written about" if path is None else f"its details are in {path}"
     shown = "" if debug else f" ({DEBUG} shows them)"
-    return _say(f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error).rstrip(': ')}; please report it, {where}{shown}", BUG)
+    return f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error).rstrip(': ')}; please report it, {where}{shown}"
 
 
 def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
@@ -152,9 +121,3 @@ def _folders(words: Sequence[str]) -> Iterator[Path]:
     named = [word.removeprefix("--out=") for word in words]
     out = [value for option, value in zip(words, named[1:], strict=False) if option == "--out"]
     return (path for path in map(Path, (*out, *named)) if (path / IDENTITY).is_file())
-
-
-def _say(text: str, code: int) -> int:
-    sys.stdout.flush()
-    say(f"tilefarm: {' '.join(text.split())}")
-    return code

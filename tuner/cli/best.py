@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Json, RunPlace
 from tuner.cli.text import print_json, print_levels, print_unconfirmed
 

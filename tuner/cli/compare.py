@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.terminal import print_line
-from tuner.cli.group import new_app, without_threads
+from tuner.cli.group import without_threads
 from tuner.cli.options import Json
 from tuner.cli.text import print_json, print_table
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from compiler.text import STAGES
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
-from tuner.cli.group import new_app
 from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import print_json, print_pieces, print_table
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_text
-from tuner.cli.group import new_app
 from tuner.cli.options import Compiled, OneLevel
 
 app = new_app()

@@ -15,9 +15,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Address, Json
 from tuner.cli.text import print_json
 

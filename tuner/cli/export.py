@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from simulator.command import new_app
 from tuner import request
 from tuner.cli.compile import show
-from tuner.cli.group import new_app
 from tuner.cli.options import CompiledOut, Json, RunFolder
 
 app = new_app()

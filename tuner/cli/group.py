@@ -18,11 +18,6 @@ import typer
 from typer.core import TyperGroup
 
 
-def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
-    """A typer app as all are here.  Help is plain text: what rich draws around it takes longer than everything else together."""
-    return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
-
-
 def without_threads() -> None:
     """Before numpy is imported: its BLAS starts a thread for every core then, which takes longer than to read a log, for nothing."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Json, RunFolder
 from tuner.cli.text import print_json
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Json
 from tuner.cli.text import path_below, print_json, print_table
 from tuner.measure.merit import speedup

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.cli.group import new_app
+from simulator.command import new_app
 from tuner.cli.options import Json
 from tuner.cli.text import print_json, print_pairs, print_table
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, print_text
-from tuner.cli.group import new_app
 from tuner.cli.options import Json, RandomWeights, Shape, named
 from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Json
 from tuner.cli.text import print_json
 

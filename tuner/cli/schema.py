@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
-from tuner.cli.group import new_app
 from tuner.cli.text import print_json
 
 app = new_app()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Compiled as CompiledFile
 from tuner.cli.options import Json, LoadOptions
 from tuner.cli.text import finite, print_json, print_pieces, print_table

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, say
 from tuner.cli import options, searching
-from tuner.cli.group import new_app
 from tuner.cli.text import print_json, print_next, print_table
 from tuner.measure.merit import speedup
 

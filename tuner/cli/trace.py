@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner.cli.group import new_app
 from tuner.cli.options import Compiled, LoadOptions
 
 app = new_app()

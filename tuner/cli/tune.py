@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
-from tuner.cli.group import new_app
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
 from tuner.cli.searching import UNCONFIRMED, resumable
 from tuner.cli.text import print_json, print_levels, print_next, print_unconfirmed
