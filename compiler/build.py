@@ -21,11 +21,11 @@ from compiler.package import Style, write_onnx
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
-from compiler.segment.permuted import in_order
+from compiler.segment.permuted import permuted_to
 from compiler.source import Opened
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
-from simulator.npu.container import MAX_NAME, Container, Operator, Segment, Variant, encode
+from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
@@ -58,7 +58,7 @@ def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:
         if theirs != ours:
             shown = unit.machine.name if what == "machine" else unit.graph.name if what == "model" else ""
             raise BadInputError(f"{where}: made for {what} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
-    found = in_order(unit, [name for segment in plan.segments for name in segment.operators])
+    found = permuted_to(unit, [name for segment in plan.segments for name in segment.operators])
     if isinstance(found, Infeasible):
         raise BadInputError(f"{where}: {found}")
     return found
@@ -127,21 +127,21 @@ def container_of(packed: Packed, measured: Mapping[str, MeasuredPiece], digests:
             m.program.streams,
             m.plan.digest if digests is None else digests[level],
             {at: m.timings[at].cycles for at in measured},
-            tuple(Segment(len(segment.operators), segment.blocks_of_strips) for segment in m.plan.segments),
+            tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in m.plan.segments),
         )
         for level, m in measured.items()
     )
     return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
 
 
-def operators(unit: Unit) -> tuple[Operator, ...]:
+def operators(unit: Unit) -> tuple[OperatorEntry, ...]:
     """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
     images = unit.storages[0].n
     found = []
-    for spec, rows in zip(unit.kernels, needed(unit), strict=True):
+    for spec, rows in zip(unit.operators, needed(unit), strict=True):
         macs = spec.macs * rows.size // spec.out_h * images
         accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * 16 * images if isinstance(spec, ConvSpec) else 0
-        found.append(Operator(spec.name[:MAX_NAME], macs, accumulators))
+        found.append(OperatorEntry(spec.name[:MAX_NAME], macs, accumulators))
     return tuple(found)
 
 

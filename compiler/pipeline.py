@@ -2,7 +2,7 @@
 
 load      frontend.load        ONNX file -> checked, cleaned ModelProto
 lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
-unit      kinds.build          Graph x Machine x data type -> storages, kernels, constants, DDR addresses
+unit      kinds.build          Graph x Machine x data type -> storages, operators, constants, DDR addresses
 plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
 segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
 records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
@@ -27,7 +27,7 @@ from compiler.schedule.footprint import Footprint
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
 from compiler.segment.memory import named
-from compiler.segment.permuted import in_order
+from compiler.segment.permuted import permuted_to
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.program import Code, Program
@@ -53,7 +53,7 @@ class Lowered:
         return self.footprint.nbytes + (0 if self.kept is None else self.kept.nbytes)
 
 
-class Part(NamedTuple):
+class CorePart(NamedTuple):
     """One core's share of a segment in a program.  place: of the core among those of its plan.  flip: see `segment.memory.place`."""
 
     segment: int
@@ -78,7 +78,7 @@ class Compiler:
         self._cache_bytes = cache_bytes
 
     def segment(self, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0) -> Lowered | Infeasible:
-        """Sequential records of a core's share of the segment whose first kernel is `start`.  core: its place among the plan's."""
+        """Sequential records of a core's share of the segment whose first operator is `start`.  core: its place among the plan's."""
         return self._lowered(self.unit, plan, plan.key, start, flip, core)
 
     def _lowered(self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, core: int) -> Lowered | Infeasible:
@@ -103,7 +103,7 @@ class Compiler:
         parts = self.parts(plan)
         return parts if isinstance(parts, Infeasible) else self.link(parts)
 
-    def link(self, parts: Sequence[Part]) -> Program:
+    def link(self, parts: Sequence[CorePart]) -> Program:
         """Parts in their order as one program; those of a single segment are what a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
@@ -111,20 +111,20 @@ class Compiler:
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)
 
-    def schedule(self, parts: Sequence[Part]) -> Schedule:
+    def schedule(self, parts: Sequence[CorePart]) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call."""
         return self.synchroniser.schedule([part.lowered.footprint for part in parts], [part.core for part in parts])
 
-    def parts(self, plan: Plan) -> list[Part] | Infeasible:
+    def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
-        unit = in_order(self.unit, [name for segment in plan.segments for name in segment.operators])
+        unit = permuted_to(self.unit, [name for segment in plan.segments for name in segment.operators])
         return unit if isinstance(unit, Infeasible) else _joined(self.by_segment(unit, with_starts(plan)))
 
-    def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Part] | Infeasible:
-        """Segments in a topological order, each with its first kernel, on the cores of their plans: a stage of a plan."""
+    def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
+        """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
         return _joined(self.by_segment(self.unit, segments))
 
-    def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[Part] | Infeasible]:
+    def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
 
         unit: the compiler's, or that in another order.
@@ -139,13 +139,13 @@ class Compiler:
                     so_far[part.core] += 1
             yield found
 
-    def alone(self, plan: SegmentPlan, start: int) -> list[Part] | Infeasible:
+    def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
         return self._shares(self.unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
 
     def _shares(
         self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
-    ) -> list[Part] | Infeasible:
+    ) -> list[CorePart] | Infeasible:
         """Shares of a segment that have work, on `cores`; so_far: parts that each core has.
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
@@ -159,18 +159,18 @@ class Compiler:
             if isinstance(lowered, Infeasible):
                 return lowered
             if len(lowered.footprint.engine):
-                parts.append(Part(index, core, lowered, i, flip))
+                parts.append(CorePart(index, core, lowered, i, flip))
         return parts
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:
-    """Segments, each with its first kernel."""
+    """Segments, each with its first operator."""
     return list(zip(plan.segments, accumulate((len(segment.operators) for segment in plan.segments), initial=0), strict=False))
 
 
-def _joined(segments: Iterable[list[Part] | Infeasible]) -> list[Part] | Infeasible:
+def _joined(segments: Iterable[list[CorePart] | Infeasible]) -> list[CorePart] | Infeasible:
     """All parts; the first segment that does not fit otherwise."""
-    parts = list[Part]()
+    parts = list[CorePart]()
     for found in segments:
         if isinstance(found, Infeasible):
             return found

@@ -34,7 +34,7 @@ from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, Genome, block_counts, choice_count
 from compiler.space.moves import MOVES, random_genome, repaired
 from compiler.space.starts import single_operators
@@ -60,7 +60,7 @@ def mutations(unit: Unit, seed: int) -> Iterator[Genome]:
     moves = list(MOVES.values())
 
     def fitting(genome: Genome) -> Genome | None:
-        return repaired(unit, genome, lambda gene: realise(unit, gene) is not None)
+        return repaired(unit, genome, lambda gene: decode(unit, gene) is not None)
 
     genome = fitting(random_genome(unit, rng)) or single_operators(unit)
     if isinstance(genome, Infeasible):
@@ -80,8 +80,8 @@ def genes(unit: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
     rng = np.random.default_rng([seed, 2, int(10 * mean_length)])
     seen = set()
     while True:
-        start = int(rng.integers(len(unit.kernels)))
-        stop = min(len(unit.kernels), start + int(rng.geometric(1 / mean_length)))
+        start = int(rng.integers(len(unit.operators)))
+        stop = min(len(unit.operators), start + int(rng.geometric(1 / mean_length)))
         counts = block_counts(unit, start, stop)
         blocks, chunk = counts[int(rng.integers(len(counts)))], int(rng.integers(3))
         choices = tuple(int(rng.integers(min(8, choice_count(unit, k)))) for k in range(start, stop))
@@ -140,7 +140,7 @@ class Stages:
 
     def _look_at(self, gene: Gene) -> tuple[SegmentPlan, Any] | None:
         if gene not in self.known:
-            plan = self._timed("realise", lambda: realise(self.unit, gene))
+            plan = self._timed("realise", lambda: decode(self.unit, gene))
             self.known[gene] = None
             if plan is not None:
                 self.known[gene] = (plan, self._timed("features", lambda: raw_features(self.unit, plan, gene.start)))
@@ -152,7 +152,7 @@ class Stages:
         if len(known) < len(genome):
             return
         segments = [plan for plan, _ in known]
-        whole = genome[0].start == 0 and genome[-1].stop == len(unit.kernels)
+        whole = genome[0].start == 0 and genome[-1].stop == len(unit.operators)
         parts = self._timed(
             "emission", lambda: compiler.parts(plan_of(unit, segments)) if whole else compiler.alone(segments[0], genome[0].start)
         )
@@ -218,7 +218,7 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     tilings = (Ask("segment", (gene,)) for gene in genes(unit, seed, 1.0))
     segments = (Ask("segment", (gene,)) for gene in genes(unit, seed, 3.3))
     features = (Ask("segment", (gene,), measure=False) for gene in genes(unit, seed + 1, 3.3))
-    out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(unit.kernels)}
+    out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(unit.operators)}
     asks = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in asks.items():
         out[name] = rate(evaluator.answer, items, seconds)

@@ -37,20 +37,20 @@ from simulator import terminal
 from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
 from tuner.farm.conduct import Conductor, Jobs, SerialJobs
-from tuner.farm.jobs import News, Training, Workshop, WorkshopSpec
-from tuner.farm.ledger import Budget, Deadline, Ledger
-from tuner.farm.pool import Pool
+from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
+from tuner.farm.ledger import Deadline, Ledger, RunBudget
+from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.schedule import Schedule
+from tuner.farm.schedule import EpochSchedule
 from tuner.farm.workers import JobWorker
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.search.champions import Champions
+from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
 from tuner.search.islands import first_states, unpack_island
 from tuner.search.knowledge import Knowledge
-from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply
 from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
@@ -64,10 +64,10 @@ ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: 
 SCORED_AT_ONCE, SCORING_S = 192, 4.0
 
 
-def specification(unit: Unit, config: TuneConfig, seed: int) -> WorkshopSpec:
+def specification(unit: Unit, config: TuneConfig, seed: int) -> JobRunnerSpec:
     levels = tuple(unit.machine.contention)
     origin = Origin("bench", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
-    return WorkshopSpec(EvaluatorSpec(unit, levels), Facts(origin, unit, levels), config, {}, seed)
+    return JobRunnerSpec(EvaluatorSpec(unit, levels), Facts(origin, unit, levels), config, {}, seed)
 
 
 @dataclass
@@ -82,14 +82,14 @@ class Window:
     findings: list[list[bytes]] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
 
-    def run(self, spec: WorkshopSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
+    def run(self, spec: JobRunnerSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
         """worked_s: CPU time of those who measure."""
         levels, config = spec.facts.levels, spec.config
         with TemporaryDirectory() as name:
             folder = Path(name)
             (folder / ".tmp").mkdir()
-            schedule = Schedule(first_states(len(levels), config, spec.seed))
-            budget = Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
+            schedule = EpochSchedule(first_states(len(levels), config, spec.seed))
+            budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
             with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
                 marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
@@ -118,10 +118,10 @@ class Window:
         return self.tasks / self.wall_s
 
 
-def on_actors(spec: WorkshopSpec, epochs: int) -> tuple[Window, list[dict[str, float]]]:
+def on_actors(spec: JobRunnerSpec, epochs: int) -> tuple[Window, list[dict[str, float]]]:
     """A search on two actors, and the memory of each of them."""
     with RayActors(partial(JobWorker, spec), WORKERS, run_id=f"bench-{os.getpid()}") as actors:
-        farm = Pool(actors, REAL.clock, terminal.say)
+        farm = ActorPool(actors, REAL.clock, terminal.say)
         found = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
         return found, [memory_of(pid) for pid in _pids(farm.names)]
 
@@ -161,56 +161,56 @@ def alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
 class Scorer:
     """What a worker does to look at candidates, without measuring any."""
 
-    def __init__(self, spec: WorkshopSpec, window: Window) -> None:
+    def __init__(self, spec: JobRunnerSpec, window: Window) -> None:
         whole = window.findings[: EVOLVING + (len(window.findings) - EVOLVING) // 2]
-        self.workshop: Workshop = spec()
+        self.job_runner: JobRunner = spec()
         begin = time.process_time()
-        self.workshop.hear(News(0, [[], *whole], None))
-        heard = sum(len(part.cycles) for part in self.workshop.known.learnable)
+        self.job_runner.hear(Update(0, [[], *whole], None))
+        heard = sum(len(part.cycles) for part in self.job_runner.known.learnable)
         self.absorbed_us = (time.process_time() - begin) / max(1, heard) * 1e6
-        trained = self.workshop.work(Training(1, len(whole) + 1, 0), News(len(whole) + 1, (), None))
+        trained = self.job_runner.work(Training(1, len(whole) + 1, 0), Update(len(whole) + 1, (), None))
         assert isinstance(trained, Trained)
-        self.workshop.hear(News(len(whole) + 1, (), trained.models))
-        self.known: Knowledge = self.workshop.known
+        self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
+        self.known: Knowledge = self.job_runner.known
         self.island = unpack_island(window.states[0])
 
-    def lab(self) -> Lab:
-        rules = self.workshop.rules
-        return Lab(rules, self.known, self._measure, 0, EVOLVING, self.workshop.predictors)
+    def context(self) -> SearchContext:
+        rules = self.job_runner.rules
+        return SearchContext(rules, self.known, self._measure, 0, EVOLVING, self.job_runner.predictors)
 
     def _measure(self, questions: Sequence[Question]) -> list[Reply]:
-        evaluator = self.workshop.evaluator
+        evaluator = self.job_runner.evaluator
         assert evaluator is not None
         return [Reply(question, evaluator.answer(question.ask), "") for question in questions]
 
     def genes_per_s(self, seconds: float) -> float:
         """Genes scored per second of CPU time, none of them seen before."""
-        rules, table, rng = self.workshop.rules, self.known.table, self.island.rng
-        covers = [found[0] for level in range(len(rules.levels)) if (found := table.cover(level)) is not None]
+        rules, table, rng = self.job_runner.rules, self.known.table, self.island.rng
+        segmentations = [found[0] for level in range(len(rules.levels)) if (found := table.segmentation(level)) is not None]
         seen: set[Any] = set()
 
         def score() -> tuple[int, float]:
-            genes = [gene for gene in propose(rules.unit, table, covers, SCORED_AT_ONCE, rng, rules.moves) if gene not in seen]
+            genes = [gene for gene in propose(rules.unit, table, segmentations, SCORED_AT_ONCE, rng, rules.moves) if gene not in seen]
             seen.update(genes)
-            lab, begin = self.lab(), time.process_time()
-            raws = [raw for raw in lab.features(genes) if raw is not None]
+            context, begin = self.context(), time.process_time()
+            raws = [raw for raw in context.features(genes) if raw is not None]
             if raws:
-                lab.predict(np.stack(raws))
+                context.predict(np.stack(raws))
             return len(genes), time.process_time() - begin
 
         return _rate(score, seconds)
 
     def programs_per_s(self, seconds: float) -> float:
         """Children scored per second of CPU time, moves and repair among it."""
-        rules, island = self.workshop.rules, self.island
+        rules, island = self.job_runner.rules, self.island
         moves, search = list(rules.moves.values()), rules.config.search
 
         def score() -> tuple[int, float]:
             begin = time.process_time()
             drawn = (island.child(rules.unit, 0, search, moves) for _ in range(SCORED_AT_ONCE))
-            lab = self.lab()
-            whole = [genome for genome in lab.repaired([child for child in drawn if child is not None]) if genome is not None]
-            lab.expected(whole)
+            context = self.context()
+            whole = [genome for genome in context.repaired([child for child in drawn if child is not None]) if genome is not None]
+            context.expected(whole)
             return len(whole), time.process_time() - begin
 
         return _rate(score, seconds)

@@ -18,7 +18,7 @@ from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.ir.operators import Conv, MatMul
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from scripts.studies import network
 from tuner.learn.tile_model import shortlist, single_block_counts
@@ -182,9 +182,9 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     return Optimum(best, measured, np.array(slack))
 
 
-def shape_of(unit: Unit, spec: KernelSpec) -> Shape | Product | None:
+def shape_of(unit: Unit, spec: OperatorSpec) -> Shape | Product | None:
     """The shape of a convolution or matrix product of one image; None for other operators."""
-    kernel = spec.kernel
+    kernel = spec.operator
     if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and unit.images == 1:
         left, right = unit.graph.shapes[kernel.a][1] // spec.groups, unit.graph.shapes[kernel.b][1] // spec.groups
         columns = spec.pixels if spec.transposed else right
@@ -217,7 +217,7 @@ def operators_of(networks: Sequence[str], machine: str) -> dict[Shape | Product,
     known: dict[str, Shape | Product] = {}
     for name in networks:
         unit = network(name, machine)
-        for spec in unit.kernels:
+        for spec in unit.operators:
             shape = shape_of(unit, spec)
             if shape is not None:
                 found.setdefault(known.setdefault(canonical_json(spec.signature(unit.storages)), shape), Counter())[name] += 1

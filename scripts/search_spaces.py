@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.operator_space import OperatorSpace
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import BLOCK_COUNTS, Gene, Genome, block_counts
 from compiler.space.moves import MOVES, crossover, random_genome, repaired
 from compiler.space.starts import single_operators
@@ -33,11 +33,11 @@ class TilingSpace:
         columns = [np.unique(column, return_inverse=True) for column in space.points.T]
         self.values = [values for values, _ in columns]
         self._rows = [[np.flatnonzero(place == i) for i in range(len(values))] for values, place in columns]
-        self._halo = unit.kernels[0].kernel.has_halo
+        self._halo = unit.operators[0].operator.has_halo
         genome = single_operators(unit)
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{unit.machine.name}: {genome}")
-        plan = realise(unit, genome[0])
+        plan = decode(unit, genome[0])
         assert plan is not None
         self.start = self._nearest(_row(plan))
 
@@ -114,7 +114,7 @@ class PlanSpace:
     def parameters(self, point: Genome) -> dict[str, Any]:
         genes = {gene.start: gene for gene in point}
         out: dict[str, Any] = {}
-        for k in range(len(self.unit.kernels)):
+        for k in range(len(self.unit.operators)):
             if k:
                 out[f"cut{k}"] = k in genes
             if k in genes:
@@ -123,7 +123,7 @@ class PlanSpace:
 
     def suggested(self, trial: optuna.Trial) -> Genome:
         """Where segments begin; of each, blocks and whether halos are cached."""
-        count = len(self.unit.kernels)
+        count = len(self.unit.operators)
         starts = [0, *(k for k in range(1, count) if trial.suggest_categorical(f"cut{k}", [True, False]))]
         genes = []
         for start, stop in zip(starts, [*starts[1:], count], strict=True):
@@ -138,5 +138,5 @@ class PlanSpace:
 
     def _fits(self, gene: Gene) -> bool:
         if gene not in self._known:
-            self._known[gene] = realise(self.unit, gene) is not None
+            self._known[gene] = decode(self.unit, gene) is not None
         return self._known[gene]

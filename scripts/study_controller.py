@@ -26,7 +26,7 @@ from scripts.studies import Candidates, Json, Networks, Row, Table, goal, groups
 from simulator.compiled import read_compiled
 from simulator.contended import load_of
 from simulator.contention import GENERATORS, generate
-from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
+from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import choose_thresholds
@@ -63,7 +63,7 @@ class Trial:
 
     kind: str
     seed: int
-    serve: Callable[[Rule[Any]], Served]
+    serve: Callable[[SwitchingRule[Any]], Served]
     static: dict[str, Served]
     oracle: Served
 
@@ -81,7 +81,7 @@ class Network:
         self.response: Response = measure_response(variants, share_grid(machine))
         self.runtime = Runtime(variants, machine)
 
-    def rule(self, setting: Setting) -> Rule[Any]:
+    def rule(self, setting: Setting) -> SwitchingRule[Any]:
         if isinstance(setting, ThresholdSetting):
             slice_cycles = round(setting.slice_inferences * load_of(self.compiled, self.response, 1).inference_cycles)
             return choose_thresholds(self.response, setting.hysteresis, slice_cycles).rule
@@ -92,7 +92,7 @@ class Network:
         load = load_of(self.compiled, self.response, inferences)
         trace, until = generate(kind, seed, load), load.inferences * load.inference_cycles
 
-        def serve(rule: Rule[Any] | Oracle) -> Served:
+        def serve(rule: SwitchingRule[Any] | Oracle) -> Served:
             return self.runtime.serve(rule, trace, until_cycle=until)
 
         static = {name: serve(StaticRule(v)) for v, name in enumerate(self.runtime.names)}

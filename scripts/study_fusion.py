@@ -33,7 +33,7 @@ def rows(pair: Pair) -> Iterator[Row]:
     for level in pair.levels:
         base = min(result.baseline_cycles[level] for result in pair.found.values())
         cycles = {stage: result.cycles[level] for stage, result in pair.found.items()}
-        roofline = Roofline(pair.unit).cycles(0, len(pair.unit.kernels), level)
+        roofline = Roofline(pair.unit).cycles(0, len(pair.unit.operators), level)
         yield {
             "level": level, "baseline_cycles": base, **{f"{stage}_cycles": value for stage, value in cycles.items()},
             **{stage: base / value for stage, value in cycles.items()},

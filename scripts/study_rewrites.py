@@ -40,7 +40,7 @@ CONVOLUTIONAL = tuple(MADE + name for name in NETWORKS if not name.startswith(("
 class Outcome(NamedTuple):
     """A network, layer by layer.  copies: operators that the layout inserted."""
 
-    kernels: int
+    operators: int
     cycles: dict[str, int]
     ddr_bytes: int
     copies: int
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
     def saved(self, before: Outcome) -> Row:
         """What it saves against `before`; negative where it costs."""
-        row = {"kernels_saved": before.kernels - self.kernels, "ddr_bytes_saved": before.ddr_bytes - self.ddr_bytes}
+        row = {"kernels_saved": before.operators - self.operators, "ddr_bytes_saved": before.ddr_bytes - self.ddr_bytes}
         return row | {f"cycles_{level}": before.cycles[level] - value for level, value in self.cycles.items()}
 
 
@@ -61,7 +61,7 @@ def outcome(graph: Graph, machine: Machine) -> Outcome:
     copies = [code[code[:, isa.OP] == int(Op.VCOPY)] for code in program.streams]
     first = next(iter(timings.values()))
     return Outcome(
-        len(unit.kernels), {level: timing.cycles for level, timing in timings.items()}, first.ddr_read_bytes + first.ddr_write_bytes,
+        len(unit.operators), {level: timing.cycles for level, timing in timings.items()}, first.ddr_read_bytes + first.ddr_write_bytes,
         len(unit.layout.copies), sum(int(price(code, machine).busy.sum()) for code in copies if len(code)),
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def rows(pair: Pair) -> Iterator[Row]:
             yield row | {"note": f"without it: {error}"}
     note = f"{base.copies} copies inserted, VCOPY {base.copy_cycles:,} cycles"
     whole = {f"cycles_{level}": value for level, value in base.cycles.items()}
-    yield {"rule": ALL, "kernels": base.kernels, "ddr_bytes": base.ddr_bytes, "copy_cycles": base.copy_cycles, **whole, "note": note}
+    yield {"rule": ALL, "kernels": base.operators, "ddr_bytes": base.ddr_bytes, "copy_cycles": base.copy_cycles, **whole, "note": note}
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:

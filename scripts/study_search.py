@@ -72,7 +72,7 @@ def ours(result: tuner.SearchResult, budget: int, whole: bool) -> Meter:
     for task, kind, cycles in zip(log["task"], log["kind"], log["cycles"], strict=True):
         if not whole or kind == "program":
             lowest = min(lowest, float(np.log2(cycles)))
-        meter.note(sizes[task] / len(result.unit.kernels) if whole else 1.0, lowest)
+        meter.note(sizes[task] / len(result.unit.operators) if whole else 1.0, lowest)
         if meter.spent[-1] >= budget:
             break
     return meter

@@ -52,7 +52,7 @@ from tuner.config import leaves, load_config
 
 DEFAULT = "default"
 SWITCHED = {
-    "no covers": ("use.covers=false",),
+    "no segmentations": ("use.segmentations=false",),
     "a cost model": ("use.cost_model=true",),
     "a cost model without climbing": ("use.cost_model=true", "search.climb=0"),
     "crossover": ("search.crossover_rate=0.3",),

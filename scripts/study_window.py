@@ -27,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.pipeline import Compiler, Part
+from compiler.pipeline import Compiler, CorePart
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
 from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
@@ -71,7 +71,7 @@ class Programs:
         parts = self.compiler.alone(segment, start)
         return None if isinstance(parts, Infeasible) else self._cycles(parts)
 
-    def _cycles(self, parts: Sequence[Part]) -> Cycles:
+    def _cycles(self, parts: Sequence[CorePart]) -> Cycles:
         footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.unit.machine, self.compiler.schedule(parts), footprints)
         return {level: timing.cycles for level, timing in simulate_levels(program, self.unit.machine).items()}
@@ -80,12 +80,12 @@ class Programs:
 def planned(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan]:
     """The segment as its gene has it, in sequence, by the formula, without a limit, and with the window that is fastest at a level."""
     unit = programs.unit
-    own = realise(unit, gene)
+    own = decode(unit, gene)
     assert own is not None
-    sequence = realise(unit, gene._replace(window=1, sliding=False)) or own
+    sequence = decode(unit, gene._replace(window=1, sliding=False)) or own
     if gene.stop - gene.start == 1:
         return dict.fromkeys(("own", "sequence", "formula", "unlimited", "fastest"), own)
-    choices = [realise(unit, gene._replace(window=window, sliding=True)) for window in WINDOWS]
+    choices = [decode(unit, gene._replace(window=window, sliding=True)) for window in WINDOWS]
     measured = [(plan, programs.alone(plan, gene.start)) for plan in (sequence, own, *choices) if plan is not None]
     fits = [(plan, cycles) for plan, cycles in measured if cycles is not None]
     there = [plan for plan, _ in fits]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.npu import isa
-from simulator.npu.container import Operator, Segment
+from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType, Engine
 from simulator.timeline import Timeline, covered
@@ -115,7 +115,7 @@ def program_reuse(rows: Sequence[SegmentTime]) -> ProgramReuse:
     )
 
 
-def breakdown(t: Timeline, segments: Sequence[Segment] = (), operators: Sequence[Operator] = ()) -> tuple[SegmentTime, ...]:
+def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Sequence[OperatorEntry] = ()) -> tuple[SegmentTime, ...]:
     """Segments that have work, by number.  segments, operators: the tables of the container, () where it has none."""
     work = np.flatnonzero(t.work)
     if not len(work):
@@ -206,7 +206,7 @@ def _common(a: Intervals, b: Intervals) -> int:
     return int((covered(*a, b[1]) - covered(*a, b[0])).sum())
 
 
-def _products(t: Timeline, rows: Ints, operators: Sequence[Operator]) -> tuple[int, int | None, float | None, float | None]:
+def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tuple[int, int | None, float | None, float | None]:
     """(macs, needed macs, halo, padding) of a segment's rows."""
     code = t.code[rows].astype(np.int64)
     mmad, out = code[code[:, isa.OP] == Op.MMAD], code[code[:, isa.OP] == Op.FIXPIPE]

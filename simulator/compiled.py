@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.npu.container import Container, Operator, Segment, Variant, decode, program
+from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, decode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import Program
@@ -119,11 +119,11 @@ class Compiled:
         return rows
 
     @property
-    def operators(self) -> tuple[Operator, ...]:
+    def operators(self) -> tuple[OperatorEntry, ...]:
         """Those of the first piece, then those of the second, ...: as `timeline` numbers them."""
         return tuple(operator for piece in self.pieces for operator in piece.container.operators)
 
-    def segments(self, level: str) -> tuple[Segment, ...]:
+    def segments(self, level: str) -> tuple[SegmentEntry, ...]:
         """The same for segments; () where a piece says nothing of its own."""
         found = [variant.segments for variant in self.variants(level)]
         return tuple(segment for each in found for segment in each) if all(found) else ()

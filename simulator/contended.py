@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.compiled import Compiled
-from simulator.contention import Load, generate, read_trace
-from simulator.controller import EstimatorRule, Oracle, Rule, StaticRule
+from simulator.contention import PortLoad, generate, read_trace
+from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
 from simulator.ddr import ContentionTrace
 from simulator.npu.machine import SHARE_UNIT
 from simulator.response import Response, measure_response, prepared_variants, share_grid
@@ -68,7 +68,7 @@ class ContendedRuns:
         shares = [self.compiled.share_units(name) for name in self.response.variants]
         return one_pair(self.response, shares, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
 
-    def serve(self, rule: Rule[Any] | Oracle) -> Served:
+    def serve(self, rule: SwitchingRule[Any] | Oracle) -> Served:
         return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences)
 
     @cached_property
@@ -100,7 +100,7 @@ class ContendedRuns:
         return self.serve(self.thresholds.rule if self.thresholds else EstimatorRule(self.response, self.runtime.switch_cycles))
 
 
-def load_of(compiled: Compiled, response: Response, inferences: int) -> Load:
+def load_of(compiled: Compiled, response: Response, inferences: int) -> PortLoad:
     """The load of a compiled file: its levels' shares; dwells count inferences of its longest variant at the heaviest level."""
     shares = tuple(compiled.share_units(level) for level in compiled.levels)
-    return Load(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)
+    return PortLoad(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)

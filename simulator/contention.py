@@ -99,7 +99,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, object, object]]:
 
 
 @dataclass(frozen=True)
-class Load:
+class PortLoad:
     """What a generator is told.
 
     share_units: the shares to move between (in 1/65536).  inference_cycles: the length in which dwells are counted; give the longest
@@ -123,11 +123,11 @@ class Load:
         return sorted(set(self.share_units), reverse=True)
 
 
-Draw = Callable[[Load, np.random.Generator], Iterable[tuple[float, int]]]
+Draw = Callable[[PortLoad, np.random.Generator], Iterable[tuple[float, int]]]
 """(dwell in inferences, share_units) pairs, until the load is covered or for ever."""
 
 
-def _staircase(load: Load, rng: np.random.Generator) -> Iterable[tuple[float, int]]:
+def _staircase(load: PortLoad, rng: np.random.Generator) -> Iterable[tuple[float, int]]:
     """Every share once, in a drawn order, for drawn lengths."""
     shares = rng.permutation(load.light_to_heavy).tolist()
     least = min(float(DWELL), load.inferences / len(shares))
@@ -136,7 +136,7 @@ def _staircase(load: Load, rng: np.random.Generator) -> Iterable[tuple[float, in
     return [(least + spare * part, share) for part, share in zip(parts, shares, strict=True)]
 
 
-def _wave(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
+def _wave(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
     """Light to heavy and back, every share for the same drawn length, from a drawn phase on."""
     shares = load.light_to_heavy
     circle = shares + shares[-2:0:-1]
@@ -146,7 +146,7 @@ def _wave(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
         at += 1
 
 
-def _bursts(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
+def _bursts(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
     """The lightest load, and bursts of any weight up to the heaviest; lengths are memoryless beyond the least one."""
     shares = load.light_to_heavy
     while True:
@@ -154,7 +154,7 @@ def _bursts(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]
         yield DWELL * (1 + rng.exponential()), round(shares[0] * (shares[-1] / shares[0]) ** rng.random())
 
 
-def _adversary(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
+def _adversary(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
     """From one extreme to the other about as fast as a controller can follow: what it has learnt is wrong when it acts.
 
     Held for a quarter to two inferences, where an inference is as long as the share makes it.
@@ -168,7 +168,7 @@ def _adversary(load: Load, rng: np.random.Generator) -> Iterator[tuple[float, in
 GENERATORS: Mapping[str, Draw] = {"step": _staircase, "periodic": _wave, "bursty": _bursts, "adversarial": _adversary}
 
 
-def generate(kind: str, seed: int, load: Load) -> ContentionTrace:
+def generate(kind: str, seed: int, load: PortLoad) -> ContentionTrace:
     """A trace of one of `GENERATORS`; the same arguments give the same trace.  Raises `BadInputError`."""
     if kind not in GENERATORS:
         raise BadInputError(f"contention trace {kind!r}: accepted: {', '.join(GENERATORS)}")

@@ -20,7 +20,7 @@ from simulator.response import Response
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """Counters at the end of an inference: it ran `variant` in cycles [start, end)."""
 
     variant: int
@@ -46,14 +46,14 @@ class HasVariant(Protocol):
 S = TypeVar("S", bound=HasVariant)
 
 
-class Rule(Protocol[S]):
+class SwitchingRule(Protocol[S]):
     """What the runtime asks for a decision."""
 
     def start(self) -> S:
         """The state before the first inference."""
         ...
 
-    def step(self, state: S, seen: Seen) -> S:
+    def step(self, state: S, seen: Observation) -> S:
         """The state after an inference that ran `state.variant`."""
         ...
 
@@ -80,7 +80,7 @@ class StaticRule:
     def start(self) -> StaticState:
         return StaticState(self.variant)
 
-    def step(self, state: StaticState, seen: Seen) -> StaticState:
+    def step(self, state: StaticState, seen: Observation) -> StaticState:
         return state
 
 
@@ -135,7 +135,7 @@ class ThresholdRule:
             return -1
         return 0
 
-    def step(self, state: ThresholdState, seen: Seen) -> ThresholdState:
+    def step(self, state: ThresholdState, seen: Observation) -> ThresholdState:
         wish = self.direction(state.position, seen.balance)
         if wish == 0:
             return replace(state, leaning=0)
@@ -211,7 +211,7 @@ class EstimatorRule:
         first, nothing = self.response.steadiest, (0.0,) * len(self.response.variants)
         return EstimatorState(first, first, nothing, nothing, nothing)
 
-    def step(self, state: EstimatorState, seen: Seen) -> EstimatorState:
+    def step(self, state: EstimatorState, seen: Observation) -> EstimatorState:
         if not seen.ddr_bytes:  # it says nothing about the port
             return state
         now = self.response.slowness_of(seen.variant, seen.load_store_cycles / seen.ddr_bytes)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.controller import HasVariant, Oracle, Rule, Seen
+from simulator.controller import HasVariant, Observation, Oracle, SwitchingRule
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -120,7 +120,7 @@ class Runtime:
         return timing
 
     def serve(
-        self, rule: Rule[Any] | Oracle, trace: ContentionTrace, *, inferences: int | None = None, until_cycle: int | None = None
+        self, rule: SwitchingRule[Any] | Oracle, trace: ContentionTrace, *, inferences: int | None = None, until_cycle: int | None = None
     ) -> Served:
         """Run inferences back to back: so many, or as many as start before a cycle (then every controller meets the same load).
 
@@ -143,7 +143,7 @@ class Runtime:
             end = begin + timing.cycles
             if not isinstance(rule, Oracle):
                 moved = timing.ddr_read_bytes + timing.ddr_write_bytes
-                state = rule.step(state, Seen(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, moved))
+                state = rule.step(state, Observation(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, moved))
             starts.append(now)
             latencies.append(end - now)
             ran.append(variant)

@@ -80,7 +80,7 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
 
 def needed_macs(unit: Unit) -> int:
     """Multiply-accumulates of the model, without rows that nothing reads (a stride may step over them)."""
-    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(unit.kernels, needed(unit), strict=True))
+    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(unit.operators, needed(unit), strict=True))
     return sum(each) * unit.storages[0].n
 
 

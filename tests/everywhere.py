@@ -7,7 +7,7 @@ from onnx import ModelProto
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.moves import random_genome, repaired
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
@@ -29,8 +29,8 @@ PLANS = 4
 
 def searched_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
     """A start of the search: random segments, cut until they fit."""
-    genome = repaired(unit, random_genome(unit, rng), lambda gene: realise(unit, gene) is not None)
-    return None if genome is None else realise_all(unit, genome)
+    genome = repaired(unit, random_genome(unit, rng), lambda gene: decode(unit, gene) is not None)
+    return None if genome is None else decode_all(unit, genome)
 
 
 PLAN_KINDS = (lambda unit, rng: layer_by_layer(unit), searched_plan, lambda unit, rng: random_plan(unit, rng, strips=True))

@@ -31,7 +31,7 @@ def random_cuts(rng: np.random.Generator, kernels: int, longest: int) -> list[tu
 
 def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
     """A tiling of kernel k of the segment: legal in L0 where one exists, of any size in UB; None where L0 is too small for all."""
-    spec = unit.kernels[blocks.start + k]
+    spec = unit.operators[blocks.start + k]
     rows = blocks.rows(k)
     constants: Constants = "streamed" if rng.integers(4) == 0 else "resident"
     if not isinstance(spec, ConvSpec):
@@ -67,7 +67,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
     """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
     slots, any tilings.  strips: some, where there can be some, every third time."""
     counts = block_counts(unit, start, stop)
-    blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.kernels[start:stop])))
+    blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + max(s.out_h for s in unit.operators[start:stop])))
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
     many = unit.machine.cores
     cores = (0,) if many == 1 else tuple(int(c) for c in rng.permutation(many)[: rng.integers(1, many + 1)])
@@ -85,7 +85,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
     if any(tiling is None for tiling in tilings):
         return None
     return SegmentPlan(
-        operators=tuple(spec.name for spec in unit.kernels[start:stop]),
+        operators=tuple(spec.name for spec in unit.operators[start:stop]),
         blocks=blocks,
         columns=columns,
         prefetch=int(rng.integers(1, MAX_PREFETCH + 1)),
@@ -102,7 +102,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
 
 def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6, strips: bool = False) -> Plan | None:
     """A whole plan; it may well not fit the machine.  None where some tiling has no legal point."""
-    segments = [random_segment(unit, start, stop, rng, strips) for start, stop in random_cuts(rng, len(unit.kernels), longest)]
+    segments = [random_segment(unit, start, stop, rng, strips) for start, stop in random_cuts(rng, len(unit.operators), longest)]
     if any(segment is None for segment in segments):
         return None
     return plan_of(unit, [segment for segment in segments if segment is not None])

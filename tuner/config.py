@@ -70,7 +70,7 @@ class Segments(_Section):
     epsilon: Rate
 
 
-class Placement(_Section):
+class PlacementSettings(_Section):
     every: PositiveInt
     annealing: Count
     gain: Rate
@@ -96,7 +96,7 @@ class Model(_Section):
 
 
 class Use(_Section):
-    covers: bool
+    segmentations: bool
     cost_model: bool | None
     islands: bool
     window: bool
@@ -107,7 +107,7 @@ class Use(_Section):
     placement: bool
 
 
-class Budget(_Section):
+class BudgetSettings(_Section):
     """Exactly one of candidates and seconds."""
 
     candidates: PositiveInt | None
@@ -168,11 +168,11 @@ class TuneConfig(_Section):
 
     search: SearchSettings
     segments: Segments
-    placement: Placement
+    placement: PlacementSettings
     model: Model
     use: Use
     level_weights: dict[str, Positive]
-    budget: Budget
+    budget: BudgetSettings
     runner: Runner
     farm: Farm
     study: Study

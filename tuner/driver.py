@@ -17,11 +17,11 @@ from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.attempts import Attempts
 from tuner.farm.conduct import Jobs, SerialJobs
-from tuner.farm.jobs import WorkshopSpec
-from tuner.farm.ledger import Budget, Deadline
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.ledger import Deadline, RunBudget
 from tuner.farm.one_search import OneSearch
 from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
-from tuner.farm.pool import Pool
+from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
@@ -97,7 +97,7 @@ def tune(request: TuneRequest) -> Summary:
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, mirror_place(request.mirror), world, say))
         if not request.quiet:
-            operators = sum(len(unit.kernels) for unit in opened.units)
+            operators = sum(len(unit.operators) for unit in opened.units)
             say(
                 f"{opened.name} on {machine.name}, {request.dtype}: {operators} operators, {mac_share(opened)}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
@@ -126,19 +126,19 @@ def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
     return config.changed_since(path) or [f"another dtype than {request.dtype}"]
 
 
-def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, begun_s: float) -> list[Budget]:
+def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, begun_s: float) -> list[RunBudget]:
     """What every search may spend: of a time its part, one after the other."""
     candidates, seconds = config.budget.candidates, config.budget.seconds
     weights = weights_of(opened, found) if len(found) > 1 else [1]
     if candidates is not None:
-        return [Budget(count) for count in dealt(candidates, weights)]
+        return [RunBudget(count) for count in dealt(candidates, weights)]
     assert seconds is not None
     ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
-    return [Budget(deadline=Deadline(clock, at_s)) for at_s in ends]
+    return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
 
 
 def _searched(
-    world: World, opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder[LocalPlace], config: TuneConfig,
+    world: World, opened: Opened, search: Searched, budget: RunBudget, beside: set[str], folder: RunFolder[LocalPlace], config: TuneConfig,
     request: TuneRequest, start: Start,
 ) -> OneSearch:  # fmt: skip
     """One search, until its budget is spent; its log is closed, its champions are known."""
@@ -147,7 +147,7 @@ def _searched(
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
-        say(f"{piece}: {unit.kernels[0].name}..{unit.kernels[-1].name}, {len(unit.kernels)} operators{for_all}")
+        say(f"{piece}: {unit.operators[0].name}..{unit.operators[-1].name}, {len(unit.operators)} operators{for_all}")
     board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
@@ -158,7 +158,7 @@ def _searched(
         if request.shared is not None and request.shared.is_dir() and board is None:
             shared = stack.enter_context(SharedResults(LocalPlace(request.shared), world.clock, unit, levels))
         place = folder.place(piece)
-        made = WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed)
+        made = JobRunnerSpec(evaluator, facts, config, config.level_weights, request.seed)
         jobs = stack.enter_context(_jobs(world, made, request, place, shared))
         assert isinstance(folder.identity, RunIdentity)
         run = OneSearch(world, facts, config, request, place, log, jobs, budget, folder.identity.warm_start, start.of(search.pieces[0]))
@@ -171,17 +171,17 @@ def _searched(
 
 
 @contextmanager
-def _jobs(world: World, spec: WorkshopSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None) -> Iterator[Jobs]:
+def _jobs(world: World, spec: JobRunnerSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None) -> Iterator[Jobs]:
     farm = spec.config.farm
     if farm.backend == "serial":
         attempts = Attempts(place.checkpoint, world.clock, farm.item_timeout_s)
         with SerialJobs(spec, shared, attempts) as serial:
-            if attempts.culprits and not request.quiet:
-                say(f"{len(attempts.culprits)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
+            if attempts.failing and not request.quiet:
+                say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
     from tuner.world.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
 
     run, made = spec.facts.origin.run, partial(JobWorker, spec)
     with RayActors(made, farm.workers, request.address, farm.wait_s, run, farm.resource) as actors:
-        yield Pool(actors, world.clock, say, farm.item_timeout_s)
+        yield ActorPool(actors, world.clock, say, farm.item_timeout_s)

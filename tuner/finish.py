@@ -148,9 +148,9 @@ def _pieces(opened: Opened, found: Sequence[Searched], measured: Mapping[str, Me
         PieceSummary(
             piece=name,
             search=by_piece[k],
-            operators=len(unit.kernels),
-            first_operator=unit.kernels[0].name,
-            last_operator=unit.kernels[-1].name,
+            operators=len(unit.operators),
+            first_operator=unit.operators[0].name,
+            last_operator=unit.operators[-1].name,
             cycles={level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
         )
         for k, (name, unit) in enumerate(zip(opened.names, opened.units, strict=True))
@@ -176,7 +176,7 @@ def _level(
         latency_us=round(timing.cycles / machine.clock_hz * 1e6, 3),
         plan=mine.plan.digest,
         same_as=same_as,
-        roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.kernels), level) for unit in opened.units),
+        roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.operators), level) for unit in opened.units),
         program_bound_cycles=mine.bound(machine, level),
         ddr_bytes=timing.ddr_read_bytes + timing.ddr_write_bytes,
         engine_utilisation={engine.name.lower(): round(float(busy[engine]), 4) for engine in Engine},

@@ -27,8 +27,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import TuneConfig, load_config
 from tuner.farm.conduct import SerialJobs
-from tuner.farm.jobs import WorkshopSpec
-from tuner.farm.ledger import Budget, Deadline
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.ledger import Deadline, RunBudget
 from tuner.farm.one_search import OneSearch
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
@@ -129,10 +129,10 @@ class Search:
         make, unit, levels, name = self._evaluator(config)
         candidates, seconds = config.budget.candidates, config.budget.seconds
         clock = REAL.clock
-        budget = Budget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
+        budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, seed=self.seed)
         facts = Facts(origin, unit, levels)
-        made = WorkshopSpec(make, facts, config, config.level_weights, self.seed, self.rules)
+        made = JobRunnerSpec(make, facts, config, config.level_weights, self.seed, self.rules)
         with ExitStack() as stack:
             folder = LocalPlace(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)

@@ -28,7 +28,7 @@ from compiler.kinds.counts import cut_in
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.segment.memory import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
@@ -132,9 +132,9 @@ def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
     unit, blocks = strip
     kept = 0
     for storage, count in slot_counts(unit, blocks, prefetch, window).items():
-        staged = blocks.staged[storage]
-        high = staged.high(count, unit.storages[0].n) * (1 if staged.cached else count)
-        kept += staged.planes * high * unit.storages[storage].row_blocks
+        allocation = blocks.allocations[storage]
+        high = allocation.high(count, unit.storages[0].n) * (1 if allocation.cached else count)
+        kept += allocation.planes * high * unit.storages[storage].row_blocks
     return kept
 
 
@@ -168,7 +168,7 @@ class _Laid(NamedTuple):
 def _laid(strip: StripBlocks) -> _Laid:
     unit, blocks = strip
     standings, stored = [], 0
-    for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
+    for k, spec in enumerate(unit.operators[blocks.start : blocks.stop]):
         heights = tuple(blocks.heights[k].items())
         standings.append(_Standing(kind_of(unit, spec), heights, blocks.inside[k], strip.residence(k), unit.strips))
         stored += stored_blocks(unit, blocks, k)
@@ -205,7 +205,7 @@ def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, r
     return product_features(standing.kind, tiling, standing.heights, where)
 
 
-def _tiles(s: KernelSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
+def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
     """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
     across = tiling.tile_columns or s.out_w
     deep, wide = cut_in(s.y.planes, tiling.tile_planes), cut_in(s.out_w, across)
@@ -228,7 +228,7 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.dtype, cycles))
     calls, reads = work.calls, work.reads
     vector = work.repeats + calls * c.vector_startup
-    near = [blocks for blocks, (staged, _) in zip(reads, standing.reads, strict=True) if staged]
+    near = [blocks for blocks, (kept, _) in zip(reads, standing.reads, strict=True) if kept]
     load = (sum(reads) - sum(near)) * BLOCK_BYTES
     mte1 = closed.moves(sum(near, 0.0) * BLOCK_BYTES, c.in_rate, len(near) * tiles, c.in_startup)
     mte3 = closed.moves(size * BLOCK_BYTES, c.back_rate, tiles, c.back_startup) if standing.inside else 0.0
@@ -276,7 +276,7 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     return out.astype(np.float32)
 
 
-class Seen(NamedTuple):
+class SeenOperator(NamedTuple):
     """What the cost model of one level sees.  columns: float32 [n, more than F].  expected: float64 [n], the guess that it corrects."""
 
     columns: NDArray[np.float32]
@@ -286,7 +286,7 @@ class Seen(NamedTuple):
 _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
-def seen(features: NDArray[np.float32], share: float) -> Seen:
+def seen(features: NDArray[np.float32], share: float) -> SeenOperator:
     """Of `scaled` features float32 [n, F], at a share of the DDR bandwidth.
 
     What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
@@ -297,4 +297,4 @@ def seen(features: NDArray[np.float32], share: float) -> Seen:
     expected = 1.0 + expected_cycles(raw, share)
     fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
     parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
-    return Seen(np.column_stack([features, parts.astype(np.float32)]), expected)
+    return SeenOperator(np.column_stack([features, parts.astype(np.float32)]), expected)

@@ -24,12 +24,12 @@ def load_row_blocks(unit: Unit, load: Load) -> int:
 
 def loaded_blocks(unit: Unit, blocks: Blocks, load: Load) -> int:
     """Blocks that it brings for all blocks of an image."""
-    return blocks.staged[load.storage].loaded * load_row_blocks(unit, load)
+    return blocks.allocations[load.storage].loaded * load_row_blocks(unit, load)
 
 
 def stored_blocks(unit: Unit, blocks: Blocks, k: int) -> int:
     """Blocks that operator k of a segment hands out in all blocks of an image."""
-    spec = unit.kernels[blocks.start + k]
+    spec = unit.operators[blocks.start + k]
     return blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
 
 

@@ -58,9 +58,9 @@ class OperatorSpace(NamedTuple):
 
 
 def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
-    """The ways to run kernel k, a convolution, alone, in the given block counts; only those that fit L1."""
-    spec = product_of(unit.kernels[k])
-    assert spec is not None, unit.kernels[k].name
+    """The ways to run operator k, a convolution, alone, in the given block counts; only those that fit L1."""
+    spec = product_of(unit.operators[k])
+    assert spec is not None, unit.operators[k].name
     machine, images = unit.machine, unit.storages[0].n
     l1 = machine.buffer_blocks(Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
@@ -73,7 +73,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
             right = spec.right_blocks
             layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
             loaded = sum(loaded_blocks(unit, layout, load) for load in layout.loads)
-            read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)
+            read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.allocations else 0)
             shape = shape_of(machine, unit.dtype, spec, rows, False, chunk)
             points = legal_points(machine, shape)
             if not len(points):

@@ -1,4 +1,4 @@
-"""What a product, of a convolution or of two tensors, adds to the features of its segment: one kernel, as most operators are products."""
+"""What a product, of a convolution or of two tensors, adds to the features of its segment: one operator, as most operators are products."""
 
 from __future__ import annotations
 

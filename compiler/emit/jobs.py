@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.emit.places import operand
 from compiler.kinds.table import EMITTERS
 from compiler.plan.plan import SegmentPlan
-from compiler.records.node import Jobs
+from compiler.records.node import OperatorJobs
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer, BufferKind
 from compiler.segment.memory import Places
@@ -24,14 +24,14 @@ _NONE = [np.zeros(0, of) for of in _TYPES]  # most segments have operators of a 
 _UB_KINDS: tuple[UbKind, ...] = ("constants", "out", "residual")
 
 
-def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jobs:
+def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> OperatorJobs:
     """Of all operators of a segment."""
     kinds, reads, writes, constants = [], list[tuple[int, ...]](), [], list[tuple[int, ...]]()
     tables: list[list[Any]] = [[] for _ in EMITTERS]
     numbers, lists, used, read_start = list[NDArray[np.int64]](), [], 0, [0]
     in_l1, in_ub = _by_operator(places.l1), _by_operator(places.ub)
     for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[blocks.start + k]
+        spec = unit.operators[blocks.start + k]
         sources = [operand(blocks, piece) for piece in spec.reads]
         if blocks.streamed >> k & 1:
             sources[1] = (spec.reads[1].storage, spec.reads[1].plane, -1)  # chunks come from DDR, whatever else is in L1
@@ -50,9 +50,9 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Jo
         lists.append([(used + sum(map(len, mine[:i])), len(mine[i])) if i < len(mine) else (0, 0) for i in range(3)])
         numbers += mine
         used += sum(map(len, mine))
-    return Jobs(
+    return OperatorJobs(
         np.array(kinds, np.int64),
-        np.array([spec.tag for spec in unit.kernels[blocks.start : blocks.stop]], np.int64),
+        np.array([spec.tag for spec in unit.operators[blocks.start : blocks.stop]], np.int64),
         np.array(read_start, np.int64),
         np.array(reads, np.int64),
         np.array(writes, np.int64),

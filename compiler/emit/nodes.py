@@ -11,7 +11,7 @@ from numba import njit
 from compiler.kinds.table import EMITTERS
 from compiler.records.node import PARITIES, Node, Work
 from compiler.records.places import place_of
-from compiler.records.writers import DDR, MTE2, MTE3, Ints, Place, block_at, copy, copy_rows, general, together
+from compiler.records.writers import DDR, MTE2, MTE3, Ints, TilePlace, block_at, copy, copy_rows, general, together
 from compiler.segment.stages import LOAD_PIECE_BLOCKS
 from simulator.npu.isa import BLOCK
 from simulator.npu.program import Code
@@ -19,7 +19,7 @@ from simulator.npu.program import Code
 
 @general
 @njit(cache=True)
-def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: Place, target: Place, length: int, planes: int) -> int:
+def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, length: int, planes: int) -> int:
     """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
     done = 0
     while done < length:
@@ -48,12 +48,12 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
 @general
 @njit(cache=True)
 def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int) -> int:
-    storage, plane, home, column, width, planes, tag = w.loads[i]
+    storage, plane, allocation, column, width, planes, tag = w.loads[i]
     first, last = w.fresh[i, t]
     if last <= first:
         return at
-    source = place_of(w.homes, storage, plane, -1, column, width, first, t, image, iteration)
-    target = place_of(w.homes, storage, plane, home, column, width, first, t, image, iteration)
+    source = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration)
+    target = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration)
     return _copies(out, at, w.dtype, tag, MTE2, source, target, (last - first) * width, planes)
 
 
@@ -61,10 +61,10 @@ def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: in
 @njit(cache=True)
 def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int) -> int:
     """What stays in L1 for the segment and leaves it as well."""
-    storage, plane, home, _, _, column, width, planes = w.jobs.writes[k]
+    storage, plane, allocation, _, _, column, width, planes = w.jobs.writes[k]
     first, last = w.own[k, t]
-    source = place_of(w.homes, storage, plane, home, column, width, first, t, image, iteration)
-    target = place_of(w.homes, storage, plane, -1, column, width, first, t, image, iteration)
+    source = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration)
+    target = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration)
     return _copies(out, at, w.dtype, w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from compiler.records.places import Homes
+from compiler.records.places import Allocations
 from compiler.records.writers import Ints
 from compiler.segment.blocks import Blocks, span
 from compiler.segment.buffers import Buffer
@@ -14,22 +14,22 @@ from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 
 
-def homes_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[Buffer, int]) -> Homes:
+def allocations_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[Buffer, int]) -> Allocations:
     """slots: how many every storage that stays has; l1: its buffers (see `segment.memory`)."""
-    staged = [blocks.staged[storage] for storage in blocks.staged]
+    kept = [blocks.allocations[storage] for storage in blocks.allocations]
     images = unit.images
-    stays = np.zeros((len(staged), 7), np.int64)
-    at = np.zeros((len(staged), max(slots.values(), default=1)), np.int64)
-    rows = np.zeros((len(staged), blocks.count, 2), np.int64)
-    for home, stay in enumerate(staged):
-        count, storage = slots[stay.storage], unit.storages[stay.storage]
-        first, last = span(stay.rows) if stay.cached else (0, 0)
-        ring = stay.high(count, images) if stay.cached else 0
-        stays[home] = stay.plane, storage.row_blocks, count, ring, first, last - first, storage.first
-        single = l1[Buffer("tensor", stay.storage)]
-        at[home, :count] = [l1.get(Buffer("tensor", stay.storage, slot), single) for slot in range(count)]
-        rows[home] = stay.rows
-    return Homes(_in_ddr(unit), stays, at, rows)
+    table = np.zeros((len(kept), 7), np.int64)
+    at = np.zeros((len(kept), max(slots.values(), default=1)), np.int64)
+    rows = np.zeros((len(kept), blocks.count, 2), np.int64)
+    for index, allocation in enumerate(kept):
+        count, storage = slots[allocation.storage], unit.storages[allocation.storage]
+        first, last = span(allocation.rows) if allocation.cached else (0, 0)
+        ring = allocation.high(count, images) if allocation.cached else 0
+        table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first
+        single = l1[Buffer("tensor", allocation.storage)]
+        at[index, :count] = [l1.get(Buffer("tensor", allocation.storage, slot), single) for slot in range(count)]
+        rows[index] = allocation.rows
+    return Allocations(_in_ddr(unit), table, at, rows)
 
 
 @lru_cache(maxsize=1024)
@@ -38,10 +38,10 @@ def _in_ddr(unit: Unit) -> Ints:
 
 
 def operand(blocks: Blocks, piece: Piece) -> tuple[int, int, int]:
-    """(storage, plane, home) of a piece: in L1 where all of it stays there."""
-    home = -1
-    if piece.storage in blocks.staged:
-        stay = blocks.staged[piece.storage]
-        if stay.plane <= piece.plane and piece.plane + piece.planes <= stay.plane + stay.planes:
-            home = list(blocks.staged).index(piece.storage)
-    return piece.storage, piece.plane, home
+    """(storage, plane, allocation) of a piece: in L1 where all of it stays there."""
+    index = -1
+    if piece.storage in blocks.allocations:
+        allocation = blocks.allocations[piece.storage]
+        if allocation.plane <= piece.plane and piece.plane + piece.planes <= allocation.plane + allocation.planes:
+            index = list(blocks.allocations).index(piece.storage)
+    return piece.storage, piece.plane, index

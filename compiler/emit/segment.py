@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compiler.emit.ahead import order_ahead
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
-from compiler.emit.places import homes_of, operand
+from compiler.emit.places import allocations_of, operand
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
@@ -34,7 +34,7 @@ CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records (TAG holds the kernel's index, BLOCK the iteration) and the most that each buffer held, in bytes.
+    """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
 
     code: valid until the scratch that it was written into is written again.
     """
@@ -46,7 +46,7 @@ class Records:
 def lower_segment(
     unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, core: int = 0
 ) -> Records | Infeasible:
-    """Lower one core's share of the segment whose first kernel is `start`.
+    """Lower one core's share of the segment whose first operator is `start`.
 
     flip: see `segment.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
     core: whose share, by its place among the plan's.
@@ -96,12 +96,12 @@ def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: 
     loads = []
     for load in blocks.loads:
         storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))
-        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.kernels[blocks.start + load.step].tag))
-    fresh = [blocks.staged[load.storage].fresh for load in blocks.loads]
+        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag))
+    fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
     return Work(
         int(unit.dtype),
         unit.images,
-        homes_of(unit, blocks, slots, places.l1),
+        allocations_of(unit, blocks, slots, places.l1),
         jobs_of(unit, plan, blocks, places),
         load_readers(unit, blocks),
         np.array(loads, np.int64).reshape(-1, 7),

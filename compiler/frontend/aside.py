@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes
-from compiler.frontend.budget import LIBRARY_PART, Budget, item_bytes
+from compiler.frontend.budget import LIBRARY_PART, ByteBudget, item_bytes
 from compiler.frontend.macs import Shapes
 from compiler.frontend.settle import known_shapes
 
@@ -33,7 +33,7 @@ class Aside(NamedTuple):
     names: set[str]
 
 
-def set_aside(skeleton: ModelProto, large: set[str], budget: Budget) -> Aside:
+def set_aside(skeleton: ModelProto, large: set[str], budget: ByteBudget) -> Aside:
     """Take nodes out of a skeleton whose folding does not fit an eighth of the budget, or is of unknown size.
 
     large: constants that are among its inputs.  Raises `BadInputError` where what is not folded here is more than all that is left of it.
@@ -42,7 +42,7 @@ def set_aside(skeleton: ModelProto, large: set[str], budget: Budget) -> Aside:
     types = {item.name: item for item in (*skeleton.graph.value_info, *skeleton.graph.output)}
     initial = {item.name: item for item in skeleton.graph.initializer}
     made: dict[str, NodeProto] = {}  # by what else is folded
-    later, late = set(large), Budget(budget.total_bytes)
+    later, late = set(large), ByteBudget(budget.total_bytes)
     kept, cut = [], []
     for node in skeleton.graph.node:
         names = [name for name in node.output if name]

@@ -19,7 +19,7 @@ TIMES_THE_MODEL = 4
 LIBRARY_PART = 8  # what a library folds it has in onnxruntime, in numpy and in protobuf, in copies
 
 
-class Budget:
+class ByteBudget:
     """total_bytes: the larger of 1 GiB and twice the model's constants, half of what the process of the libraries may take.
 
     Nothing is given back: what a pass over the model makes it keeps, or hands on.
@@ -29,7 +29,7 @@ class Budget:
         self.total_bytes, self.spent_bytes = total_bytes, 0
 
     @classmethod
-    def of(cls, model: ModelProto) -> Budget:
+    def of(cls, model: ModelProto) -> ByteBudget:
         return cls(memory_limit(constant_bytes(model)) // 2)
 
     def take(self, size_bytes: int, part: int = 1) -> bool:
@@ -78,7 +78,7 @@ _VALUE_BYTES = 64  # of a value that is followed: a dimension as protobuf has it
 _MOST_AXES = 64  # numpy's limit
 
 
-def can_follow(graph: GraphProto, budget: Budget, outer: Mapping[str, int] | None = None) -> bool:
+def can_follow(graph: GraphProto, budget: ByteBudget, outer: Mapping[str, int] | None = None) -> bool:
     """Whether onnx's shape inference may follow values too: those of every vector that it meets, known or not, one by one.
 
     graph: with the shapes that it finds without.  outer: lengths of what there is around it.

@@ -6,7 +6,7 @@ from onnx import ModelProto
 
 from compiler.frontend import libraries
 from compiler.frontend.aside import put_back, set_aside
-from compiler.frontend.budget import Budget, constant_bytes
+from compiler.frontend.budget import ByteBudget, constant_bytes
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.skeleton import attach, detach
 
@@ -25,7 +25,7 @@ KNOWN = frozenset(
 LARGE = 1 << 16  # values: nothing is folded into constants this large here, the rewrites do that without copies
 
 
-def clean(model: ModelProto, budget: Budget) -> ModelProto:
+def clean(model: ModelProto, budget: ByteBudget) -> ModelProto:
     """A cleaned copy; the model itself where it has operators that are not KNOWN, or onnxslim fails on it.
 
     What does not fit the budget, or is of unknown size, is not folded.  Raises `BadInputError` where onnxslim dies of the model.

@@ -13,7 +13,7 @@ from onnx import NodeProto, OperatorSetIdProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend import libraries
 from compiler.frontend.attributes import label, one_line
-from compiler.frontend.budget import LIBRARY_PART, Budget, constant_bytes, item_bytes
+from compiler.frontend.budget import LIBRARY_PART, ByteBudget, constant_bytes, item_bytes
 from compiler.frontend.libraries import LibraryError
 from simulator.npu.errors import BadInputError
 
@@ -23,7 +23,7 @@ NO_ROOM = "what it makes of constants cannot be allocated here"
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
-def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: Budget) -> Array | None:
+def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: ByteBudget) -> Array | None:
     """What a node's output is, by the few operators that models have between constants; None for others, and for inputs that are not known.
 
     values: the node's attributes.  Raises BadInputError where the inputs do not fit the operator, or the output not the budget.
@@ -53,7 +53,7 @@ def evaluated(
     constants: Mapping[str, Array],
     shapes: Mapping[str, tuple[int, ...]],
     opsets: Sequence[OperatorSetIdProto],
-    budget: Budget,
+    budget: ByteBudget,
 ) -> dict[str, Array]:
     """The outputs of a node of constants by onnx's own evaluator; {} where that cannot, or they do not fit the budget by `shapes`."""
     names = [name for name in node.output if name]

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from onnx import ModelProto
 
-from compiler.frontend.budget import Budget
+from compiler.frontend.budget import ByteBudget
 from compiler.frontend.clean import clean
 from compiler.frontend.fold import NO_ROOM
 from compiler.frontend.handlers import HANDLERS
@@ -60,7 +60,7 @@ def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[
 
 def translated(model: ModelProto, digest: str) -> Graph:
     """Cleaned and translated, not rewritten."""
-    budget = Budget.of(model)
+    budget = ByteBudget.of(model)
     cleaned = clean(model, budget)
     try:
         return translate(recognise(cleaned), HANDLERS, digest, budget)
@@ -69,6 +69,6 @@ def translated(model: ModelProto, digest: str) -> Graph:
             raise
         refusal = error.with_traceback(None)  # whose frames hold the constants that were made
     try:  # cleaning may leave a form that only the original had no need of
-        return translate(recognise(model), HANDLERS, digest, Budget.of(model))
+        return translate(recognise(model), HANDLERS, digest, ByteBudget.of(model))
     except UnsupportedError:
         raise refusal from None

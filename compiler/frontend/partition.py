@@ -58,7 +58,7 @@ class HostNode:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class NpuPiece:
     """What runs on the NPU in one go.  npu: a model of its own (the whole one where that is all of it).  inside: numbers of its nodes."""
 
     name: str
@@ -74,7 +74,7 @@ class Partition:
     """
 
     model: ModelProto
-    pieces: tuple[Piece, ...]
+    pieces: tuple[NpuPiece, ...]
     host: tuple[HostNode, ...]
 
     @property
@@ -97,13 +97,13 @@ def piece_name(number: int) -> str:
     return f"Partition{number}"
 
 
-def _named(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+def _named(pieces: Iterable[NpuPiece]) -> tuple[NpuPiece, ...]:
     return tuple(replace(piece, name=piece_name(k)) for k, piece in enumerate(pieces))
 
 
 def whole(model: ModelProto) -> Partition:
     """All of it."""
-    return Partition(model, _named([Piece("", model, frozenset(range(len(model.graph.node))))]), ())
+    return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), ())
 
 
 def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offload | None = None) -> Partition:
@@ -114,7 +114,7 @@ def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offlo
     parts = _Parts(model)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
-    found: list[Piece] = []
+    found: list[NpuPiece] = []
     tries = 0
     while True:
         taken = [piece.inside for piece in found]
@@ -133,7 +133,7 @@ def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offlo
             if found and offload is not None and why is None:
                 why = offload.declined(parts.work(npu, inside))
             if why is None:
-                found.append(Piece("", npu, frozenset(inside)))
+                found.append(NpuPiece("", npu, frozenset(inside)))
             else:
                 declined |= dict.fromkeys(inside, why)
                 tries += 1
@@ -198,7 +198,7 @@ class _Parts:
             before[mine].update(key for key in sources if key in before and key != mine)
         return [members[key] for key in TopologicalSorter({key: sorted(keys) for key, keys in before.items()}).static_order()]
 
-    def ordered(self, found: Sequence[Piece]) -> list[Piece]:
+    def ordered(self, found: Sequence[NpuPiece]) -> list[NpuPiece]:
         """Pieces as one can run after the other."""
         by_first = {min(piece.inside): piece for piece in found}
         return [by_first[key] for members in self.quotient([piece.inside for piece in found]) if (key := min(members)) in by_first]

@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes
-from compiler.frontend.budget import Budget, can_follow, memory_limit
+from compiler.frontend.budget import ByteBudget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
 from simulator.onnx_names import names_read
 
@@ -60,7 +60,7 @@ def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
     Raises `LibraryError` where shapes do not fit together, and BadInputError (see `libraries.check`).
     """
     found = libraries.infer(skeleton, model_bytes, where, values=False)
-    if can_follow(found.graph, Budget(memory_limit(model_bytes) // 2)):
+    if can_follow(found.graph, ByteBudget(memory_limit(model_bytes) // 2)):
         found = libraries.infer(skeleton, model_bytes, where, values=True)
     return found
 
@@ -70,7 +70,7 @@ def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> Mod
 
     most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and InferenceError.
     """
-    model, budget = skeleton, Budget(memory_limit(model_bytes) // 2)
+    model, budget = skeleton, ByteBudget(memory_limit(model_bytes) // 2)
     while True:
         model = infer(model, model_bytes, where)
         walk = _Walk(model, most, budget)
@@ -91,7 +91,7 @@ def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
 class _Walk:
     """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
 
-    def __init__(self, model: ModelProto, most: int, budget: Budget) -> None:
+    def __init__(self, model: ModelProto, most: int, budget: ByteBudget) -> None:
         self.model, self.most, self.budget = model, most, budget
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.computed: dict[str, Array] = {}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.budget import Budget
+from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, folded
 from compiler.frontend.load import opset_of
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
@@ -43,9 +43,9 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 class Translator:
     """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods."""
 
-    def __init__(self, model: ModelProto, budget: Budget | None = None) -> None:
+    def __init__(self, model: ModelProto, budget: ByteBudget | None = None) -> None:
         self.model = model
-        self.budget = Budget.of(model) if budget is None else budget
+        self.budget = ByteBudget.of(model) if budget is None else budget
         self.opset = opset_of(model)
         self.shapes: dict[str, Shape] = {}
         self.operators: list[Operator] = []
@@ -274,7 +274,7 @@ def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
 Handler = Callable[[Translator, NodeProto, dict[str, Any]], None]
 
 
-def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "", budget: Budget | None = None) -> Graph:
+def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "", budget: ByteBudget | None = None) -> Graph:
     """The model as a Graph.  Raises UnsupportedError naming the node, its operator and why."""
     state = Translator(model, budget)
     inputs = state.inputs()

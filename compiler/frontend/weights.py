@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes
-from compiler.frontend.budget import Budget
+from compiler.frontend.budget import ByteBudget
 from simulator.onnx_kinds import ON_NPU
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
@@ -49,7 +49,7 @@ def seed_weights(model: ModelProto, seed: int) -> ModelProto:
     constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type in ON_NPU}
     shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
     fillers: dict[str, int] = {}  # their types
-    budget = Budget.of(copy)
+    budget = ByteBudget.of(copy)
     for node in copy.graph.node:
         if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
             value = attributes(node).get("value")

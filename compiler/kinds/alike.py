@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 
 
@@ -18,11 +18,11 @@ class Kind:
     """The first operator of its kind that was met, and where."""
 
     unit: Unit
-    spec: KernelSpec
+    spec: OperatorSpec
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(unit: Unit, spec: KernelSpec) -> Kind:
+def kind_of(unit: Unit, spec: OperatorSpec) -> Kind:
     """Operators are alike where their sizes are, on one machine in one data type."""
     return _first(_Met((unit.machine, unit.dtype, *spec.sizes(unit.storages)), Kind(unit, spec)))
 

@@ -16,7 +16,7 @@ from compiler.ir.operators import Floats, Operator, Values
 from compiler.plan.plan import Tiling, VectorTiling
 from compiler.unit.constants import Constants
 from compiler.unit.nest import Nest, Operand
-from compiler.unit.operators import Given, KernelSpec, UbBuffers, rounded
+from compiler.unit.operators import Given, OperatorSpec, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.weights import pack_lanes
 from simulator.npu.machine import DataType, Memory
@@ -39,7 +39,7 @@ class Lowering(NamedTuple):
         shapes = self.layout.graph.shapes
         sizes = dict(zip(("in_h", "in_w", "out_h", "out_w"), (*shapes[op.inputs[0]][2:], *shapes[op.y][2:]), strict=True))
         reads = tuple(self.pieces(name) for name in op.inputs)
-        return {"index": index, "name": op.name, "kernel": op, "reads": reads, "y": self.pieces(op.y), **sizes}
+        return {"index": index, "name": op.name, "operator": op, "reads": reads, "y": self.pieces(op.y), **sizes}
 
     def channels(self, tensor: str) -> int:
         return self.layout.graph.shapes[tensor][1]
@@ -56,12 +56,12 @@ class Lowering(NamedTuple):
 
 
 class LoweredSpec(Protocol):
-    """The class of a kind's operators: `KernelSpec` says what they are asked."""
+    """The class of a kind's operators: `OperatorSpec` says what they are asked."""
 
     word: ClassVar[str]
 
     @classmethod
-    def lower(cls, index: int, op: Any, into: Lowering) -> KernelSpec:
+    def lower(cls, index: int, op: Any, into: Lowering) -> OperatorSpec:
         """An operator of the graph as the unit's operator `index`.  Raises `UnsupportedError` for what no instruction can name."""
 
 
@@ -117,14 +117,14 @@ def run_of_planes(piece: Piece, first: int, last: int) -> Piece:
     return Piece(piece.storage, piece.plane + first, last - first)
 
 
-def sixteen_channels(spec: KernelSpec, dtype: DataType) -> int:
+def sixteen_channels(spec: OperatorSpec, dtype: DataType) -> int:
     """Planes of 16 channels, where that is a number of planes."""
     sixteen = 16 // dtype.lanes
     return sixteen if spec.y.planes % sixteen == 0 else 1
 
 
 @dataclass(frozen=True, eq=False)
-class OnVector(KernelSpec):
+class OnVector(OperatorSpec):
     """An operator of the vector unit."""
 
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "VECTOR"
@@ -249,7 +249,7 @@ def streamed(given: Given) -> bool:
     return given.tiling.constants == "streamed"
 
 
-def on_vector(spec: KernelSpec) -> OnVector:
+def on_vector(spec: OperatorSpec) -> OnVector:
     """An operator that is known to be none of the matrix unit."""
     assert isinstance(spec, OnVector), spec.name
     return spec

@@ -77,7 +77,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         machine,
         dtype,
         storages,
-        tuple(replace(spec, kernel=light[spec.kernel.y]) for spec in pending),
+        tuple(replace(spec, operator=light[spec.operator.y]) for spec in pending),
         memory,
         producers,
         {index: tuple(rest) for index, rest in consumers.items()},

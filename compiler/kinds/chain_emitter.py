@@ -9,7 +9,7 @@ from numba import njit
 
 from compiler.records.node import UB_SLOT, Node, Work, operand, operands, result, table
 from compiler.records.tiles import load_tile, store_tile, tiles
-from compiler.records.writers import DDR, MTE2, UB, Ints, Place, copy, flat, general, multiply_add
+from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, multiply_add
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -39,7 +39,7 @@ class VectorJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, steps: Ints, parity: Ints) -> int:
+def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePlace, steps: Ints, parity: Ints) -> int:
     """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
 
     Returns the next row or -1.
@@ -67,7 +67,7 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: Place, 
             size = rows * columns
             for i in range(inputs):
                 of = sources[i]
-                place = Place(of[0], of[1], of[2], of[3], of[4], of[5], of[6])
+                place = TilePlace(of[0], of[1], of[2], of[3], of[4], of[5], of[6])
                 first, pixels = (0, 1) if of[7] else (r * j.width + c, size)
                 at = load_tile(out, at, j.dtype, j.tag, place, p, first, pixels, planes, slot + i * tile_blocks)
             v = slot

@@ -17,7 +17,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.machine import writes_l1
 from compiler.unit.nest import Nest, Operand
-from compiler.unit.operators import Fetch, Given, KernelSpec, Strip, UbBuffers, rounded
+from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
@@ -42,7 +42,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ConvSpec(KernelSpec):
+class ConvSpec(OperatorSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
     lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR blocks.
@@ -94,7 +94,7 @@ class ConvSpec(KernelSpec):
 
     @property
     def window(self) -> Window:
-        conv = self.kernel
+        conv = self.operator
         assert isinstance(conv, Conv)
         kh, kw = conv.weights.shape[2:]
         return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
@@ -105,18 +105,18 @@ class ConvSpec(KernelSpec):
 
     @property
     def activation(self) -> str:
-        return self.kernel.activation if isinstance(self.kernel, Conv) else "none"
+        return self.operator.activation if isinstance(self.operator, Conv) else "none"
 
     @property
     def limit(self) -> float:
         """Of the activation `clip`."""
-        return self.kernel.limit if isinstance(self.kernel, Conv) else 0.0
+        return self.operator.limit if isinstance(self.operator, Conv) else 0.0
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the model, without any padding."""
-        assert isinstance(self.kernel, Conv)
-        return self.out_h * self.out_w * int(self.kernel.weights.size)
+        assert isinstance(self.operator, Conv)
+        return self.out_h * self.out_w * int(self.operator.weights.size)
 
     def described(self) -> dict[str, object]:
         sizes = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
@@ -160,7 +160,7 @@ class ConvSpec(KernelSpec):
         return None if behind - group > 1 and (first % deep or last % deep) else (group, behind - group)
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        conv = self.kernel
+        conv = self.operator
         assert isinstance(conv, Conv)
         pads = padded_columns(conv, main, made)
         if made.start * conv.stride[1] - conv.pads[1] >= self.in_w:
@@ -169,7 +169,7 @@ class ConvSpec(KernelSpec):
             if all_of_it is None:
                 return Infeasible(self.name, f"a strip of {made.size} columns lies in its padding as a whole")
             pads = all_of_it
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, kernel=replace(conv, pads=pads))
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=replace(conv, pads=pads))
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         assert isinstance(tiling, ConvTiling)
@@ -280,7 +280,7 @@ class ConvSpec(KernelSpec):
         return found
 
 
-def product_of(spec: KernelSpec) -> ConvSpec | None:
+def product_of(spec: OperatorSpec) -> ConvSpec | None:
     """What the matrix unit does for an operator; None where that is nothing."""
     return spec if isinstance(spec, ConvSpec) else None
 

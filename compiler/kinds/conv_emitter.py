@@ -35,7 +35,7 @@ from compiler.records.writers import (
     MTE3,
     UB,
     Ints,
-    Place,
+    TilePlace,
     block_at,
     copy,
     dense,
@@ -130,7 +130,7 @@ _ROOM = 12  # records of a tile's product and its way out, at most
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, target: Place, residual: Place, parity: Ints) -> int:
+def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
     target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
@@ -322,7 +322,7 @@ def _part(
 
 
 @njit(cache=True)
-def _right(out: Code, at: int, j: ConvJob, d: int, right: Place, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
+def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
     """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
     if j.right == PIXELS_N:
         pixel, plane = n_start * 16, k_start
@@ -338,8 +338,8 @@ def _way_out(
     at: int,
     j: ConvJob,
     bias: int,
-    target: Place,
-    residual: Place,
+    target: TilePlace,
+    residual: TilePlace,
     parity: Ints,
     c: int,
     m_start: int,
@@ -381,7 +381,7 @@ def _way_out(
 def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = w.computed[n.k, n.t]
-    home = w.jobs.reads[w.jobs.read_start[n.k], 2]
+    allocation = w.jobs.reads[w.jobs.read_start[n.k], 2]
     height = w.reach[n.k, 1]
     first_row, _ = demanded(w.reach[n.k], w.bounds, start, stop)
     top = start * j.sh - w.reach[n.k, 5]
@@ -391,7 +391,7 @@ def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int
     j.in_ring = source.back // j.in_pitch
     j.in_first = j.in_ring - source.wrap // source.width if source.back else 0
     j.in_base = source.base - j.in_first * j.in_pitch
-    j.in_rows = w.homes.rows[home, n.t, 1] - first_row
+    j.in_rows = w.allocations.rows[allocation, n.t, 1] - first_row
     j.in_plane = source.plane
     j.pad_top = max(0, -top)
     j.out_rows = stop - start

@@ -21,7 +21,7 @@ class DepthToSpaceSpec(OnVector):
 
     word: ClassVar[str] = "depth_to_space"
 
-    kernel: DepthToSpace
+    operator: DepthToSpace
     phase: int = 0
 
     @classmethod
@@ -29,29 +29,29 @@ class DepthToSpaceSpec(OnVector):
         return cls(**into.fields(index, op))
 
     def described(self) -> dict[str, object]:
-        return {"block": self.kernel.block}
+        return {"block": self.operator.block}
 
     def input_rows(self, rows: int) -> int:
         return min(self.in_h, self._spanned(rows))
 
     def _spanned(self, places: int) -> int:
         """The most places of the input that so many neighbouring ones of the result come from."""
-        return (places + self.kernel.block - 2) // self.kernel.block + 1
+        return (places + self.operator.block - 2) // self.operator.block + 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """Input and result."""
         wide = self.in_w if columns >= self.out_w else min(self.in_w, self._spanned(columns))
-        return planes * (self.kernel.block**2 * self._spanned(rows) * wide + rows * columns)
+        return planes * (self.operator.block**2 * self._spanned(rows) * wide + rows * columns)
 
     def set_aside(self, rows: int) -> int:
         return 0
 
     @property
     def steps_of_tile(self) -> int:
-        return self.kernel.block**2
+        return self.operator.block**2
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        block, read = self.kernel.block, 0.0
+        block, read = self.operator.block, 0.0
         repeats = calls = 0.0
         for planes, tall, wide, count in tiles.made:
             high, broad = -(-tall // block), -(-wide // block)
@@ -66,7 +66,7 @@ class DepthToSpaceSpec(OnVector):
         return "the channels that a run of them is made of lie apart"
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        phase = self.phase + made.start - main.start * self.kernel.block
+        phase = self.phase + made.start - main.start * self.operator.block
         return replace(self, strip=strip, in_w=main.size, out_w=made.size, phase=phase)
 
     def job(self, given: Given) -> DepthToSpaceJob:
@@ -77,7 +77,7 @@ class DepthToSpaceSpec(OnVector):
             **common,
             out_w=self.out_w,
             in_w=self.in_w,
-            block=self.kernel.block,
+            block=self.operator.block,
             phase=self.phase,
             widest=self.in_w if columns >= self.out_w else min(self.in_w, self._spanned(columns)),
             tile_planes=self.planes_of_tile(given.tiling),

@@ -10,7 +10,7 @@ from compiler.ir.reach import demanded
 from compiler.records.grid import grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import load_box, store_tile, tiles
-from compiler.records.writers import Ints, Place, general
+from compiler.records.writers import Ints, TilePlace, general
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -42,7 +42,7 @@ class DepthToSpaceJob(NamedTuple):
 
 
 @njit(cache=True)
-def _emit(out: Code, at: int, j: DepthToSpaceJob, source: Place, target: Place, parity: Ints) -> int:
+def _emit(out: Code, at: int, j: DepthToSpaceJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
     b = j.block
     in_rows = (tile_rows + b - 2) // b + 1

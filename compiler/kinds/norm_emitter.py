@@ -12,7 +12,7 @@ from numba import njit
 
 from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
 from compiler.records.tiles import load_tile, store_tile, tiles, with_pixels
-from compiler.records.writers import DDR, MTE2, UB, Ints, Place, copy, flat, general, multiply_add, strided, vector
+from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, multiply_add, strided, vector
 from simulator.npu.isa import Op
 from simulator.npu.machine import DataType
 from simulator.npu.program import Code
@@ -48,7 +48,7 @@ class LayerNormJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
+def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, target: TilePlace, gaps: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     half = j.dtype == _F16

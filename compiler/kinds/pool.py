@@ -34,7 +34,7 @@ class PoolSpec(OnVector):
 
     word: ClassVar[str] = "pool"
 
-    kernel: Pool
+    operator: Pool
     counts_at: int
     counts_pitch: int
 
@@ -49,50 +49,50 @@ class PoolSpec(OnVector):
     @cached_property
     def whole_rows(self) -> bool:
         """Whether every window is whole rows of the image, one beside the other."""
-        kernel = self.kernel
-        return self.out_w == 1 and kernel.kernel[1] - kernel.pads[1] >= self.in_w and (self.out_h == 1 or self.in_w > 1)
+        pool = self.operator
+        return self.out_w == 1 and pool.kernel[1] - pool.pads[1] >= self.in_w and (self.out_h == 1 or self.in_w > 1)
 
     @cached_property
     def passes(self) -> int:
         """What the windows slide along, each in a pass over a tile: ROWS, COLUMNS or BOTH."""
-        kernel = self.kernel
-        still = [(kernel.kernel[i], kernel.stride[i], kernel.pads[i], kernel.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
+        pool = self.operator
+        still = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
         return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
 
     @property
     def operations(self) -> tuple[int, int]:
         """Of the pass over rows and of that over columns, where windows slide."""
-        kernel = self.kernel
-        high, wide = kernel.kernel
+        pool = self.operator
+        high, wide = pool.kernel
         return max(1, high - 1) * bool(self.passes & ROWS), max(1, wide - 1) * bool(self.passes & COLUMNS)
 
     @cached_property
     def inside(self) -> tuple[float, float]:
         """Which part of what windows cover, along rows and along columns, lies inside the image."""
-        kernel = self.kernel
+        pool = self.operator
         found = []
         for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
-            at = np.arange(results)[:, None] * kernel.stride[axis] + np.arange(kernel.kernel[axis]) - kernel.pads[axis]
+            at = np.arange(results)[:, None] * pool.stride[axis] + np.arange(pool.kernel[axis]) - pool.pads[axis]
             found.append(float(((at >= 0) & (at < length)).mean()))
         return found[0], found[1]
 
     def wide(self, columns: int) -> int:
         """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
-        kernel = self.kernel
-        return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * kernel.stride[1] + kernel.kernel[1])
+        pool = self.operator
+        return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * pool.stride[1] + pool.kernel[1])
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """What the windows cover and the results; or, with two passes, what the first one makes."""
-        kernel = self.kernel
-        high = (rows - 1) * kernel.stride[0] + kernel.kernel[0]
+        pool = self.operator
+        high = (rows - 1) * pool.stride[0] + pool.kernel[0]
         wide = self.wide(columns)
         if self.passes != BOTH or self.whole_rows:
             return planes * (high * wide + rows * columns)
         return planes * ((high + rows) * max(wide, columns))
 
     def described(self) -> dict[str, object]:
-        kernel = self.kernel
-        return {"window": [*kernel.kernel, *kernel.stride, *kernel.pads], "mode": kernel.mode}
+        pool = self.operator
+        return {"window": [*pool.kernel, *pool.stride, *pool.pads], "mode": pool.mode}
 
     def pixel_constant_blocks(self, rows: int, columns: int) -> int:
         return rows * columns if self.counts_at >= 0 else 0
@@ -102,7 +102,7 @@ class PoolSpec(OnVector):
 
     @property
     def steps_of_tile(self) -> int:
-        high, wide = self.kernel.kernel
+        high, wide = self.operator.kernel
         return high * wide if self.whole_rows else sum(self.operations)
 
     @property
@@ -110,7 +110,7 @@ class PoolSpec(OnVector):
         return (("counts", ("h", "w")),) if self.counts_at >= 0 else ()
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        pool, tiling = self.kernel, tiles.tiling
+        pool, tiling = self.operator, tiles.tiling
         if self.whole_rows:
             outputs = float(tiles.rows) * -(-self.y.planes // tiling.tile_planes) * tiles.images
             repeats, calls = work(min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w)
@@ -129,7 +129,7 @@ class PoolSpec(OnVector):
 
     def _window_rows(self, heights: Heights, tile: int) -> int:
         """Rows of the input that all tiles read, of at most so many rows each."""
-        stride, kernel, found = self.kernel.stride[0], self.kernel.kernel[0], 0
+        stride, kernel, found = self.operator.stride[0], self.operator.kernel[0], 0
         for high, count in heights:
             whole, rest = divmod(high, tile)
             found += count * whole * min(self.in_h, (tile - 1) * stride + kernel)
@@ -138,14 +138,14 @@ class PoolSpec(OnVector):
         return found
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        pads = padded_columns(self.kernel, main, made)
+        pads = padded_columns(self.operator, main, made)
         counts_at = self.counts_at + made.start if self.counts_at >= 0 else -1
         narrow = replace(self, strip=strip, in_w=main.size, out_w=made.size, counts_at=counts_at)
-        return replace(narrow, kernel=replace(self.kernel, pads=pads))
+        return replace(narrow, operator=replace(self.operator, pads=pads))
 
     def job(self, given: Given) -> PoolJob:
         assert isinstance(given.tiling, VectorTiling)
-        pool, is_max = self.kernel, self.kernel.mode == "max"
+        pool, is_max = self.operator, self.operator.mode == "max"
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
         return PoolJob(
             **self.common(given),
@@ -174,7 +174,7 @@ def _sliding(spec: PoolSpec, planes: int, rows: int, columns: int) -> tuple[floa
     """(repeats, instructions) of a tile of so many planes by rows by columns of results, on average over the image."""
     wide = spec.wide(columns)
     # rows that follow one another are one long row
-    over_rows = cheapest(wide * rows, 1, planes) if spec.kernel.stride[0] == 1 else cheapest(wide, rows, planes)
+    over_rows = cheapest(wide * rows, 1, planes) if spec.operator.stride[0] == 1 else cheapest(wide, rows, planes)
     repeats = instructions = 0.0
     for way, operations, inside in zip((over_rows, cheapest(columns, rows * planes, 1)), spec.operations, spec.inside, strict=True):
         repeats += operations * inside * way.work

@@ -16,7 +16,7 @@ from compiler.records.grid import Axes, grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import load_box, store_tile, tiles
 from compiler.records.whole_rows import pixelwise
-from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, Place, dense, flat, general, move, strided
+from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, TilePlace, dense, flat, general, move, strided
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -147,7 +147,7 @@ def _most(taps: int, a: int, b: int, c: int) -> int:
 
 
 @njit(cache=True)
-def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, parity: Ints) -> int:
+def emit_pool(out: Code, at: int, j: PoolJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
     """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.records.whole_rows`).
 
     A slot of UB holds what the windows of a tile cover, and behind it what the first of two passes makes; the results of the second take
@@ -207,7 +207,7 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: Place, target: Place, pari
                     at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, acc, (1, columns, size_out), s, (j.sw, wide, plane))
             if j.counts_at >= 0:
                 first = j.counts_at + oy * j.counts_pitch + c
-                here, there = Place(DDR, first, 0, FAR, 0, columns, j.counts_pitch - columns), dense(UB, j.counts, 0)
+                here, there = TilePlace(DDR, first, 0, FAR, 0, columns, j.counts_pitch - columns), dense(UB, j.counts, 0)
                 at = move(out, at, j.dtype, j.tag, MTE2, here, 0, there, 0, 0, 1, size_out)
                 for plane in range(planes):
                     d = acc + plane * size_out

@@ -9,7 +9,7 @@ from numba import njit
 from compiler.ir.reach import demanded
 from compiler.records.node import UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import store_tile, tiles
-from compiler.records.writers import DDR, MTE1, MTE2, UB, Ints, Place, dense, flat, general, move
+from compiler.records.writers import DDR, MTE1, MTE2, UB, Ints, TilePlace, dense, flat, general, move
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -39,7 +39,7 @@ class ReflowJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_reflow(out: Code, at: int, j: ReflowJob, source: Place, target: Place, parity: Ints) -> int:
+def emit_reflow(out: Code, at: int, j: ReflowJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)

@@ -31,7 +31,7 @@ class ResampleSpec(OnVector):
 
     word: ClassVar[str] = "resample"
 
-    kernel: Resample
+    operator: Resample
     columns: NDArray[np.int64]
     rows: NDArray[np.int64]
     bounds: NDArray[np.int64]
@@ -67,7 +67,7 @@ class ResampleSpec(OnVector):
         return planes * (self.input_rows(rows) * self.input_columns(columns) + middle + last + (max(middle, last) if self.weighted else 0))
 
     def described(self) -> dict[str, object]:
-        return {"columns": self.columns.tolist(), "rows": self.rows.tolist(), "fill": self.kernel.fill}
+        return {"columns": self.columns.tolist(), "rows": self.rows.tolist(), "fill": self.operator.fill}
 
     def set_aside(self, rows: int) -> int:
         return 0
@@ -82,13 +82,13 @@ class ResampleSpec(OnVector):
         return VectorWork(repeats, calls, [tiles.size * self.in_h * self.in_w / (self.out_h * self.out_w)])
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        taps = self.kernel.columns.taps[made.start : made.stop]
+        taps = self.operator.columns.taps[made.start : made.stop]
         columns = Taps(tuple(tuple((source - main.start, weight) for source, weight in place) for place in taps))
         runs = self.columns
         if len(runs):  # a strip that is filled as a whole has none, which would say that its columns stay
             runs = columns.runs if len(columns.runs) else _NO_PLACE
-        kernel = replace(self.kernel, columns=columns)
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, kernel=kernel, columns=runs)
+        kernel = replace(self.operator, columns=columns)
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=kernel, columns=runs)
 
     def job(self, given: Given) -> ResampleJob:
         assert isinstance(given.tiling, VectorTiling)
@@ -98,8 +98,8 @@ class ResampleSpec(OnVector):
             out_w=self.out_w,
             in_w=self.in_w,
             widest=self.input_columns(common["tile_columns"]),
-            fill=float_bits(self.kernel.fill),
-            filled=int(self.kernel.rows.has_empty or self.kernel.columns.has_empty),
+            fill=float_bits(self.operator.fill),
+            filled=int(self.operator.rows.has_empty or self.operator.columns.has_empty),
             tile_planes=self.planes_of_tile(given.tiling),
         )
 

@@ -11,7 +11,7 @@ from compiler.ir.taps import input_rows, part_of_run, source_columns
 from compiler.records.grid import Axes, grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
 from compiler.records.tiles import load_box, store_tile, tiles
-from compiler.records.writers import Ints, Place, flat, general
+from compiler.records.writers import Ints, TilePlace, flat, general
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -59,7 +59,7 @@ def _put(
 
 @njit(cache=True)
 def emit_resample(
-    out: Code, at: int, j: ResampleJob, source: Place, target: Place, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
+    out: Code, at: int, j: ResampleJob, source: TilePlace, target: TilePlace, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
 ) -> int:
     """columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
     tile_count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)

@@ -12,7 +12,7 @@ from numba import njit
 
 from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
 from compiler.records.tiles import load_tile, store_tile, tiles, with_pixels
-from compiler.records.writers import DDR, MTE2, UB, Ints, Place, copy, flat, general, strided
+from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, strided
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -43,7 +43,7 @@ class SoftmaxJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: Place, target: Place, gaps: Ints, parity: Ints) -> int:
+def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: TilePlace, target: TilePlace, gaps: Ints, parity: Ints) -> int:
     """exp(x - max) / sum."""
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     deep = j.group_planes

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from compiler.frontend.partition import Partition, Piece
+from compiler.frontend.partition import NpuPiece, Partition
 from simulator.npu.container import VERSION as CONTAINER_VERSION
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
@@ -34,7 +34,7 @@ _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 class PackedPiece(NamedTuple):
     """A piece and its container."""
 
-    piece: Piece
+    piece: NpuPiece
     container: Container
     data: bytes
 
@@ -149,7 +149,7 @@ def _function_style(part: Partition, attributes: Sequence[list[Chunk]], containe
     return _file(rest, bodies, host, list(passed.values()), containers)
 
 
-def _function(model: ModelProto, piece: Piece) -> tuple[FunctionProto, list[TensorProto]]:
+def _function(model: ModelProto, piece: NpuPiece) -> tuple[FunctionProto, list[TensorProto]]:
     """The piece's graph as a function, and the weights that it takes."""
     graph = piece.npu.graph
     if graph.sparse_initializer:

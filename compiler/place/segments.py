@@ -28,9 +28,9 @@ def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
 def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
     """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
     source, target = kernel_edges(unit)
-    inside = (source >= starts[0]) & (target < (len(unit.kernels) if stop is None else stop))
+    inside = (source >= starts[0]) & (target < (len(unit.operators) if stop is None else stop))
     at = np.array(starts, np.int64)
-    before, after = (np.searchsorted(at, kernels[inside], "right") - 1 for kernels in (source, target))
+    before, after = (np.searchsorted(at, operators[inside], "right") - 1 for operators in (source, target))
     apart = before != after
     return wired(len(starts), before[apart], after[apart])
 

@@ -30,7 +30,7 @@ class Pruning:
 
 
 @dataclass(frozen=True)
-class Partition:
+class StagePartition:
     """stages in the order in which they run; cycles of all.
 
     states: sets of remaining nodes that were visited.  steps: (state, ending) pairs.  measured: stages that T was asked for.
@@ -98,7 +98,7 @@ def reachable(dag: Dag, pruning: Pruning, most_states: int | None = None, most_s
     return States(order, [[(place[rest], kind) for rest, kind in found[number[nodes]]] for nodes in order], list(kinds))
 
 
-def partition(dag: Dag, states: States, measure: Measure, bound: Bound | None = None, most_measured: int | None = None) -> Partition:
+def partition(dag: Dag, states: States, measure: Measure, bound: Bound | None = None, most_measured: int | None = None) -> StagePartition:
     """The cheapest cut into stages.
 
     bound: never more than what is measured.  most_measured: after so many stages the best cut of stages measured so far is taken.
@@ -122,7 +122,7 @@ def partition(dag: Dag, states: States, measure: Measure, bound: Bound | None = 
         cycles, path = _cheapest(states, [None if over and known[at] is None else cost for at, cost in enumerate(costs)])
         open_ = [at for at in path if known[at] is None]
         if not open_:
-            return Partition(tuple(stages[at] for at in path), cycles, len(states.sets), states.step_count, count)
+            return StagePartition(tuple(stages[at] for at in path), cycles, len(states.sets), states.step_count, count)
         ask(open_)
 
 

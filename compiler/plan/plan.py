@@ -86,7 +86,7 @@ class ConvTiling(_Gene):
 
 
 class VectorTiling(_Gene):
-    """Tiling of a vector kernel on one block: planes and (output) rows that are in UB at a time.
+    """Tiling of a vector operator on one block: planes and (output) rows that are in UB at a time.
 
     tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
     """

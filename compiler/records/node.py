@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.records.places import Homes, place_of
-from compiler.records.writers import Ints, Place, general
+from compiler.records.places import Allocations, place_of
+from compiler.records.writers import Ints, TilePlace, general
 
 # parities of the double buffers, carried from one operator to the next: of products, and of tiles on VECTOR
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, UB_SLOT, PARITIES = range(9)
 
 
-class Jobs(NamedTuple):
+class OperatorJobs(NamedTuple):
     """Of all operators of a segment, as rows of tables; operators go by their place in it.
 
     | array     | dtype, shape             | meaning                                                                                   |
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
     | kind      | int64 [operators, 2]     | which emitter, and the job's row in its table                                              |
-    | tags      | int64 [operators]        | index of the kernel in the unit                                                           |
+    | tags      | int64 [operators]        | index of the operator in the unit                                                           |
     | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
     |           |                          | one pixel per channel; from read_start on                                                 |
     | writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
@@ -42,15 +42,15 @@ class Jobs(NamedTuple):
 class Work(NamedTuple):
     """What the nodes of a segment have in common.
 
-    readers: bool [loads, operators].  loads: int64 [loads, 7] of (storage, plane, home, first block of a row, blocks of a row, planes,
-    tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds: see
-    `segment.run.Run`.
+    readers: bool [loads, operators].  loads: int64 [loads, 7] of (storage, plane, allocation, first block of a row, blocks of a row,
+    planes, tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds: see
+    `segment.run.OperatorRun`.
     """
 
     dtype: int
     images: int
-    homes: Homes
-    jobs: Jobs
+    allocations: Allocations
+    jobs: OperatorJobs
     readers: Any
     loads: Ints
     fresh: Ints
@@ -71,10 +71,10 @@ class Node(NamedTuple):
 
 @general
 @njit(cache=True)
-def operand(w: Work, n: Node, i: int, row: int) -> Place:
+def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
     """Where operand i of an operator lies from a row on."""
-    storage, plane, home, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
-    return place_of(w.homes, storage, plane, home, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration)
+    storage, plane, allocation, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
+    return place_of(w.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration)
 
 
 @general
@@ -86,10 +86,10 @@ def operands(w: Work, n: Node) -> int:
 
 @general
 @njit(cache=True)
-def result(w: Work, n: Node, row: int) -> Place:
+def result(w: Work, n: Node, row: int) -> TilePlace:
     """Where an operator's result goes first, from a row on."""
-    storage, plane, home, column, width, _, _, _ = w.jobs.writes[n.k]
-    return place_of(w.homes, storage, plane, home, column, width, row, n.t, n.image, n.iteration)
+    storage, plane, allocation, column, width, _, _, _ = w.jobs.writes[n.k]
+    return place_of(w.allocations, storage, plane, allocation, column, width, row, n.t, n.image, n.iteration)
 
 
 @general

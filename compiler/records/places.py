@@ -3,12 +3,12 @@
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
 | ddr   | int64 [storages, 4]       | block of image 0; blocks from image to image, from plane to plane, from row to row                 |
-| stays | int64 [homes, 7]          | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows, |
+| table | int64 [kept, 7]           | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows, |
 |       |                           | first block of a row                                                                              |
-| slots | int64 [homes, most slots] | block of L1                                                                                       |
-| rows  | int64 [homes, blocks, 2]  | what lies there in a block                                                                        |
+| slots | int64 [kept, most slots]  | block of L1                                                                                       |
+| rows  | int64 [kept, blocks, 2]   | what lies there in a block                                                                        |
 
-A home is a storage's place among those that the segment keeps in L1; -1: DDR.  An operand is (storage, plane, home).
+An allocation is the place of a storage among those that the segment keeps in L1; -1: DDR.  An operand is (storage, plane, allocation).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.records.writers import DDR, FAR, L1, Ints, Place, general
+from compiler.records.writers import DDR, FAR, L1, Ints, TilePlace, general
 
 
-class Homes(NamedTuple):
+class Allocations(NamedTuple):
     """See the table at the top of this file."""
 
     ddr: Ints
-    stays: Ints
+    table: Ints
     slots: Ints
     rows: Ints
 
@@ -32,21 +32,21 @@ class Homes(NamedTuple):
 @general
 @njit(cache=True)
 def place_of(
-    h: Homes, storage: int, plane: int, home: int, column: int, width: int, row: int, block: int, image: int, iteration: int
-) -> Place:  # fmt: skip
+    h: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int, iteration: int
+) -> TilePlace:  # fmt: skip
     """Blocks [column, column + width) of a row of a plane, and of those behind it."""
-    if home < 0:
+    if allocation < 0:
         at = h.ddr[storage]
         base = at[0] + image * at[1] + plane * at[2] + row * at[3] + column
-        return Place(DDR, base, at[2], FAR, 0, width, at[3] - width)
-    first_plane, row_blocks, slots, ring, first, height, first_column = h.stays[home]
+        return TilePlace(DDR, base, at[2], FAR, 0, width, at[3] - width)
+    first_plane, row_blocks, slots, ring, first, height, first_column = h.table[allocation]
     column -= first_column
     gap = row_blocks - width
     if ring:
         size, at_row = ring * row_blocks, (image * height + row - first) % ring  # images follow each other
-        begin = h.slots[home, 0] + (plane - first_plane) * size + column
-        return Place(L1, begin + at_row * row_blocks, size, (ring - at_row) * width, size, width, gap)
-    start, stop = h.rows[home, block]
+        begin = h.slots[allocation, 0] + (plane - first_plane) * size + column
+        return TilePlace(L1, begin + at_row * row_blocks, size, (ring - at_row) * width, size, width, gap)
+    start, stop = h.rows[allocation, block]
     size = max(0, stop - start) * row_blocks
-    begin = h.slots[home, iteration % slots] + (plane - first_plane) * size + column
-    return Place(L1, begin + (row - start) * row_blocks, size, FAR, 0, width, gap)
+    begin = h.slots[allocation, iteration % slots] + (plane - first_plane) * size + column
+    return TilePlace(L1, begin + (row - start) * row_blocks, size, FAR, 0, width, gap)

@@ -1,4 +1,4 @@
-"""Tiles of VECTOR kernels on their way into UB and out of it.
+"""Tiles of VECTOR operators on their way into UB and out of it.
 
 A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots; or, where not even one row fits, by
 some columns of one row: pixels that lie side by side in either case.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from numba import njit
 
-from compiler.records.writers import DDR, MTE1, MTE2, MTE3, UB, Place, dense, move, strided
+from compiler.records.writers import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, move, strided
 from simulator.npu.program import Code
 
 
 @njit(cache=True)
-def load_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, first: int, size: int, planes: int, target: int) -> int:
+def load_tile(
+    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, target: int
+) -> int:
     """`size` pixels from the block's `first` on of every plane into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
     return move(out, at, dtype, tag, engine, place, first, dense(UB, target, size), 0, plane, planes, size)
@@ -21,7 +23,7 @@ def load_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int
 
 @njit(cache=True)
 def load_box(
-    out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, row: int, rows: int, width: int, first: int, columns: int,
+    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, row: int, rows: int, width: int, first: int, columns: int,
     planes: int, target: int,
 ) -> int:  # fmt: skip
     """Columns [first, first + columns) of some rows of `width` blocks; tile: [planes][rows][columns]."""
@@ -35,7 +37,9 @@ def load_box(
 
 
 @njit(cache=True)
-def store_tile(out: Code, at: int, dtype: int, tag: int, place: Place, plane: int, first: int, size: int, planes: int, source: int) -> int:
+def store_tile(
+    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, source: int
+) -> int:
     """One tile out of UB, to DDR or to L1."""
     return move(out, at, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
 

@@ -98,7 +98,7 @@ def copy(
     return at + 1
 
 
-class Place(NamedTuple):
+class TilePlace(NamedTuple):
     """Where rows of a tensor lie: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
 
     Blocks are counted over rows of `width`, between which `gap` others lie: 0 where rows are whole.  In a ring of rows, blocks from the
@@ -116,21 +116,21 @@ class Place(NamedTuple):
 
 @general
 @njit(cache=True)
-def dense(memory: int, base: int, plane: int) -> Place:
+def dense(memory: int, base: int, plane: int) -> TilePlace:
     """Where all blocks of a plane lie side by side."""
-    return Place(memory, base, plane, FAR, 0, FAR, 0)
+    return TilePlace(memory, base, plane, FAR, 0, FAR, 0)
 
 
 @general
 @njit(cache=True)
-def before_wrap(place: Place, offset: int, length: int) -> int:
+def before_wrap(place: TilePlace, offset: int, length: int) -> int:
     """How many of `length` blocks from `offset` on come before a ring's end."""
     return min(length, place.wrap - offset) if offset < place.wrap else length
 
 
 @general
 @njit(cache=True)
-def side_by_side(place: Place, offset: int, length: int) -> int:
+def side_by_side(place: TilePlace, offset: int, length: int) -> int:
     """How many of `length` blocks from `offset` on lie side by side."""
     run = before_wrap(place, offset, length)
     return min(run, place.width - offset % place.width) if place.gap else run
@@ -138,7 +138,7 @@ def side_by_side(place: Place, offset: int, length: int) -> int:
 
 @general
 @njit(cache=True)
-def block_at(place: Place, plane: int, offset: int) -> int:
+def block_at(place: TilePlace, plane: int, offset: int) -> int:
     """The block `offset` blocks behind the first row's first one, in a plane."""
     at = place.base + plane * place.plane + offset + (offset // place.width * place.gap if place.gap else 0)
     return at - place.back if offset >= place.wrap else at
@@ -152,9 +152,9 @@ def move(
     dtype: int,
     tag: int,
     engine: int,
-    source: Place,
+    source: TilePlace,
     s: int,
-    target: Place,
+    target: TilePlace,
     d: int,
     plane: int,
     planes: int,
@@ -176,7 +176,7 @@ def move(
 
 @general
 @njit(cache=True)
-def together(source: Place, s: int, target: Place, d: int, length: int) -> tuple[int, int]:
+def together(source: TilePlace, s: int, target: TilePlace, d: int, length: int) -> tuple[int, int]:
     """(run, rows): so many rows of so many blocks, of `length` from s and d on, are one COPY; if there are gaps, those of one width."""
     run = side_by_side(source, s, side_by_side(target, d, length))
     if not source.gap and not target.gap:
@@ -189,7 +189,7 @@ def together(source: Place, s: int, target: Place, d: int, length: int) -> tuple
 @general
 @njit(cache=True)
 def copy_rows(
-    out: Code, at: int, dtype: int, tag: int, engine: int, source: Place, target: Place, from_: int, to: int, run: int, rows: int,
+    out: Code, at: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, from_: int, to: int, run: int, rows: int,
     planes: int,
 ) -> int:  # fmt: skip
     """What `together` found, of `planes` planes."""

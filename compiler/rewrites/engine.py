@@ -30,7 +30,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class View:
+class GraphView:
     """A graph's neighbourhoods, as they are during one sweep."""
 
     producers: dict[str, Operator]
@@ -54,11 +54,11 @@ class View:
 
 
 @dataclass(frozen=True)
-class Rule:
+class RewriteRule:
     """A named rewrite.  `apply` answers None where it does not match."""
 
     name: str
-    apply: Callable[[Operator, View], Match | None]
+    apply: Callable[[Operator, GraphView], Match | None]
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class RewriteReport:
         return ", ".join(f"{name} {count}" for name, count in self.fired.items() if count) or "nothing"
 
 
-def view_of(graph: Graph) -> View:
+def view_of(graph: Graph) -> GraphView:
     uses: Counter[str] = Counter(name for op in graph.operators for name in op.inputs)
     uses.update(port.tensor for port in graph.outputs)
-    return View(
+    return GraphView(
         graph.producers(),
         uses,
         frozenset(port.tensor for port in graph.outputs),
@@ -84,7 +84,7 @@ def view_of(graph: Graph) -> View:
     )
 
 
-def rewrite(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, RewriteReport]:
+def rewrite(graph: Graph, rules: Sequence[RewriteRule]) -> tuple[Graph, RewriteReport]:
     """The graph after no rule fires any more, verified after every sweep."""
     fired = {rule.name: 0 for rule in rules}
     for _ in range(MAX_SWEEPS):
@@ -96,7 +96,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, RewriteReport]:
     raise AssertionError(f"{graph.name}: rules still fire after {MAX_SWEEPS} sweeps: {fired}")
 
 
-def _sweep(graph: Graph, rules: Sequence[Rule], fired: dict[str, int]) -> Graph | None:
+def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) -> Graph | None:
     view = view_of(graph)
     placed: dict[int, tuple[Operator, ...]] = {}  # position -> what stands there now
     touched: set[str] = set()  # outputs of operators that this sweep has changed already

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.ir.operators import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
 from compiler.ir.parts import runs
-from compiler.rewrites.engine import Match, Rule, View
+from compiler.rewrites.engine import GraphView, Match, RewriteRule
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
 AFFINE = ("scale_shift", "muls", "adds")
@@ -38,7 +38,7 @@ def without_first_step(op: Vector, x: str) -> tuple[Operator, ...]:
     return (Vector(op.name, (x, *(op.inputs[i] for i in used)), op.y, steps),)
 
 
-def _into_conv(conv: Conv, op: Vector, view: View, **changes: object) -> Match | None:
+def _into_conv(conv: Conv, op: Vector, view: GraphView, **changes: object) -> Match | None:
     """`conv` with `changes` in place of conv and op's first step.  A later step that reads the old start value forbids it."""
     if any(step.operand == 0 for step in op.steps[1:]):
         return None
@@ -47,7 +47,7 @@ def _into_conv(conv: Conv, op: Vector, view: View, **changes: object) -> Match |
     return Match((conv, op), (fused, *without_first_step(op, fused.y)))
 
 
-def _plain_conv(tensor: str, view: View) -> Conv | None:
+def _plain_conv(tensor: str, view: GraphView) -> Conv | None:
     """The Conv that alone produces a tensor for one reader, and that applies nothing after its bias."""
     conv = view.producers.get(tensor)
     if isinstance(conv, Conv) and view.only_use(tensor) and conv.activation == "none" and conv.residual is None:
@@ -55,7 +55,7 @@ def _plain_conv(tensor: str, view: View) -> Conv | None:
     return None
 
 
-def fold_affine(op: Operator, view: View) -> Match | None:
+def fold_affine(op: Operator, view: GraphView) -> Match | None:
     """Conv, then scale and shift per channel (BN, Mul, Add): into the weights."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op not in AFFINE:
         return None
@@ -69,7 +69,7 @@ def fold_affine(op: Operator, view: View) -> Match | None:
     return _into_conv(conv, op, view, weights=weights, bias=(conv.bias * scale + shift).astype(np.float32))
 
 
-def fuse_relu(op: Operator, view: View) -> Match | None:
+def fuse_relu(op: Operator, view: GraphView) -> Match | None:
     """Conv (with or without a residual), then ReLU."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu":
         return None
@@ -79,7 +79,7 @@ def fuse_relu(op: Operator, view: View) -> Match | None:
     return _into_conv(conv, op, view, activation="relu")
 
 
-def fuse_limit(op: Operator, view: View) -> Match | None:
+def fuse_limit(op: Operator, view: GraphView) -> Match | None:
     """Conv with ReLU, then min: ReLU6."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "mins" or op.steps[0].value <= 0:
         return None
@@ -90,7 +90,7 @@ def fuse_limit(op: Operator, view: View) -> Match | None:
     return _into_conv(conv, op, view, activation="clip", limit=limit)
 
 
-def fuse_residual(op: Operator, view: View) -> Match | None:
+def fuse_residual(op: Operator, view: GraphView) -> Match | None:
     """Conv, then Add of another tensor: FIXPIPE adds it.  Of two convolutions the one produced last takes the other's result."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
         return None
@@ -108,7 +108,7 @@ def fuse_residual(op: Operator, view: View) -> Match | None:
     return _into_conv(conv, op, view, residual=residual)
 
 
-def merge_chains(op: Operator, view: View) -> Match | None:
+def merge_chains(op: Operator, view: GraphView) -> Match | None:
     """Two element-wise chains, the first read by the second only; where the second reads its start again, that is put aside."""
     if not isinstance(op, Vector):
         return None
@@ -131,7 +131,7 @@ def merge_chains(op: Operator, view: View) -> Match | None:
     return Match((before, op), (Vector(before.name, tuple(names), op.y, before.steps + steps),))
 
 
-def swap_operands(op: Operator, view: View) -> Match | None:
+def swap_operands(op: Operator, view: GraphView) -> Match | None:
     """a + b where only b is a chain that could be merged: b + a."""
     if not isinstance(op, Vector) or len(op.inputs) != 2 or not op.steps or op.steps[0].op not in ("add", "mul", "max", "min"):
         return None
@@ -145,7 +145,7 @@ def swap_operands(op: Operator, view: View) -> Match | None:
     return None
 
 
-def simplify_steps(op: Operator, view: View) -> Match | None:
+def simplify_steps(op: Operator, view: GraphView) -> Match | None:
     """Neighbouring scale-and-shift steps become one; steps that change nothing go."""
     if not isinstance(op, Vector):
         return None
@@ -173,19 +173,19 @@ def simplify_steps(op: Operator, view: View) -> Match | None:
     return Match((op,), (replace(op, steps=tuple(steps)),))
 
 
-def drop_empty_chain(op: Operator, view: View) -> Match | None:
+def drop_empty_chain(op: Operator, view: GraphView) -> Match | None:
     """A chain without steps is its first input."""
     if isinstance(op, Vector) and not op.steps:
         return Match((op,), alias={op.y: op.inputs[0]})
     return None
 
 
-def drop_unused(op: Operator, view: View) -> Match | None:
+def drop_unused(op: Operator, view: GraphView) -> Match | None:
     """Nobody reads it."""
     return Match((op,)) if view.uses[op.y] == 0 else None
 
 
-def merge_equal(op: Operator, view: View) -> Match | None:
+def merge_equal(op: Operator, view: GraphView) -> Match | None:
     """The same computation twice, of those that have no weights: exporters write a ReLU for every reader."""
     if not isinstance(op, Vector | Pool | Resample | Softmax):
         return None
@@ -201,19 +201,19 @@ def _key(op: Operator) -> object:
     return {name: value for name, value in vars(op).items() if name not in ("name", "y")}
 
 
-def drop_single_concat(op: Operator, view: View) -> Match | None:
+def drop_single_concat(op: Operator, view: GraphView) -> Match | None:
     if isinstance(op, Concat) and len(op.inputs) == 1:
         return Match((op,), alias={op.y: op.inputs[0]})
     return None
 
 
-def drop_identity_shuffle(op: Operator, view: View) -> Match | None:
+def drop_identity_shuffle(op: Operator, view: GraphView) -> Match | None:
     if isinstance(op, Shuffle) and op.order == tuple(range(view.shapes[op.x][1])):
         return Match((op,), alias={op.y: op.x})
     return None
 
 
-def merge_shuffles(op: Operator, view: View) -> Match | None:
+def merge_shuffles(op: Operator, view: GraphView) -> Match | None:
     """A shuffle of a shuffle is one; the inner stays where others read it."""
     inner = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(inner, Shuffle):
@@ -221,7 +221,7 @@ def merge_shuffles(op: Operator, view: View) -> Match | None:
     return Match((op,), (replace(op, x=inner.x, order=tuple(inner.order[i] for i in op.order)),))
 
 
-def shuffle_into_conv(op: Operator, view: View) -> Match | None:
+def shuffle_into_conv(op: Operator, view: GraphView) -> Match | None:
     """The rows of an ungrouped convolution's weights in shuffled order.  A grouped one would have to become dense: its shuffle stays."""
     conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or not view.only_use(conv.y):
@@ -232,7 +232,7 @@ def shuffle_into_conv(op: Operator, view: View) -> Match | None:
     return Match((conv, op), (replace(conv, y=op.y, weights=conv.weights[order], bias=conv.bias[order]),))
 
 
-def split_conv(op: Operator, view: View) -> Match | None:
+def split_conv(op: Operator, view: GraphView) -> Match | None:
     """Some channels of an ungrouped convolution, others of which may go elsewhere: a convolution that makes only them."""
     conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or len(op.order) == view.shapes[op.x][1] or conv.y in view.outputs:
@@ -243,7 +243,7 @@ def split_conv(op: Operator, view: View) -> Match | None:
     return Match((op,), (replace(conv, name=op.name, y=op.y, weights=conv.weights[order], bias=conv.bias[order]),))
 
 
-def select_by_conv(op: Operator, view: View) -> Match | None:
+def select_by_conv(op: Operator, view: GraphView) -> Match | None:
     """What is still a selection of channels in the end: an identity convolution that picks them."""
     if not isinstance(op, Shuffle) or len(op.order) == view.shapes[op.x][1]:
         return None
@@ -254,7 +254,7 @@ def select_by_conv(op: Operator, view: View) -> Match | None:
     return Match((op,), (Conv(op.name, op.x, op.y, weights, np.zeros(len(op.order), np.float32)),))
 
 
-def fold_affine_into_norm(op: Operator, view: View) -> Match | None:
+def fold_affine_into_norm(op: Operator, view: GraphView) -> Match | None:
     """LayerNorm, then scale and shift per channel: one LayerNorm."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op not in AFFINE or any(step.operand == 0 for step in op.steps[1:]):
         return None
@@ -268,7 +268,7 @@ def fold_affine_into_norm(op: Operator, view: View) -> Match | None:
     return Match((norm, op), (folded, *without_first_step(op, folded.y)))
 
 
-def scale_before_matmul(op: Operator, view: View) -> Match | None:
+def scale_before_matmul(op: Operator, view: GraphView) -> Match | None:
     """A product of two tensors, then a factor: the factor first, where a convolution may take it and float16 has more room."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "muls" or any(step.operand == 0 for step in op.steps[1:]):
         return None
@@ -281,7 +281,7 @@ def scale_before_matmul(op: Operator, view: View) -> Match | None:
     return Match((product, op), (scaled, moved, *without_first_step(op, moved.y)))
 
 
-def rows_into_conv(op: Operator, view: View) -> Match | None:
+def rows_into_conv(op: Operator, view: GraphView) -> Match | None:
     """Some rows of a tensor, then a 1x1 convolution: the convolution reads just them."""
     if not isinstance(op, Conv) or op.weights.shape[2:] != (1, 1) or any(op.pads) or op.stride != (1, 1):
         return None
@@ -291,7 +291,7 @@ def rows_into_conv(op: Operator, view: View) -> Match | None:
     return Match((rows, op), (replace(op, x=rows.x, pads=rows.pads),))
 
 
-def relu_before_concat(op: Operator, view: View) -> Match | None:
+def relu_before_concat(op: Operator, view: GraphView) -> Match | None:
     """ReLU of a Concat that nobody else reads: ReLU of each part, where at least one is a Conv that can take it or needs none."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or any(step.operand == 0 for step in op.steps):
         return None
@@ -314,7 +314,7 @@ def relu_before_concat(op: Operator, view: View) -> Match | None:
     return Match((concat, op), (*chains, moved, *without_first_step(op, moved.y)))
 
 
-def relu_before_max_pool(op: Operator, view: View) -> Match | None:
+def relu_before_max_pool(op: Operator, view: GraphView) -> Match | None:
     """ReLU of a maximum is the maximum of ReLUs; in front of the pool a Conv can take it."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or any(step.operand == 0 for step in op.steps):
         return None
@@ -328,7 +328,7 @@ def relu_before_max_pool(op: Operator, view: View) -> Match | None:
     return Match((conv, pool, op), (replace(conv, activation="relu"), moved, *without_first_step(op, moved.y)))
 
 
-def is_nonnegative(tensor: str, view: View, depth: int = 8) -> bool:
+def is_nonnegative(tensor: str, view: GraphView, depth: int = 8) -> bool:
     """Whether every value is known to be at least zero, by what produces it."""
     op = view.producers.get(tensor)
     if op is None or depth == 0:
@@ -344,14 +344,14 @@ def is_nonnegative(tensor: str, view: View, depth: int = 8) -> bool:
     return isinstance(op, Softmax) or (not isinstance(op, LayerNorm) and all(is_nonnegative(name, view, depth - 1) for name in op.inputs))
 
 
-def drop_needless_relu(op: Operator, view: View) -> Match | None:
+def drop_needless_relu(op: Operator, view: GraphView) -> Match | None:
     """ReLU of what cannot be negative."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or not is_nonnegative(op.inputs[0], view):
         return None
     return Match((op,), (replace(op, steps=op.steps[1:]),))
 
 
-def nest_concat(op: Operator, view: View) -> Match | None:
+def nest_concat(op: Operator, view: GraphView) -> Match | None:
     """[a, b, c] where [a, b] exists becomes [[a, b], c]: one storage serves both (DenseNet as PyTorch exports it)."""
     if not isinstance(op, Concat):
         return None
@@ -366,33 +366,33 @@ def nest_concat(op: Operator, view: View) -> Match | None:
     return Match((op,), (replace(op, inputs=(best.y, *op.inputs[len(best.inputs) :])),))
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("drop-unused", drop_unused),
-    Rule("drop-empty-chain", drop_empty_chain),
-    Rule("merge-equal", merge_equal),
-    Rule("drop-single-concat", drop_single_concat),
-    Rule("drop-identity-shuffle", drop_identity_shuffle),
-    Rule("merge-shuffles", merge_shuffles),
-    Rule("shuffle-into-conv", shuffle_into_conv),
-    Rule("split-conv", split_conv),
-    Rule("fold-affine", fold_affine),
-    Rule("fold-affine-into-norm", fold_affine_into_norm),
-    Rule("scale-before-matmul", scale_before_matmul),
-    Rule("rows-into-conv", rows_into_conv),
-    Rule("fuse-residual", fuse_residual),
-    Rule("fuse-relu", fuse_relu),
-    Rule("fuse-limit", fuse_limit),
-    Rule("simplify-steps", simplify_steps),
-    Rule("merge-chains", merge_chains),
-    Rule("swap-operands", swap_operands),
-    Rule("relu-before-concat", relu_before_concat),
-    Rule("relu-before-max-pool", relu_before_max_pool),
-    Rule("drop-needless-relu", drop_needless_relu),
-    Rule("nest-concat", nest_concat),
-    Rule("merge-resamples", merge_resamples),
-    Rule("pad-into-conv", pad_into_conv),
-    Rule("skip-into-conv", skip_into_conv),
+RULES: tuple[RewriteRule, ...] = (
+    RewriteRule("drop-unused", drop_unused),
+    RewriteRule("drop-empty-chain", drop_empty_chain),
+    RewriteRule("merge-equal", merge_equal),
+    RewriteRule("drop-single-concat", drop_single_concat),
+    RewriteRule("drop-identity-shuffle", drop_identity_shuffle),
+    RewriteRule("merge-shuffles", merge_shuffles),
+    RewriteRule("shuffle-into-conv", shuffle_into_conv),
+    RewriteRule("split-conv", split_conv),
+    RewriteRule("fold-affine", fold_affine),
+    RewriteRule("fold-affine-into-norm", fold_affine_into_norm),
+    RewriteRule("scale-before-matmul", scale_before_matmul),
+    RewriteRule("rows-into-conv", rows_into_conv),
+    RewriteRule("fuse-residual", fuse_residual),
+    RewriteRule("fuse-relu", fuse_relu),
+    RewriteRule("fuse-limit", fuse_limit),
+    RewriteRule("simplify-steps", simplify_steps),
+    RewriteRule("merge-chains", merge_chains),
+    RewriteRule("swap-operands", swap_operands),
+    RewriteRule("relu-before-concat", relu_before_concat),
+    RewriteRule("relu-before-max-pool", relu_before_max_pool),
+    RewriteRule("drop-needless-relu", drop_needless_relu),
+    RewriteRule("nest-concat", nest_concat),
+    RewriteRule("merge-resamples", merge_resamples),
+    RewriteRule("pad-into-conv", pad_into_conv),
+    RewriteRule("skip-into-conv", skip_into_conv),
 )
 
 # after no other rule fires any more
-LAST_RULES: tuple[Rule, ...] = (Rule("select-by-conv", select_by_conv), *RULES)
+LAST_RULES: tuple[RewriteRule, ...] = (RewriteRule("select-by-conv", select_by_conv), *RULES)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from compiler.ir.im2col import beyond
 from compiler.ir.operators import Conv, Operator, Pool, Resample
 from compiler.ir.taps import Tap, Taps, places
-from compiler.rewrites.engine import Match, View
+from compiler.rewrites.engine import GraphView, Match
 
 
-def _outer(op: Operator, view: View) -> tuple[Taps, Taps, float] | None:
+def _outer(op: Operator, view: GraphView) -> tuple[Taps, Taps, float] | None:
     """Rows, columns and fill of an operator that only takes rows and columns; a pool of single pixels is one."""
     if isinstance(op, Resample):
         return op.rows, op.columns, op.fill
@@ -34,7 +34,7 @@ def _composed(outer: Taps, inner: Taps) -> Taps | None:
     return Taps(tuple(out))
 
 
-def merge_resamples(op: Operator, view: View) -> Match | None:
+def merge_resamples(op: Operator, view: GraphView) -> Match | None:
     """Rows and columns taken anew twice."""
     found = _outer(op, view)
     inner = view.producers.get(op.inputs[0]) if found is not None else None
@@ -57,7 +57,7 @@ def _margins(taps: Taps, size: int) -> tuple[int, int] | None:
     return (before, after) if sources == whole and _is_plain(taps) else None
 
 
-def pad_into_conv(op: Operator, view: View) -> Match | None:
+def pad_into_conv(op: Operator, view: GraphView) -> Match | None:
     """Zeros around an image, then a Conv: its padding."""
     inner = view.producers.get(op.x) if isinstance(op, Conv) else None
     if not isinstance(op, Conv) or not isinstance(inner, Resample) or not view.only_use(inner.y) or inner.fill != 0:
@@ -74,7 +74,7 @@ def pad_into_conv(op: Operator, view: View) -> Match | None:
     return None if beyond(padded) else Match((inner, op), (padded,))
 
 
-def skip_into_conv(op: Operator, view: View) -> Match | None:
+def skip_into_conv(op: Operator, view: GraphView) -> Match | None:
     """Every s-th row and column, then a 1x1 Conv: its stride."""
     inner = view.producers.get(op.x) if isinstance(op, Conv) else None
     if not isinstance(op, Conv) or not isinstance(inner, Pool) or not view.only_use(inner.y):

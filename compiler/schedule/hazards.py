@@ -16,12 +16,12 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from compiler.schedule.history import Pieces, enter, leave
+from compiler.schedule.history import Intervals, enter, leave
 from compiler.schedule.inside import ENGINES, Inside
 from simulator.pointer import Pointer, pointer
 
 
-class Rows(NamedTuple):
+class RecordRows(NamedTuple):
     """Scratch per instruction and per edge of a program.
 
     core, engine: uint8 [n].  known: int32 [n, 6], vector clock.  after: next instruction of the same queue, or -1.  end, key: cycles.
@@ -92,7 +92,7 @@ def scan(
     q: Queues,
     cell: Ints32,
     remote: Remote,
-    r: Rows,
+    r: RecordRows,
 ) -> None:
     """Hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
 
@@ -221,12 +221,12 @@ def advance(
     first: int,
     q: Queues,
     ddr: Ints32,
-    past: Pieces,
+    past: Intervals,
     pieces: int,
-    out: Pieces,
+    out: Intervals,
     cell: Ints32,
     remote: Remote,
-    r: Rows,
+    r: RecordRows,
 ) -> int:
     """`scan` of one part on a core, from its past to the next one, into `ddr` and `out`; returns how many pieces that has."""
     enter(bound, touched, ddr, past, pieces, cell)

@@ -26,16 +26,16 @@ from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from simulator.pointer import Pointer, pointer
 
 
-class Pieces(NamedTuple):
+class Intervals(NamedTuple):
     """Of the memories on chip; so many count as `leave` says."""
 
     bound: Ints32
     last: Ints32
 
 
-def no_pieces(granules: int) -> Pieces:
+def no_pieces(granules: int) -> Intervals:
     """Room for the most that there can be."""
-    return Pieces(np.zeros(granules + 1, np.int32), np.empty((granules, 8), np.int32))
+    return Intervals(np.zeros(granules + 1, np.int32), np.empty((granules, 8), np.int32))
 
 
 def no_rows(granules: int) -> Ints32:
@@ -72,7 +72,7 @@ def _gather(cell: Pointer, c: int, last: Pointer, k: int, stop: int) -> None:
 
 
 @njit(cache=True)
-def enter(bound: Ints32, touched: Bytes8, ddr: Ints32, past: Pieces, pieces: int, cell: Ints32) -> None:
+def enter(bound: Ints32, touched: Bytes8, ddr: Ints32, past: Intervals, pieces: int, cell: Ints32) -> None:
     """Cells as a part finds them."""
     begin, found, rows, last = past.bound, pointer(cell), pointer(ddr), pointer(past.last)
     p = 0
@@ -108,7 +108,7 @@ def _touch(last: Pointer, k: int, stop: int, mine: Pointer, c: int, first: int) 
 
 
 @njit(cache=True)
-def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Pieces, pieces: int, out: Pieces) -> int:
+def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Intervals, pieces: int, out: Intervals) -> int:
     """The past after a part whose first instruction is `first`: into `ddr`, and as pieces into `out`; returns how many.
 
     last: `Inside.last`.

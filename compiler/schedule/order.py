@@ -6,14 +6,14 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Ints
-from compiler.schedule.hazards import Rows
+from compiler.schedule.hazards import RecordRows
 from compiler.schedule.inside import ENGINES
 
 _FAR = np.iinfo(np.int64).max
 
 
 @njit(cache=True)
-def order(queue_first: Ints, r: Rows) -> int:
+def order(queue_first: Ints, r: RecordRows) -> int:
     """Merge by (key, number), each instruction with its WAITs before and its SETs behind; fills r.place, returns the stream's length.
 
     queue_first: int64 [6], first instruction of every queue, or -1.

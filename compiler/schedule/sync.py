@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.schedule.footprint import Footprint, Footprints, Ints32
-from compiler.schedule.hazards import Queues, Remote, Rows, advance
+from compiler.schedule.hazards import Queues, RecordRows, Remote, advance
 from compiler.schedule.history import no_pieces, no_rows, wipe
 from compiler.schedule.inside import ENGINES
 from compiler.schedule.order import order
@@ -135,9 +135,9 @@ class Synchroniser:
             self._cell = np.empty((2 * cells, 16), np.int32)
 
 
-def _rows(room: int, edges: int) -> Rows:
+def _rows(room: int, edges: int) -> RecordRows:
     """Most of the room for edges is never touched: a few kinds of instructions have several, and memory comes with its first use."""
-    return Rows(
+    return RecordRows(
         core=np.empty(room, np.uint8),
         engine=np.empty(room, np.uint8),
         known=np.empty((room, ENGINES), np.int32),

@@ -64,11 +64,11 @@ def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
     rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
-        staged = blocks.staged[storage]
-        distance = 1 if unit.images > 1 and staged.made_again else distance
+        allocation = blocks.allocations[storage]
+        distance = 1 if unit.images > 1 and allocation.made_again else distance
         loaded = any(load.storage == storage for load in blocks.loads)
-        fillers = _operators(staged.makers | (staged.readers if loaded else 0))
-        rows += [(reader, filler, distance, SLOT) for reader in _operators(staged.readers) for filler in fillers]
+        fillers = _operators(allocation.makers | (allocation.readers if loaded else 0))
+        rows += [(reader, filler, distance, SLOT) for reader in _operators(allocation.readers) for filler in fillers]
     return np.array(rows, np.int64)
 
 
@@ -79,7 +79,7 @@ def _operators(bits: int) -> list[int]:
 
 def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
     """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it."""
-    specs = unit.kernels[blocks.start : blocks.stop]
+    specs = unit.operators[blocks.start : blocks.stop]
     pieces = [Piece(load.storage, load.plane, load.planes) for load in blocks.loads]
     rows = [[any(piece.overlaps(read) for read in spec.reads) for spec in specs] for piece in pieces]
     return np.array(rows, np.bool_).reshape(len(pieces), len(specs))
@@ -89,7 +89,7 @@ def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate, _ = ddr_rates(unit.machine, 1)
     blocks_per_row = [load_row_blocks(unit, load) for load in blocks.loads]
-    fresh = np.array([blocks.staged[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
+    fresh = np.array([blocks.allocations[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
     rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
     sizes = rows * np.array(blocks_per_row, np.int64)[:, None]
     return sizes * BLOCK_BYTES // int(rate)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.reach import demanded
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.segment.run import Load, reads, ring_storages, run_of
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-class Staged(NamedTuple):
+class BlockAllocation(NamedTuple):
     """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
 
     makers, readers: operators of the segment that write and read it, as bits.
@@ -69,12 +69,12 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The blocks of a segment of kernels [start, stop).
+    """The blocks of a segment of operators [start, stop).
 
-    computed[k, t]: output rows of kernel start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
+    computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
     does not leave the segment); rows that nobody reads are in neither.  heights: per operator, how many blocks compute so many rows; those
     that compute none are not counted.  stored: per operator, rows that go to DDR in all blocks of an image.
-    inside[k]: some kernel of the segment reads the output.
+    inside[k]: some operator of the segment reads the output.
     carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
 
@@ -88,7 +88,7 @@ class Blocks:
     stored: tuple[int, ...]
     inside: tuple[bool, ...]
     carried: tuple[bool, ...]
-    staged: dict[int, Staged]
+    allocations: dict[int, BlockAllocation]
     loads: tuple[Load, ...]
 
     def rows(self, k: int) -> int:
@@ -109,10 +109,10 @@ def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def needed(unit: Unit) -> tuple[Rows, ...]:
-    """Rows of every kernel's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
-    out = [EMPTY] * len(unit.kernels)
-    main = [EMPTY] * len(unit.kernels)
-    for spec in reversed(unit.kernels):
+    """Rows of every operator's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
+    out = [EMPTY] * len(unit.operators)
+    main = [EMPTY] * len(unit.operators)
+    for spec in reversed(unit.operators):
         k = spec.index
         rows = Rows(0, spec.out_h) if k in unit.escapes else EMPTY
         for c in unit.consumers[k]:
@@ -131,15 +131,15 @@ def _needed(unit: Unit) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def _main_rows(spec: KernelSpec, rows: Rows) -> Rows:
+def _main_rows(spec: OperatorSpec, rows: Rows) -> Rows:
     """Rows of its main input that an operator reads for rows of its output."""
-    return demand(spec.kernel, rows, spec.in_h)
+    return demand(spec.operator, rows, spec.in_h)
 
 
 @lru_cache(maxsize=1 << 16)
 def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
-    """Rows of every operand that a kernel reads for the rows of its output that are needed."""
-    spec, rows = unit.kernels[kernel], needed(unit)[kernel]
+    """Rows of every operand that an operator reads for the rows of its output that are needed."""
+    spec, rows = unit.operators[kernel], needed(unit)[kernel]
     main = _main_rows(spec, rows)
     others = (reads(unit, kernel, read) for read in spec.reads[1:])
     return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
@@ -155,14 +155,14 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
 
 @lru_cache(maxsize=1 << 14)
 def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
-    """Rows and residences of kernels [start, stop) in `count` blocks.
+    """Rows and residences of operators [start, stop) in `count` blocks.
 
-    halo: bit k is set where kernel start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
-    streamed: bit k is set where kernel start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
+    halo: bit k is set where operator start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
+    streamed: bit k is set where operator start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
     """
     run = run_of(unit, start, stop, streamed)
     ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else ()
-    rings = tuple([storage in ring for storage in run.stays])
+    rings = tuple([storage in ring for storage in run.allocations])
     # without rings it is all the same with which block a core begins
     return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed)
 
@@ -171,25 +171,27 @@ def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int
 def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int) -> Blocks:
     """rings: which of the storages that stay are kept in rings."""
     run = run_of(unit, start, stop, streamed)
-    begin = _begins(count, unit.storages[unit.kernels[start].y.storage].n, cores)
+    begin = _begins(count, unit.storages[unit.operators[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
-    held, sums = np.zeros((2, len(run.stays), count, 2), np.int64), np.zeros((len(run.stays), 3), np.int64)
+    held, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
     whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
-    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.homes, in_ring, begin, rows, sizes)
+    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.allocated, in_ring, begin, rows, sizes)
     _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
     rows.flags.writeable = held.flags.writeable = False
     kept, (all_touched, all_fresh) = sums.tolist(), held
-    staged = {
-        stay.storage: Staged(*stay, touched, fresh, bool(cached), highest, loaded)
-        for stay, touched, fresh, (cached, highest, loaded) in zip(run.stays.values(), all_touched, all_fresh, kept, strict=True)
+    allocations = {
+        allocation.storage: BlockAllocation(*allocation, touched, fresh, bool(cached), highest, loaded)
+        for allocation, touched, fresh, (cached, highest, loaded) in zip(
+            run.allocations.values(), all_touched, all_fresh, kept, strict=True
+        )
     }
     heights, stored = [], []
     for *high, handed_out in sizes.tolist():
         heights.append({each: high.count(each) for each in dict.fromkeys(high) if each})
         stored.append(handed_out)
-    carried = tuple([home >= 0 and bool(kept[home][0]) for home in run.homes.tolist()])
+    carried = tuple([at >= 0 and bool(kept[at][0]) for at in run.allocated.tolist()])
     computed, _, own = rows
-    return Blocks(start, stop, count, streamed, computed, own, tuple(heights), tuple(stored), run.inside, carried, staged, run.loads)
+    return Blocks(start, stop, count, streamed, computed, own, tuple(heights), tuple(stored), run.inside, carried, allocations, run.loads)
 
 
 @njit(cache=True)
@@ -232,7 +234,7 @@ def _follow(
     reader_start: Ints,
     readers: Ints,
     whole: Ints,
-    homes: Ints,
+    allocated: Ints,
     rings: Bools,
     begin: Ints,
     rows: Ints,
@@ -255,7 +257,7 @@ def _follow(
                 first, last = _wanted(readers[i, 1], readers[i, 2], readers[i, 3], first, last, computed[c, t, 0], computed[c, t, 1])
                 a, b = _hull(a, b, first, last)
             computed[k, t, 0], computed[k, t, 1] = a, b
-        if homes[k] >= 0 and rings[homes[k]]:
+        if allocated[k] >= 0 and rings[allocated[k]]:
             _once(computed[k], begin, computed[k])
         for t in range(count):
             sizes[k, t] = max(0, computed[k, t, 1] - computed[k, t, 0])

@@ -1,7 +1,7 @@
 """Operators cut by their output channels: what each of several cores makes of a segment, with the weights of its own channels only.
 
 Part i of m of an operator is an operator: the same rows, a run of its planes, the weights and constants that belong to them.  So a part of
-a segment is a segment of a unit whose kernels are parts, and nothing below needs to know.  A dense convolution or product with constants
+a segment is a segment of a unit whose operators are parts, and nothing below needs to know.  A dense convolution or product with constants
 reads all of its input in every part; what works channel by channel (depthwise convolutions, poolings, chains, attention head by head)
 reads its own channels only and may follow in the same segment, because what it reads is made on the same core.
 """
@@ -13,14 +13,14 @@ from functools import lru_cache
 from itertools import pairwise
 
 from compiler.plan.plan import Infeasible
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 
 
 @lru_cache(maxsize=1024)
 def channel_parts(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
-    """`count` units, in each of which the kernels [start, stop) are a part of what they were; why not where that cannot be.
+    """`count` units, in each of which the operators [start, stop) are a part of what they were; why not where that cannot be.
 
     A part may not read what another part of the same segment makes: that would be on another core.
     """
@@ -30,16 +30,16 @@ def channel_parts(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, 
     for k in range(start, stop):
         found = _cut(unit, k, count)
         if isinstance(found, str):
-            return Infeasible(unit.kernels[k].name, found)
+            return Infeasible(unit.operators[k].name, found)
         cuts.append(found)
     for at in range(count):
         for k in range(start, stop):
             for source in unit.producers[k]:
-                if source >= start and not _own(cuts[k - start][at], unit.kernels[source].y, cuts[source - start][at].y):
-                    what = f"part {at} of {count} of its channels would read channels of {unit.kernels[source].name} from another core"
-                    return Infeasible(unit.kernels[k].name, what)
+                if source >= start and not _own(cuts[k - start][at], unit.operators[source].y, cuts[source - start][at].y):
+                    what = f"part {at} of {count} of its channels would read channels of {unit.operators[source].name} from another core"
+                    return Infeasible(unit.operators[k].name, what)
     return tuple(
-        replace(unit, kernels=(*unit.kernels[:start], *(parts[at] for parts in cuts), *unit.kernels[stop:])) for at in range(count)
+        replace(unit, operators=(*unit.operators[:start], *(parts[at] for parts in cuts), *unit.operators[stop:])) for at in range(count)
     )
 
 
@@ -51,10 +51,10 @@ def can_split(unit: Unit, start: int, stop: int, count: int) -> bool:
 @lru_cache(maxsize=1024)
 def largest(parts: tuple[Unit, ...], start: int, stop: int) -> Unit:
     """The part with the most planes of results, the first of equals: what fits for it fits for all."""
-    return max(parts, key=lambda unit: sum(spec.y.planes for spec in unit.kernels[start:stop]))
+    return max(parts, key=lambda unit: sum(spec.y.planes for spec in unit.operators[start:stop]))
 
 
-def _own(part: KernelSpec, whole: Piece, made: Piece) -> bool:
+def _own(part: OperatorSpec, whole: Piece, made: Piece) -> bool:
     """Whether all that a part reads of what an operator makes is in that operator's own part."""
     for read in part.reads:
         if read.overlaps(whole):
@@ -65,9 +65,9 @@ def _own(part: KernelSpec, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _cut(unit: Unit, kernel: int, count: int) -> list[KernelSpec] | str:
+def _cut(unit: Unit, kernel: int, count: int) -> list[OperatorSpec] | str:
     """The parts of an operator, the same ones in every segment that has it, or what is in the way."""
-    spec = unit.kernels[kernel]
+    spec = unit.operators[kernel]
     step = spec.channel_step(count, unit.dtype)
     if isinstance(step, str):
         return step

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 
 MATRIX, VECTOR = 0, 1
 
 
-def lane(spec: KernelSpec) -> int:
+def lane(spec: OperatorSpec) -> int:
     """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
     return MATRIX if spec.runs_on == "CUBE" else VECTOR
 
 
 def lanes(unit: Unit, start: int, stop: int) -> NDArray[np.int64]:
     """int64 [operators], of [start, stop)."""
-    return np.array([lane(spec) for spec in unit.kernels[start:stop]], np.int64)
+    return np.array([lane(spec) for spec in unit.operators[start:stop]], np.int64)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from compiler.kinds.conv import product_of
 from compiler.kinds.counts import l0_blocks, partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
-from compiler.segment.blocks import Blocks, Staged
+from compiler.segment.blocks import BlockAllocation, Blocks
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, live
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
@@ -83,7 +83,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
     machine = unit.machine
     half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
     for k, tiling in enumerate(plan.tilings):
-        spec = unit.kernels[start + k]
+        spec = unit.operators[start + k]
         product = product_of(spec)
         if (product is not None) != isinstance(tiling, ConvTiling):
             return f"{spec.name} needs a {'vector' if product is None else 'conv'} tiling"
@@ -120,7 +120,7 @@ def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict
 
 def _iterations(unit: Unit, blocks: Blocks) -> int:
     """Every block of every image, in every strip."""
-    return blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n * unit.strips
+    return blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n * unit.strips
 
 
 def repeated(unit: Unit, blocks: Blocks) -> bool:
@@ -139,19 +139,19 @@ def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
 
 
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
-    """Staged storage -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations.
+    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations.
 
     A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
     far behind.
     """
     iterations = _iterations(unit, blocks)
     found = {}
-    for staged in blocks.staged.values():
+    for allocation in blocks.allocations.values():
         if window == "all":
-            several = staged.produced or staged.birth < staged.death
-            found[staged.storage] = iterations // unit.strips if several else min(prefetch, iterations)
+            several = allocation.produced or allocation.birth < allocation.death
+            found[allocation.storage] = iterations // unit.strips if several else min(prefetch, iterations)
         else:
-            found[staged.storage] = min(window if staged.produced else prefetch, iterations)
+            found[allocation.storage] = min(window if allocation.produced else prefetch, iterations)
     return found
 
 
@@ -162,10 +162,10 @@ def _l1_requests(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[BufferRe
     return requests
 
 
-def slot_blocks(unit: Unit, staged: Staged, slots: int) -> int:
-    """Size of one of a staged storage's slots, or of the ring that holds all of them."""
-    storage = unit.storages[staged.storage]
-    return rounded(staged.planes * staged.high(slots, storage.n) * storage.row_blocks, 16)
+def slot_blocks(unit: Unit, allocation: BlockAllocation, slots: int) -> int:
+    """Size of one of a storage's slots, or of the ring that holds all of them."""
+    storage = unit.storages[allocation.storage]
+    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks, 16)
 
 
 @lru_cache(maxsize=4096)
@@ -175,14 +175,16 @@ def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -
     last = blocks.stop - blocks.start - 1
     requests = []
     for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
-        staged = blocks.staged[storage]
-        size = slot_blocks(unit, staged, slots)
-        if staged.cached:
+        allocation = blocks.allocations[storage]
+        size = slot_blocks(unit, allocation, slots)
+        if allocation.cached:
             requests.append(BufferRequest(Buffer("tensor", storage), size, 0, last))
-        elif again and (slots > 1 or not staged.produced):
+        elif again and (slots > 1 or not allocation.produced):
             requests += [BufferRequest(Buffer("tensor", storage, slot), size, 0, last) for slot in range(slots)]
         else:
-            requests.append(BufferRequest(Buffer("tensor", storage), size, staged.birth, staged.death, staged.makers | staged.readers))
+            requests.append(
+                BufferRequest(Buffer("tensor", storage), size, allocation.birth, allocation.death, allocation.makers | allocation.readers)
+            )
     return tuple(requests)
 
 
@@ -199,15 +201,15 @@ def stays(slots: int, again: bool) -> bool:
 
 
 def weight_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
-    """Buffers in L1 of kernel k's weights."""
-    slots, size = unit.kernels[blocks.start + k].weight_slots(tiling)
+    """Buffers in L1 of operator k's weights."""
+    slots, size = unit.operators[blocks.start + k].weight_slots(tiling)
     last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
     return weight_requests_of(k, slots, size, last)
 
 
 @lru_cache(maxsize=1 << 14)
 def weight_requests_of(k: int, slots: int, size: int, last: int) -> tuple[BufferRequest, ...]:
-    """`slots` buffers of `size` blocks for kernel k's weights.  last: step until which they are kept from the first on; -1: k's alone."""
+    """`slots` buffers of `size` blocks for operator k's weights.  last: step until which they are kept from the first on; -1: k's alone."""
     life = (0, last) if last >= 0 else _scratch(k)
     return tuple(BufferRequest(Buffer("weights", k, slot), size, *life) for slot in range(slots))
 
@@ -227,14 +229,14 @@ def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[B
     last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
     requests: list[BufferRequest] = []
     for k, tiling in enumerate(tilings):
-        buffers = unit.kernels[blocks.start + k].ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.dtype)
+        buffers = unit.operators[blocks.start + k].ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.dtype)
         requests += ub_requests_of(k, buffers, last)
     return requests
 
 
 @lru_cache(maxsize=1 << 14)
 def ub_requests_of(k: int, buffers: tuple[UbBuffers, ...], last: int) -> tuple[BufferRequest, ...]:
-    """Of kernel k.  last: step until which what is kept lives from the first on; -1: it lives while k works."""
+    """Of operator k.  last: step until which what is kept lives from the first on; -1: it lives while k works."""
     requests = []
     for kind, slots, size, kept in buffers:
         life = (0, last) if kept and last >= 0 else _scratch(k)

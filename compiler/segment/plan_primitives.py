@@ -27,7 +27,7 @@ def _operators(unit: Unit, plan: SegmentPlan, start: int) -> list[tuple[str, str
         raise InfeasibleError(str(segment))
     strip, out = segment.widest(), []
     for k, tiling in enumerate(segment.plan.tilings):
-        spec = strip.unit.kernels[segment.outline.start + k]
+        spec = strip.unit.operators[segment.outline.start + k]
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
         kept = frozenset(i for i, (in_l1, made) in enumerate(strip.residence(k)) if made or (in_l1 and i >= fed))
         nest = nest_of(strip.unit, spec, strip.blocks.rows(k), kept, strip.blocks.inside[k])

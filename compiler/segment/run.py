@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.plan.plan import ConvTiling, Tiling
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 
@@ -26,10 +26,10 @@ class Load:
     storage: int
     plane: int
     planes: int
-    step: int  # position in the segment of the first kernel that reads it
+    step: int  # position in the segment of the first operator that reads it
 
 
-class Stay(NamedTuple):
+class Allocation(NamedTuple):
     """Planes [plane, plane + planes) of a storage that a segment keeps in L1 from operator `birth` to operator `death`.
 
     makers, readers: operators of the segment that write and read it, as bits.
@@ -45,12 +45,12 @@ class Stay(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Kernels [start, stop); operators and storages that stay go by their place.
+class OperatorRun:
+    """Operators [start, stop); they and the storages that they keep in L1 go by their place.
 
     reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
     leaves: bool [operators], whose output the segment hands out.
-    inside: whose output it reads.  homes: int64 [operators], the place of an operator's output among `stays`, -1 where it is not inside.
+    inside: whose output it reads.  allocated: int64 [operators], the place of its output among `allocations`, -1 where it is not inside.
     readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
     uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
     """
@@ -59,10 +59,10 @@ class Run:
     bounds: Ints
     leaves: NDArray[np.bool_]
     inside: tuple[bool, ...]
-    homes: Ints
+    allocated: Ints
     reader_start: Ints
     readers: Ints
-    stays: dict[int, Stay]
+    allocations: dict[int, Allocation]
     use_start: Ints
     uses: Ints
     made_start: Ints
@@ -72,11 +72,11 @@ class Run:
 
 def reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
     """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
-    return _reads(unit.kernels[reader], piece, unit.storages[piece.storage].h)
+    return _reads(unit.operators[reader], piece, unit.storages[piece.storage].h)
 
 
 @lru_cache(maxsize=1 << 16)
-def _reads(spec: KernelSpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
+def _reads(spec: OperatorSpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
     # by the operator, not by the unit: units of parts (`segment.channels`) share most of theirs
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)
@@ -95,38 +95,38 @@ def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling]) -> int:
 
 def can_stream(unit: Unit, start: int, k: int) -> bool:
     """Whether the right operand of operator k of a segment may come in chunks: where it is made in the segment it lies in L1."""
-    spec = unit.kernels[start + k]
+    spec = unit.operators[start + k]
     right = spec.right
     return right is not None and not any(
-        source >= start and unit.kernels[source].y.overlaps(right) for source in unit.producers[spec.index]
+        source >= start and unit.operators[source].y.overlaps(right) for source in unit.producers[spec.index]
     )
 
 
 @lru_cache(maxsize=1 << 16)
 def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
     """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
-    kernels = unit.kernels[start:stop]
-    readers = (spec for k, spec in enumerate(kernels) if halo >> k & 1)
-    rights = (spec.right.storage for k, spec in enumerate(kernels) if spec.right is not None and not streamed >> k & 1)
+    operators = unit.operators[start:stop]
+    readers = (spec for k, spec in enumerate(operators) if halo >> k & 1)
+    rights = (spec.right.storage for k, spec in enumerate(operators) if spec.right is not None and not streamed >> k & 1)
     return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
 
 
 @lru_cache(maxsize=4096)
-def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
+def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> OperatorRun:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
 
     streamed: operators, as bits, that fetch their right operand themselves, in chunks.
     """
-    kernels = unit.kernels[start:stop]
-    readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in kernels]
+    operators = unit.operators[start:stop]
+    readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in operators]
     leaves = [
-        spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(kernels, readers, strict=True)
+        spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(operators, readers, strict=True)
     ]
     inside = tuple(bool(mine) for mine in readers)
     used: dict[int, list[tuple[int, Piece]]] = {}
     made: dict[int, list[tuple[int, Piece]]] = {}
     kept = set()
-    for k, spec in enumerate(kernels):
+    for k, spec in enumerate(operators):
         whole = spec.reads[:1] if streamed >> k & 1 else spec.reads
         for read in whole:
             used.setdefault(read.storage, []).append((k, read))
@@ -144,15 +144,15 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> Run:
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
     makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
-    bounds = [spec.kernel.bounds() for spec in kernels]
+    bounds = [spec.operator.bounds() for spec in operators]
     first = accumulate(map(len, bounds), initial=0)
-    return Run(
-        np.array([spec.kernel.reach(spec.in_h, at) for spec, at in zip(kernels, first, strict=False)], np.int64),
+    return OperatorRun(
+        np.array([spec.operator.reach(spec.in_h, at) for spec, at in zip(operators, first, strict=False)], np.int64),
         np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
         np.array(leaves, np.bool_),
         inside,
-        np.array([place[spec.y.storage] if inside[k] else -1 for k, spec in enumerate(kernels)], np.int64),
-        *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(kernels, readers, strict=True)], 4),
+        np.array([place[spec.y.storage] if inside[k] else -1 for k, spec in enumerate(operators)], np.int64),
+        *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(operators, readers, strict=True)], 4),
         stays,
         *_listed(wanted, 4),
         *_listed(makers, 1),
@@ -166,7 +166,7 @@ def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tupl
     return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
 
 
-def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[Stay, list[Load]]:
+def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[Allocation, list[Load]]:
     """What of a storage stays, and what of it has to be loaded."""
     pieces = [piece for _, piece in made + used]
     plane = min(p.plane for p in pieces)
@@ -174,7 +174,7 @@ def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Pie
     loads = _missing(storage, plane, planes, made, used)
     birth = min([k for k, _ in made] + [load.step for load in loads])
     makers, readers = (sum(1 << k for k in {k for k, _ in some}) for some in (made, used))
-    return Stay(storage, plane, planes, birth, max(k for k, _ in used), makers, readers), loads
+    return Allocation(storage, plane, planes, birth, max(k for k, _ in used), makers, readers), loads
 
 
 def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:

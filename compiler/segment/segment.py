@@ -53,10 +53,10 @@ class StripBlocks(NamedTuple):
 
     def residence(self, k: int) -> tuple[tuple[bool, bool], ...]:
         """Of every operand of operator k: whether the segment has it in L1, and whether it makes it there."""
-        staged, found = self.blocks.staged, []
-        for read in self.unit.kernels[self.blocks.start + k].reads:
-            stay = staged.get(read.storage)
-            found.append((False, False) if stay is None else (True, stay.makers > 0))
+        kept, found = self.blocks.allocations, []
+        for read in self.unit.operators[self.blocks.start + k].reads:
+            allocation = kept.get(read.storage)
+            found.append((False, False) if allocation is None else (True, allocation.makers > 0))
         if self.blocks.streamed >> k & 1:
             found[1] = False, False  # chunks come from DDR, whatever else is in L1
         return tuple(found)
@@ -82,7 +82,7 @@ def largest_strip(unit: Unit, outline: Outline) -> StripBlocks | Infeasible:
 class Segment(NamedTuple):
     """A segment as it is made.
 
-    parts: a unit for each, whose kernels `outline` counts; cuts: those of its strips.
+    parts: a unit for each, whose operators `outline` counts; cuts: those of its strips.
     """
 
     plan: SegmentPlan
@@ -92,7 +92,7 @@ class Segment(NamedTuple):
 
     @classmethod
     def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
-        """The segment whose first kernel is `start`; why not where its channels or columns cannot be split so."""
+        """The segment whose first operator is `start`; why not where its channels or columns cannot be split so."""
         stop = start + len(plan.operators)
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
         found = _cut(unit, start, stop, outline.channels, outline.columns)
@@ -124,7 +124,7 @@ class Segment(NamedTuple):
         part = core if len(self.parts) > 1 else 0
         mine = self.strips(part)
         unit = mine[0].unit
-        every = unit.storages[unit.kernels[self.outline.start].y.storage].n * self.outline.blocks
+        every = unit.storages[unit.operators[self.outline.start].y.storage].n * self.outline.blocks
         return CoreShare(mine, dealt(every, (core - part, self.outline.dealt)))
 
     def slots(self, strip: StripBlocks) -> dict[int, int]:

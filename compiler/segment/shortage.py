@@ -30,7 +30,7 @@ def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[Buff
     shown = [f"{name} {f'{len(sizes)} x ' if len(sizes) > 1 else ''}{max(sizes):,} B" for name, sizes in largest[:_NAMED]]
     rest = sum(sum(sizes) for _, sizes in largest[_NAMED:])
     shown += [f"{len(largest) - _NAMED} more {rest:,} B"] if rest else []
-    return f"{text}; live at {unit.kernels[blocks.start + step].name}: {', '.join(shown)}"
+    return f"{text}; live at {unit.operators[blocks.start + step].name}: {', '.join(shown)}"
 
 
 def peak(requests: Sequence[BufferRequest]) -> tuple[int, list[BufferRequest]]:
@@ -45,4 +45,4 @@ def _called(unit: Unit, blocks: Blocks, buffer: Buffer) -> str:
     """A buffer by its tensor."""
     if buffer.kind == "tensor":
         return f"tensor {unit.storages[buffer.of].name}"
-    return _WHAT[buffer.kind].format(unit.kernels[blocks.start + buffer.of].name)
+    return _WHAT[buffer.kind].format(unit.operators[blocks.start + buffer.of].name)

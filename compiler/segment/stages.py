@@ -32,7 +32,7 @@ from compiler.kinds.counts import counts, cut_in, pieces
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.records.ways import end_to_end
 from compiler.unit.nest import Nest
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine, Memory
 
@@ -60,7 +60,7 @@ class Stage(NamedTuple):
         return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
 
 
-def nest_of(unit: Unit, spec: KernelSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
+def nest_of(unit: Unit, spec: OperatorSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
     return spec.nest(unit.dtype, unit.storages, spec.out_h if rows is None else rows, kept, inside)
 

@@ -17,7 +17,7 @@ from compiler.ir.operators import COLUMNS
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import share
-from compiler.unit.operators import KernelSpec, Strip
+from compiler.unit.operators import OperatorSpec, Strip
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.unit import Unit
 
@@ -25,7 +25,7 @@ Columns = Rows  # the same interval along the other axis
 
 
 def strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
-    """`count` units, in each of which the kernels [start, stop) make a run of the columns of what leaves them; why not where that is so."""
+    """`count` units, in each of which operators [start, stop) make a run of the columns of what leaves them; why not where that is so."""
     return (unit,) if count == 1 else _strips(unit, start, stop, count)
 
 
@@ -34,7 +34,7 @@ def _strips(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] |
     for k in range(start, stop):
         refusal = _refusal(unit, k, stop, count)
         if refusal:
-            return Infeasible(unit.kernels[k].name, refusal)
+            return Infeasible(unit.operators[k].name, refusal)
     found = []
     for at in range(count):
         strip = _strip(unit, start, stop, at, count)
@@ -54,16 +54,16 @@ def _widest(unit: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
     cut = _strips(unit, start, stop, count)
     if isinstance(cut, Infeasible):
         return cut
-    kernels = list(unit.kernels)
+    operators = list(unit.operators)
     for k in range(start, stop):
-        mine = [strip.kernels[k] for strip in cut]
+        mine = [strip.operators[k] for strip in cut]
         in_w, out_w = (max(getattr(spec, side) for spec in mine) for side in ("in_w", "out_w"))
-        kernels[k] = replace(mine[count // 2], in_w=in_w, out_w=out_w)
+        operators[k] = replace(mine[count // 2], in_w=in_w, out_w=out_w)
     storages = tuple(max(mine, key=lambda storage: storage.row_blocks) for mine in zip(*(strip.storages for strip in cut), strict=True))
-    return replace(unit, storages=storages, kernels=tuple(kernels), strips=count)
+    return replace(unit, storages=storages, operators=tuple(operators), strips=count)
 
 
-def row_blocks_read(unit: Unit, spec: KernelSpec, operand: int) -> tuple[int, int]:
+def row_blocks_read(unit: Unit, spec: OperatorSpec, operand: int) -> tuple[int, int]:
     """(first, count) of the blocks of every row of operand i that an operator reads."""
     storage = unit.storages[spec.reads[operand].storage]
     if spec.strip is None or spec.pixels_only[operand]:
@@ -73,12 +73,12 @@ def row_blocks_read(unit: Unit, spec: KernelSpec, operand: int) -> tuple[int, in
     return spec.strip.read, -(-spec.in_w // spec.pixels_per_block)
 
 
-def row_blocks_made(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
+def row_blocks_made(unit: Unit, spec: OperatorSpec) -> tuple[int, int]:
     """(first, count) of the blocks of every row of its result that an operator makes."""
     return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.made, spec.out_w)
 
 
-def row_blocks_stored(unit: Unit, spec: KernelSpec) -> tuple[int, int]:
+def row_blocks_stored(unit: Unit, spec: OperatorSpec) -> tuple[int, int]:
     """(first, count) of the blocks of every row of its result that an operator hands out, where it does."""
     return (0, unit.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
 
@@ -90,7 +90,7 @@ def leaves(unit: Unit, k: int, stop: int) -> bool:
 
 def _refusal(unit: Unit, k: int, stop: int, count: int) -> str:
     """What keeps an operator from being cut into strips, or ''."""
-    spec = unit.kernels[k]
+    spec = unit.operators[k]
     if spec.strip_refusal:
         return spec.strip_refusal
     if leaves(unit, k, stop) and spec.out_w < count:
@@ -100,21 +100,21 @@ def _refusal(unit: Unit, k: int, stop: int, count: int) -> str:
 
 def _strip(unit: Unit, start: int, stop: int, at: int, count: int) -> Unit | Infeasible:
     """Strip `at` of `count`."""
-    kernels, storages, touched = list(unit.kernels), list(unit.storages), dict[int, Columns]()
+    operators, storages, touched = list(unit.operators), list(unit.storages), dict[int, Columns]()
     made, main = dict[int, Columns](), dict[int, Columns]()
 
     def touch(piece: Piece, columns: Columns) -> None:
         touched[piece.storage] = touched.get(piece.storage, EMPTY).hull(columns)
 
     for k in range(stop - 1, start - 1, -1):
-        spec = unit.kernels[k]
+        spec = unit.operators[k]
         own = Columns(*share(0, spec.out_w, at, count)) if leaves(unit, k, stop) else EMPTY
         made[k] = own
         for reader in unit.consumers[k]:
             if reader < stop:
                 made[k] = made[k].hull(_read(unit, reader, spec.y, main[reader], made[reader]))
         made[k] = made[k] if made[k].size else Columns(0, 1)  # nobody reads it, and no row of it is made
-        main[k] = demand(spec.kernel, made[k], spec.in_w, COLUMNS)
+        main[k] = demand(spec.operator, made[k], spec.in_w, COLUMNS)
         main[k] = Columns(main[k].start // spec.pixels_per_block * spec.pixels_per_block, main[k].stop)
         touch(spec.y, made[k])
         for piece in dict.fromkeys(spec.reads):
@@ -123,15 +123,15 @@ def _strip(unit: Unit, start: int, stop: int, at: int, count: int) -> Unit | Inf
         narrow = spec.narrowed(place, main[k], made[k])
         if isinstance(narrow, Infeasible):
             return narrow
-        kernels[k] = narrow
+        operators[k] = narrow
     for number, columns in touched.items():
         storages[number] = _storage(unit.storages[number], columns)
-    return replace(unit, storages=tuple(storages), kernels=tuple(kernels), strips=count)
+    return replace(unit, storages=tuple(storages), operators=tuple(operators), strips=count)
 
 
 def _read(unit: Unit, reader: int, piece: Piece, main: Columns, made: Columns) -> Columns:
     """Columns of a piece that a reader needs for columns `made` of its result, and `main` of its main input."""
-    spec = unit.kernels[reader]
+    spec = unit.operators[reader]
     found = EMPTY
     for i, read in enumerate(spec.reads):
         if not read.overlaps(piece):

@@ -26,7 +26,7 @@ def fewest_strips(unit: Unit, start: int, stop: int) -> int:
     no strips do."""
     if _fits(unit, start, stop, 1):
         return 1
-    narrowest = min(unit.kernels[k].out_w for k in range(start, stop) if leaves(unit, k, stop))
+    narrowest = min(unit.operators[k].out_w for k in range(start, stop) if leaves(unit, k, stop))
     most = min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST))
     tries = [1 << i for i in range(1, most.bit_length())]
     enough = next((count for count in (*tries, most) if count > 1 and _fits(unit, start, stop, count)), 1)
@@ -52,10 +52,10 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     if isinstance(found, Infeasible):
         return False
     strip, _ = found
-    kernels = strip.kernels[start:stop]
+    operators = strip.operators[start:stop]
     weights = [
         BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
-        for k, spec in enumerate(kernels)
+        for k, spec in enumerate(operators)
         if spec.weight_blocks
     ]
     have = unit.machine.buffer_blocks(Memory.L1)

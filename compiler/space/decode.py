@@ -36,7 +36,7 @@ from simulator.npu.machine import Memory
 
 
 @lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
-def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
+def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
     """The plan of a gene; None where L1 or UB cannot hold it.
 
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
@@ -91,8 +91,8 @@ def _windows(unit: Unit, gene: Gene, tilings: Sequence[Tiling]) -> tuple[Window,
 def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
     """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ..."""
     yield 0
-    kernels = unit.kernels[gene.start : gene.stop]
-    blocks = {k: spec.right_blocks for k, spec in enumerate(kernels) if spec.right is not None}
+    operators = unit.operators[gene.start : gene.stop]
+    blocks = {k: spec.right_blocks for k, spec in enumerate(operators) if spec.right is not None}
     found = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
         if can_stream(unit, gene.start, k):
@@ -146,7 +146,7 @@ class _Fitting:
     def _slots(self, window: Window) -> None:
         unit, layout, gene = self.unit, self.layout, self.gene
         self.window = window
-        self.staged = tensor_requests(unit, layout, gene.prefetch, window)
+        self.allocations = tensor_requests(unit, layout, gene.prefetch, window)
         self.live, held = tensor_blocks(unit, layout, gene.prefetch, window)
         self.room = self.have - held
         self.apart = apart_rule(unit, layout, gene.sliding, window)
@@ -232,7 +232,7 @@ class _Fitting:
         last = len(self.operators) - 1
         asks = zip(taken.items(), kept, strict=True)
         weights = [weight_requests_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
-        return packed((*self.staged, *chain.from_iterable(weights)), self.have, self.apart)
+        return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
         gene = self.gene
@@ -285,18 +285,18 @@ class _Run(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _run(unit: Unit, start: int, stop: int) -> _Run:
-    kernels = unit.kernels[start:stop]
+    operators = unit.operators[start:stop]
     sizes = {
         k: _Weights(product.weight_blocks, product.n1 * product.k1 * 16, product.k1 * 16)
-        for k, product in enumerate(map(product_of, kernels))
+        for k, product in enumerate(map(product_of, operators))
         if product is not None and product.weight_blocks
     }
     weighted = sorted(sizes, key=lambda k: (sizes[k].whole, k))
     return _Run(
         tuple(weighted),
         tuple(sizes[k] for k in weighted),
-        tuple(kind_of(unit, spec) for spec in kernels),
-        SegmentPlan.model_construct(operators=tuple(spec.name for spec in kernels), tilings=()),
+        tuple(kind_of(unit, spec) for spec in operators),
+        SegmentPlan.model_construct(operators=tuple(spec.name for spec in operators), tilings=()),
     )
 
 
@@ -305,10 +305,10 @@ def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
     mask = bits(gene)
     if not mask:
         return []
-    rings = {storage for storage, staged in layout.staged.items() if staged.cached}
+    rings = {storage for storage, allocation in layout.allocations.items() if allocation.cached}
     return [
         bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
-        for k, spec in enumerate(unit.kernels[gene.start : gene.stop])
+        for k, spec in enumerate(unit.operators[gene.start : gene.stop])
     ]
 
 
@@ -323,13 +323,13 @@ def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
     )
 
 
-def realise_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
+def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
     """The plan of a genome, or the first segment that does not fit."""
     segments = []
     for index, gene in enumerate(genome):
-        plan = realise(unit, gene)
+        plan = decode(unit, gene)
         if plan is None:
-            names = f"{unit.kernels[gene.start].name}..{unit.kernels[gene.stop - 1].name}"
+            names = f"{unit.operators[gene.start].name}..{unit.operators[gene.stop - 1].name}"
             sizes = unit.machine.buffers_bytes
             strips = f" of {gene.columns} strips" if gene.columns > 1 else ""
             what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"

@@ -64,7 +64,7 @@ def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], til
         return False
     k = -max(kept)[1]
     tiling = tilings[k] = tilings[k].model_copy(update={"constants": "streamed"})
-    spec, most = unit.kernels[layout.start + k], max(1, unit.machine.buffer_blocks(Memory.UB) // 16)
+    spec, most = unit.operators[layout.start + k], max(1, unit.machine.buffer_blocks(Memory.UB) // 16)
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
         whole = tiling.weights == "resident"
@@ -85,7 +85,7 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
 
 def _smaller(unit: Unit, layout: Blocks, k: int, tiling: Tiling, room: int) -> Tiling | None:
     """A tiling whose tile takes no more than `room` blocks of UB; None where there is none."""
-    spec, rows = unit.kernels[layout.start + k], layout.rows(k)
+    spec, rows = unit.operators[layout.start + k], layout.rows(k)
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
         return narrower(unit, product, rows, layout.inside[k], tiling, room)

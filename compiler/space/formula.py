@@ -20,7 +20,7 @@ from simulator.npu.machine import Memory
 def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling]) -> int:
     """W of a segment with these tilings, weights streamed; at most its iterations."""
     unit, blocks = strip
-    iterations = blocks.count * unit.storages[unit.kernels[blocks.start].y.storage].n
+    iterations = blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n
     work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
     for k, lane in enumerate(lanes(unit, blocks.start, blocks.stop).tolist()):
         work[lane] += operator_cycles(strip, k, tilings[k])

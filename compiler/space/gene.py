@@ -65,8 +65,8 @@ Key = tuple[str, Tail]
 
 
 def choice_count(unit: Unit, kernel: int) -> int:
-    """How many tilings of a kernel a gene can name."""
-    return KEPT if unit.kernels[kernel].runs_on == "CUBE" else len(UB_SLOTS)
+    """How many tilings of an operator a gene can name."""
+    return KEPT if unit.operators[kernel].runs_on == "CUBE" else len(UB_SLOTS)
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
 
 def has_halos(unit: Unit, start: int, stop: int) -> bool:
     """Whether blocks of operators [start, stop) share rows at all."""
-    return any(spec.kernel.has_halo for spec in unit.kernels[start:stop])
+    return any(spec.operator.has_halo for spec in unit.operators[start:stop])
 
 
 def bits(gene: Gene) -> int:

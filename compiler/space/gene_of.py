@@ -11,27 +11,27 @@ from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
 from compiler.segment.segment import largest_strip
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, outline, whole_or, with_weights
 from compiler.space.pins import pins_of
 from compiler.unit.unit import Unit
 
 
 def genome_of(unit: Unit, plan: Plan) -> Genome | None:
-    """The genome that `realise_all` makes this plan of; None where that is not of these operators in their order, or does not fit."""
+    """The genome that `decode_all` makes this plan of; None where that is not of these operators in their order, or does not fit."""
     genes: list[Gene] = []
     for segment in plan.segments:
         gene = gene_of(unit, segment, genes[-1].stop if genes else 0)
         if gene is None:
             return None
         genes.append(gene)
-    return tuple(genes) if genes and genes[-1].stop == len(unit.kernels) else None
+    return tuple(genes) if genes and genes[-1].stop == len(unit.operators) else None
 
 
 def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
-    """The gene of operators from `start` on that `realise` makes this plan of; None where that is not of these, or does not fit."""
+    """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit."""
     stop = start + len(plan.operators)
-    if plan.operators != tuple(spec.name for spec in unit.kernels[start:stop]) or max(plan.cores) >= unit.machine.cores:
+    if plan.operators != tuple(spec.name for spec in unit.operators[start:stop]) or max(plan.cores) >= unit.machine.cores:
         return None
     usual = Gene(
         start,
@@ -48,7 +48,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
-    return next((g for g in (usual, named, named._replace(pinned=pins_of(plan.tilings))) if realise(unit, g) == plan), None)
+    return next((g for g in (usual, named, named._replace(pinned=pins_of(plan.tilings))) if decode(unit, g) == plan), None)
 
 
 def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
@@ -69,7 +69,7 @@ def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
 
 
 def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
-    spec = unit.kernels[k]
+    spec = unit.operators[k]
     product = product_of(spec)
     if product is not None:
         return conv_place(unit, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0

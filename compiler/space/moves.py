@@ -147,7 +147,7 @@ def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome 
 
 def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
     """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
-    reads = [spec.reads[0] for spec in unit.kernels[gene.start : gene.stop]]
+    reads = [spec.reads[0] for spec in unit.operators[gene.start : gene.stop]]
     sizes = [read.planes * unit.storages[read.storage].row_blocks for read in reads]
     limit = sizes[int(rng.integers(len(sizes)))]
     return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
@@ -278,8 +278,8 @@ def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
 def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
     """Random block splits, random cores and random DDR writes and reads over the topological order."""
     genes, start = [], 0
-    while start < len(unit.kernels):
-        stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
+    while start < len(unit.operators):
+        stop = min(len(unit.operators), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
         counts = block_counts(unit, start, stop)
         blocks, columns = counts[int(rng.integers(len(counts)))], fewest_strips(unit, start, stop)
         genes.append(on_random_cores(unit, Gene(start, stop, blocks, columns=columns), rng))
@@ -327,5 +327,5 @@ def verify(unit: Unit, genome: Genome) -> None:
         if gene.start != at or count <= 0 or not named:
             raise ValueError(f"gene {gene} does not continue at operator {at}")
         at = gene.stop
-    if at != len(unit.kernels):
-        raise ValueError(f"genes end at operator {at}, the model has {len(unit.kernels)}")
+    if at != len(unit.operators):
+        raise ValueError(f"genes end at operator {at}, the model has {len(unit.operators)}")

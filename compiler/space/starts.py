@@ -6,7 +6,7 @@ from compiler.cost.features import expected_cycles, raw_features
 from compiler.plan.plan import MAX_STRIPS, Infeasible, Plan, Split
 from compiler.segment.blocks import needed
 from compiler.space.columns import fewest_strips
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, block_counts, recut, splits, widths
 from compiler.unit.unit import Unit
 
@@ -20,7 +20,7 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
     until the other buffers hold it, too.
     """
     genes = []
-    for k, spec in enumerate(unit.kernels):
+    for k, spec in enumerate(unit.operators):
         counts = sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
         narrow = Gene(k, k + 1)
         wide = narrow._replace(cores=tuple(range(unit.machine.cores)), split="channels")
@@ -32,7 +32,7 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
             for prefetch in _PREFETCH
             for blocks in counts
         )
-        found = next((g for g in candidates if realise(unit, g) is not None), None)
+        found = next((g for g in candidates if decode(unit, g) is not None), None)
         if found is None:
             sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
             return Infeasible(spec.name, f"no tiling fits {sizes}")
@@ -86,7 +86,7 @@ def over(unit: Unit, gene: Gene, width: int, split: Split) -> Gene | None:
     wider = recut(gene, cores=tuple(range(width)), split=split)
     counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
     tries = (recut(wider, blocks=count) for count in counts if count >= gene.blocks)
-    return next((g for g in tries if split in splits(unit, g, width) and realise(unit, g) is not None), None)
+    return next((g for g in tries if split in splits(unit, g, width) and decode(unit, g) is not None), None)
 
 
 def layer_by_layer(unit: Unit) -> Plan | Infeasible:
@@ -96,10 +96,10 @@ def layer_by_layer(unit: Unit) -> Plan | Infeasible:
         return genome
 
     def looks(gene: Gene) -> float:
-        plan = realise(unit, gene)
+        plan = decode(unit, gene)
         return float("inf") if plan is None else float(expected_cycles(raw_features(unit, plan, gene.start)))
 
     ways: tuple[Split, ...] = ("rows", "channels")
     wider = [(width, split) for width in widths(unit)[1:] for split in ways]
     options = ([gene, *filter(None, (over(unit, gene, *way) for way in wider))] for gene in genome)
-    return realise_all(unit, tuple(min(genes, key=looks) for genes in options))
+    return decode_all(unit, tuple(min(genes, key=looks) for genes in options))

@@ -15,7 +15,7 @@ class Structures:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._signatures = [_short(spec.signature(unit.storages)) for spec in unit.kernels]
+        self._signatures = [_short(spec.signature(unit.storages)) for spec in unit.operators]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
@@ -39,7 +39,7 @@ class Structures:
             gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
         elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
             gene = gene._replace(cached=0)
-        weighted = any(spec.weight_blocks for spec in self.unit.kernels[gene.start : gene.stop])
+        weighted = any(spec.weight_blocks for spec in self.unit.operators[gene.start : gene.stop])
         gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
         return self.structure(gene.start, gene.stop), gene[2:]
 
@@ -52,7 +52,7 @@ class Structures:
         rows: list[object] = [unit.machine.digest, unit.dtype.name, unit.storages[0].n]
         names: dict[int, int] = {}
         for k in range(start, stop):
-            spec = unit.kernels[k]
+            spec = unit.operators[k]
             rows.append(self._signatures[k])
             rows.append(needed(unit)[k])
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from compiler.pipeline import Compiler, Part, with_starts
+from compiler.pipeline import Compiler, CorePart, with_starts
 from compiler.plan.plan import Infeasible, Plan
-from compiler.segment.blocks import Ints, Staged
+from compiler.segment.blocks import BlockAllocation, Ints
 from compiler.segment.buffers import BufferRequest
 from compiler.segment.memory import Places
-from compiler.segment.permuted import in_order
+from compiler.segment.permuted import permuted_to
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.text.columns import aligned
 from compiler.text.plan import counted
 from compiler.text.unit import kind
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine import BLOCK_BYTES, Memory
@@ -26,7 +26,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
 
     Raises `InfeasibleError` where the plan has other operators than the compiler's unit.
     """
-    unit = in_order(compiler.unit, [name for segment in plan.segments for name in segment.operators])
+    unit = permuted_to(compiler.unit, [name for segment in plan.segments for name in segment.operators])
     if isinstance(unit, Infeasible):
         raise InfeasibleError(str(unit))
     yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"
@@ -42,7 +42,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
             yield f"  does not fit: {found}"
 
 
-def _segment(segment: Segment, index: int, shares: list[Part]) -> Iterator[str]:
+def _segment(segment: Segment, index: int, shares: list[CorePart]) -> Iterator[str]:
     """shares: those that have something to do."""
     several = len(segment.parts) > 1
     for part in range(len(segment.parts)):
@@ -52,7 +52,7 @@ def _segment(segment: Segment, index: int, shares: list[Part]) -> Iterator[str]:
             whose += [f"strip {number}"] if len(strips) > 1 else []
             yield from [f"  {', '.join(whose)}"] if whose else []
             yield from aligned([_operator(strip, index, k) for k in range(len(segment.plan.operators))], 4)
-            yield from aligned([_staged(segment, strip, staged) for staged in strip.blocks.staged.values()], 4)
+            yield from aligned([_staged(segment, strip, allocation) for allocation in strip.blocks.allocations.values()], 4)
         mine = [share for share in shares if not several or share.place == part]
         for places, alike in groupby(mine, key=lambda share: _places(segment, share)):
             yield from (_share(segment, share) for share in alike)
@@ -61,7 +61,7 @@ def _segment(segment: Segment, index: int, shares: list[Part]) -> Iterator[str]:
 
 def _operator(strip: StripBlocks, index: int, k: int) -> list[str]:
     unit, blocks = strip
-    spec = unit.kernels[blocks.start + k]
+    spec = unit.operators[blocks.start + k]
     columns = ""
     if spec.strip is not None:
         made, own = spec.strip.made, spec.strip.own
@@ -71,56 +71,56 @@ def _operator(strip: StripBlocks, index: int, k: int) -> list[str]:
     return [f"@{index}.{spec.tag}", spec.name, kind(spec), *([columns] if columns else []), *words]
 
 
-def _staged(segment: Segment, strip: StripBlocks, staged: Staged) -> list[str]:
+def _staged(segment: Segment, strip: StripBlocks, allocation: BlockAllocation) -> list[str]:
     unit, blocks = strip
-    storage = unit.storages[staged.storage]
-    loads = [f"{load.plane}:{load.plane + load.planes}" for load in blocks.loads if load.storage == staged.storage]
-    slots = counted(segment.slots(strip)[staged.storage], "slot")
-    words = [f"made by {_operators(strip, staged.makers)}"] if staged.produced else []
+    storage = unit.storages[allocation.storage]
+    loads = [f"{load.plane}:{load.plane + load.planes}" for load in blocks.loads if load.storage == allocation.storage]
+    slots = counted(segment.slots(strip)[allocation.storage], "slot")
+    words = [f"made by {_operators(strip, allocation.makers)}"] if allocation.produced else []
     words += [f"planes {','.join(loads)} loaded"] if loads else []
-    words.append(f"read by {_operators(strip, staged.readers)}")
-    fresh = [f"anew {_rows(staged.fresh)}"] if staged.cached else []
+    words.append(f"read by {_operators(strip, allocation.readers)}")
+    fresh = [f"anew {_rows(allocation.fresh)}"] if allocation.cached else []
     return [
         "in L1",
-        f"{storage.name}[{staged.plane}:{staged.plane + staged.planes}]",
-        f"ring of {slots}" if staged.cached else slots,
+        f"{storage.name}[{allocation.plane}:{allocation.plane + allocation.planes}]",
+        f"ring of {slots}" if allocation.cached else slots,
         ", ".join(words),
-        f"rows {_rows(staged.rows)}",
+        f"rows {_rows(allocation.rows)}",
         *fresh,
     ]
 
 
 def _operators(strip: StripBlocks, bits: int) -> str:
-    kernels = strip.unit.kernels[strip.blocks.start : strip.blocks.stop]
-    return " ".join(spec.name for k, spec in enumerate(kernels) if bits >> k & 1)
+    operators = strip.unit.operators[strip.blocks.start : strip.blocks.stop]
+    return " ".join(spec.name for k, spec in enumerate(operators) if bits >> k & 1)
 
 
 def _rows(rows: Ints) -> str:
     return " ".join(f"{first}:{stop}" if stop > first else "-" for first, stop in rows.tolist())
 
 
-def _share(segment: Segment, part: Part) -> str:
+def _share(segment: Segment, part: CorePart) -> str:
     mine, end = segment.share(part.place).iterations, "top" if part.flip else "bottom"
     each = " of each strip" if segment.outline.columns > 1 else ""
     records = counted(len(part.lowered.footprint.engine), "record")
     return f"  core {part.core}: iterations {mine.start}:{mine.stop}{each}, {records}, addresses from the {end}"
 
 
-def _places(segment: Segment, part: Part) -> list[str]:
+def _places(segment: Segment, part: CorePart) -> list[str]:
     """Buffers and peaks, which cores that run the same rows share."""
     share = segment.share(part.place)
     places = segment.memory(share, part.flip)
     assert not isinstance(places, Infeasible), "it was lowered"
     unit, blocks = share.strips[0]
-    kernels = unit.kernels[blocks.start : blocks.stop]
+    operators = unit.operators[blocks.start : blocks.stop]
     peaks = (f"{name} {held:,} of {unit.machine.buffer_blocks(Memory[name]) * BLOCK_BYTES:,}" for name, held in places.peak_bytes.items())
     return [
-        *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(unit, kernels, places, memory)], 4),
+        *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(unit, operators, places, memory)], 4),
         f"    peak bytes: {', '.join(peaks)}",
     ]
 
 
-def _buffers(unit: Unit, kernels: tuple[KernelSpec, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
+def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
     """By address."""
     at = places.l1 if memory == Memory.L1 else places.ub
 
@@ -129,12 +129,12 @@ def _buffers(unit: Unit, kernels: tuple[KernelSpec, ...], places: Places, memory
 
     for request in sorted(places.requests[memory], key=order):
         what, of, slot = request.buffer
-        first, last = kernels[request.birth].name, kernels[request.death].name
+        first, last = operators[request.birth].name, operators[request.death].name
         yield [
             f"{memory.name}[{at[request.buffer]}]",
             f"{request.size * BLOCK_BYTES:,} B",
             what,
-            unit.storages[of].name if what == "tensor" else kernels[of].name,
+            unit.storages[of].name if what == "tensor" else operators[of].name,
             f"slot {slot}",
             f"live {first}" + (f"..{last}" if last != first else ""),
         ]

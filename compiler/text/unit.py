@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from compiler.kinds.conv import ConvSpec
 from compiler.text.columns import aligned
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES
@@ -25,13 +25,13 @@ def unit_lines(unit: Unit) -> list[str]:
         f"DDR: {unit.memory.size_blocks:,} blocks, {unit.memory.size_blocks * BLOCK_BYTES:,} B",
         *aligned([[f"DDR[{b.offset_blocks}]", f"{b.size_blocks * BLOCK_BYTES:,} B", b.kind, b.name] for b in unit.memory.buffers]),
         "operators: reads (rows x columns) -> writes (rows x columns), after which others",
-        *aligned([_operator(unit, spec) for spec in unit.kernels]),
+        *aligned([_operator(unit, spec) for spec in unit.operators]),
         "signatures: what an operator's cost depends on beside its block and its tiling",
-        *aligned([[str(spec.index), spec.name, spec.signature(unit.storages)] for spec in unit.kernels]),
+        *aligned([[str(spec.index), spec.name, spec.signature(unit.storages)] for spec in unit.operators]),
     ]
 
 
-def kind(spec: KernelSpec) -> str:
+def kind(spec: OperatorSpec) -> str:
     """`conv`, `pool`, ..."""
     return type(spec).__name__.removesuffix("Spec").lower()
 
@@ -63,7 +63,7 @@ def _runs(numbers: tuple[int, ...]) -> Iterator[str]:
             start = k
 
 
-def _operator(unit: Unit, spec: KernelSpec) -> list[str]:
+def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
     reads = ", ".join(piece(unit, read) for read in spec.reads)
     before = ",".join(str(k) for k in unit.producers[spec.index])
     words = [f"{spec.macs:,} MACs"] if spec.macs else []

@@ -72,8 +72,8 @@ class Fetch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class KernelSpec(ABC):
-    """What every kernel has.  reads[0] is the main input; `signature` says what its cost depends on.
+class OperatorSpec(ABC):
+    """What every operator has.  reads[0] is the main input; `signature` says what its cost depends on.
 
     index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`segment.permuted`), or -1.
     strip: None where it has whole rows; else in_w and out_w are what the strip has of them.
@@ -84,7 +84,7 @@ class KernelSpec(ABC):
 
     index: int
     name: str
-    kernel: Operator
+    operator: Operator
     reads: tuple[Piece, ...]
     y: Piece
     in_h: int
@@ -147,7 +147,7 @@ class KernelSpec(ABC):
 
     def input_rows(self, rows: int) -> int:
         """Rows of the main input that a block of so many rows of the result reads in the middle of the image."""
-        size, stride, dilation, _ = self.kernel.window()
+        size, stride, dilation, _ = self.operator.window()
         return min((rows - 1) * stride + (size - 1) * dilation + 1, self.in_h)
 
     # its parts

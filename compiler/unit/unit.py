@@ -1,4 +1,4 @@
-"""What emission and search need of a model on a machine, as numbers: storages, kernels, addresses of constants.
+"""What emission and search need of a model on a machine, as numbers: storages, operators, addresses of constants.
 
 A `Unit` is made once per (graph, machine, data type), by `kinds.build`, and shared by every plan, candidate and variant: its DDR addresses
 never depend on a plan, so variants can be switched by their start address alone.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout
-from compiler.unit.operators import KernelSpec
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import StorageSpec
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import MemoryMap
@@ -30,11 +30,11 @@ class Unit:
     machine: Machine
     dtype: DataType
     storages: tuple[StorageSpec, ...]
-    kernels: tuple[KernelSpec, ...]
+    operators: tuple[OperatorSpec, ...]
     memory: MemoryMap
-    producers: dict[int, tuple[int, ...]]  # kernel -> kernels whose output it reads
-    consumers: dict[int, tuple[int, ...]]  # kernel -> kernels that read its output
-    escapes: frozenset[int]  # kernels whose output the host reads
+    producers: dict[int, tuple[int, ...]]  # operator -> operators whose output it reads
+    consumers: dict[int, tuple[int, ...]]  # operator -> operators that read its output
+    escapes: frozenset[int]  # operators whose output the host reads
     strips: int = 1
 
     @property
@@ -44,12 +44,12 @@ class Unit:
 
     @property
     def macs(self) -> int:
-        return sum(spec.macs for spec in self.kernels) * self.images
+        return sum(spec.macs for spec in self.operators) * self.images
 
     @property
     def digest(self) -> str:
         """32 hex: the computation without its weights' values, the machine and the data type."""
         parts = [self.machine.digest, self.dtype.name]
-        parts += [spec.signature(self.storages) for spec in self.kernels]
+        parts += [spec.signature(self.storages) for spec in self.operators]
         parts += [f"{s.name}:{s.n}:{s.planes}:{s.h}:{s.w}:{s.address}" for s in self.storages]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -56,7 +56,7 @@ class ContainerError(BadInputError):
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorEntry:
     """What the lower half of a record's TAG names.  Only for people who look at a program: nothing runs by it.
 
     macs: multiply-accumulates that the model needs, without padding.  accumulators: those of L0C that one pass over the needed output
@@ -69,7 +69,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentEntry:
     """What the upper half of a record's TAG counts: so many operators, following those of the segment before, in so many blocks."""
 
     operators: int
@@ -89,7 +89,7 @@ class Variant:
     streams: tuple[Code, ...]
     plan_digest: str  # 32 hex digits, or "" where there was no plan
     cycles: Mapping[str, int]
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[SegmentEntry, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class Container:
     memory: MemoryMap
     variants: tuple[Variant, ...]
     constants: bytes | memoryview | NDArray[np.uint8]  # a read-only memoryview after `decode`
-    operators: tuple[Operator, ...] = ()  # in the order of TAG's numbers, the same for all variants
+    operators: tuple[OperatorEntry, ...] = ()  # in the order of TAG's numbers, the same for all variants
 
     @property
     def dtype(self) -> DataType:
@@ -304,10 +304,12 @@ def decode(data: bytes | memoryview) -> Container:
     streams = [_streams(view, section, f"streams[{i}]") for i, section in enumerate(header.streams)]
     memory = MemoryMap(DataType[header.dtype], tuple(DdrBuffer(**buffer.model_dump()) for buffer in header.buffers), header.size_blocks)
     variants = tuple(
-        Variant(v.level, v.share_units, streams[v.section], v.plan, v.cycles, tuple(Segment(s.operators, s.blocks) for s in v.segments))
+        Variant(
+            v.level, v.share_units, streams[v.section], v.plan, v.cycles, tuple(SegmentEntry(s.operators, s.blocks) for s in v.segments)
+        )
         for v in _variants(header)
     )
-    operators = tuple(Operator(o.name, o.macs, o.accumulators) for o in header.operators)
+    operators = tuple(OperatorEntry(o.name, o.macs, o.accumulators) for o in header.operators)
     container = Container(header.model, header.machine, memory, variants, constants, operators)
     _check(header, container)
     return container

@@ -12,7 +12,7 @@ from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.gene import FORMULA, Gene, Genome, block_counts
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
@@ -28,11 +28,11 @@ def fused(unit: Unit) -> Genome:
     singles = single_operators(unit)
     assert not isinstance(singles, Infeasible)
     genes: list[Gene] = []
-    while (start := genes[-1].stop if genes else 0) < len(unit.kernels):
-        stop = min(start + 3, len(unit.kernels))
+    while (start := genes[-1].stop if genes else 0) < len(unit.operators):
+        stop = min(start + 3, len(unit.operators))
         counts = [count for count in block_counts(unit, start, stop) if count > 1][:3]
         tries = (Gene(start, stop, count, sliding=True, window=FORMULA, cached=-1, ahead_kib=64) for count in counts)
-        genes.append(next((gene for gene in tries if realise(unit, gene) is not None), singles[start]))
+        genes.append(next((gene for gene in tries if decode(unit, gene) is not None), singles[start]))
     return tuple(genes)
 
 
@@ -42,7 +42,7 @@ def measured() -> Iterator[str]:
             unit = make_unit(lower(small_model(name)), machine, DataType.float16)
             compiler = Compiler(unit)
             for genome in (single_operators(unit), fused(unit)):
-                plan = Infeasible("", "") if isinstance(genome, Infeasible) else realise_all(unit, genome)
+                plan = Infeasible("", "") if isinstance(genome, Infeasible) else decode_all(unit, genome)
                 program = plan if isinstance(plan, Infeasible) else compiler.compile(plan)
                 if isinstance(program, Infeasible) or isinstance(plan, Infeasible):
                     continue

@@ -8,7 +8,7 @@ import pytest
 import compiler.pipeline
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.decode import plan_of, realise, realise_all
+from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.gene import Gene
 from compiler.space.starts import layer_by_layer, single_operators
 from simulator.npu import isa
@@ -95,11 +95,11 @@ def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch
     compile_all = Compiler(case.unit)
     genome = single_operators(case.unit)
     assert not isinstance(genome, Infeasible)
-    plan = realise_all(case.unit, genome)
+    plan = decode_all(case.unit, genome)
     assert isinstance(plan, Plan)
     compile_all.compile(plan)
     assert made == list(range(len(genome)))
-    changed = realise_all(case.unit, (*genome[:2], genome[2]._replace(blocks=2), *genome[3:]))
+    changed = decode_all(case.unit, (*genome[:2], genome[2]._replace(blocks=2), *genome[3:]))
     assert isinstance(changed, Plan)
     mutated = compile_all.compile(changed)
     assert made[len(genome) :] == [2]
@@ -134,13 +134,13 @@ def test_a_compiler_without_records_schedules_the_same_and_links_nothing(case: C
 def test_tags_name_segment_and_operator(case: Case) -> None:
     plan = baseline(case)
     code = compiled(case, plan).streams[0]
-    segments, kernels = code[:, isa.TAG] >> 16, code[:, isa.TAG] & 0xFFFF
-    assert (segments == kernels).all()  # one operator each
+    segments, operators = code[:, isa.TAG] >> 16, code[:, isa.TAG] & 0xFFFF
+    assert (segments == operators).all()  # one operator each
     assert set(segments.tolist()) == set(range(len(plan.segments)))
 
 
 def test_flags_have_the_block_of_what_they_belong_to(case: Case) -> None:
-    fused = realise(case.unit, Gene(0, len(case.unit.kernels), 4))
+    fused = decode(case.unit, Gene(0, len(case.unit.operators), 4))
     assert fused is not None
     code = compiled(case, plan_of(case.unit, [fused])).streams[0]
     assert set(code[:, isa.BLOCK].tolist()) == set(range(fused.blocks))
@@ -155,8 +155,8 @@ def test_flags_have_the_block_of_what_they_belong_to(case: Case) -> None:
 
 def test_fusion_moves_fewer_bytes(case: Case) -> None:
     """The whole network in one segment reads its input and weights and writes its output: no intermediate passes DDR."""
-    n = len(case.unit.kernels)
-    fused = realise(case.unit, Gene(0, n, 1))
+    n = len(case.unit.operators)
+    fused = decode(case.unit, Gene(0, n, 1))
     assert fused is not None
     program = compiled(case, plan_of(case.unit, [fused]))
     check_program(case, program)
@@ -187,7 +187,7 @@ def test_a_machine_that_is_too_small() -> None:
     found = layer_by_layer(case.unit)
     assert isinstance(found, Infeasible)
     assert "1,024 B of L1" in found.what
-    assert found.where in {spec.name for spec in case.unit.kernels}
+    assert found.where in {spec.name for spec in case.unit.operators}
 
 
 def test_which_segment_does_not_fit(case: Case) -> None:
@@ -195,4 +195,4 @@ def test_which_segment_does_not_fit(case: Case) -> None:
     other = make_case(small_model("residual_block"), resized(EDGE, L1=2048), DataType.float16)
     found = Compiler(other.unit).compile(plan)
     assert isinstance(found, Infeasible)
-    assert str(found).startswith(f"segment 0, {case.unit.kernels[0].name}: needs ")
+    assert str(found).startswith(f"segment 0, {case.unit.operators[0].name}: needs ")

@@ -46,7 +46,7 @@ def test_every_program_that_is_measured_can_be_written(seed: int, name: str) -> 
     unit, answers = evaluator.unit, list[Answer]()
     for gene in islice(genes(unit, seed, 2.0), 4):
         answers.append(evaluator.answer(Ask("segment", (gene,))))
-    for genome in islice(mutations(unit, seed), 3) if len(unit.kernels) > 1 else ():
+    for genome in islice(mutations(unit, seed), 3) if len(unit.operators) > 1 else ():
         answers.append(evaluator.answer(Ask("program", genome)))
         answers.append(evaluator.answer(Ask("stage", genome[:2])))
     status = [answer.status for answer in answers]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from compiler.space.starts import layer_by_layer
 from simulator.ddr import ContentionTrace
@@ -156,7 +156,7 @@ def test_more_bandwidth_is_rarely_slower_with_several_dma_queues(
 def compiled(name: str, blocks: int) -> tuple[Case, Program]:
     """All operators in one segment where they fit, else layer by layer."""
     case = make_case(small_model(name), TINY, DataType.float16)
-    segment = realise(case.unit, Gene(0, len(case.unit.kernels), blocks))
+    segment = decode(case.unit, Gene(0, len(case.unit.operators), blocks))
     plan = plan_of(case.unit, [segment]) if isinstance(segment, SegmentPlan) else layer_by_layer(case.unit)
     assert not isinstance(plan, Infeasible)
     program = Compiler(case.unit).compile(plan)

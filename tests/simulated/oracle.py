@@ -17,7 +17,7 @@ from tests.simulated.session import OUT, Ended
 from tuner.store import care, dataset
 from tuner.store.care import verify
 from tuner.store.dataset import DATASETS, DatasetWriter, whole
-from tuner.store.part import Part, read_part
+from tuner.store.part import PartFile, read_part
 from tuner.world.actors import FarmError
 from tuner.world.place import Place
 
@@ -72,7 +72,7 @@ def allowed(error: BaseException, process: Process) -> None:
 class Parts:
     """Of a seed.  read: by name and bytes.  right: first row of those whose rows are as expected, by identity."""
 
-    read: dict[tuple[str, bytes], Part] = field(default_factory=dict)
+    read: dict[tuple[str, bytes], PartFile] = field(default_factory=dict)
     right: dict[int, int] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ class Parts:
 def _read_once(parts: Parts) -> Iterator[None]:
     """A part of the same bytes is not read again while a seed runs: most of a seed's time would be that."""
 
-    def read(path: Place, columns: Sequence[str] | None = None) -> Part:
+    def read(path: Place, columns: Sequence[str] | None = None) -> PartFile:
         key = path.name, path.read_bytes()
         if (part := parts.read.get(key)) is None:
             part = parts.read[key] = read_part(path)
@@ -129,7 +129,7 @@ def check_end(computed: Computed, disk: SimDisk, ended: Ended, parts: Parts) -> 
                 raise SimulationError(f"{rows} rows of {name}, not {expected.num_rows}")
 
 
-def compare(part: Part, first: int, expected: pa.Table, parts: Parts) -> None:
+def compare(part: PartFile, first: int, expected: pa.Table, parts: Parts) -> None:
     """Its rows are those that are expected from row `first` on."""
     name = part.mark.dataset
     if parts.right.get(id(part)) == first:

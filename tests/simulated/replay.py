@@ -17,7 +17,7 @@ import numpy as np
 from compiler.cost.features import FEATURE_SET, FEATURES
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
-from tuner.farm.jobs import Job, News, Result, Training, Workshop, WorkshopSpec
+from tuner.farm.jobs import Job, JobRunner, JobRunnerSpec, Result, Training, Update
 from tuner.farm.recorder import FEATURE_SETS, Answers
 from tuner.farm.workers import JobWorker, Lone, Told
 from tuner.learn.trained import Models, Trained
@@ -66,7 +66,7 @@ def job_digest(job: Job | Training, heard: str) -> str:
 
 
 class Heard:
-    """Has as much of `Knowledge` as a workshop needs to hear news: it notes digests."""
+    """Has as much of `Knowledge` as a job runner needs to hear news: it notes digests."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -91,22 +91,22 @@ class Heard:
         return f"{' '.join(self._epochs)} {self._models if job.models else ''}"
 
 
-class RecordingWorkshop(Workshop):
+class RecordingJobRunner(JobRunner):
     """A real one, that notes what it was asked for and what came of it."""
 
-    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator, recording: Recording) -> None:
+    def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator, recording: Recording) -> None:
         super().__init__(spec, evaluator)
         self.recording, self.heard, self._asks = recording, Heard(), list[Ask]()
 
-    def hear(self, news: News) -> None:
+    def hear(self, update: Update) -> None:
         """And note it."""
-        if news.first != self.heard.version:
+        if update.first != self.heard.version:
             self.heard.forget()
-        super().hear(news)
-        for findings in news.epochs:
+        super().hear(update)
+        for findings in update.epochs:
             self.heard.learn_epoch(findings)
-        if news.models is not None:
-            self.heard.learn_models(news.models)
+        if update.models is not None:
+            self.heard.learn_models(update.models)
 
     def answered(self, ask: Ask) -> Outcome[Answer]:
         """Unless it kills."""
@@ -115,8 +115,8 @@ class RecordingWorkshop(Workshop):
             raise Dies
         return super().answered(ask)
 
-    def _spared(self, answers: Answers, culprits: Any) -> Answers:  # type: ignore[override]
-        inner = Workshop._spared(answers, culprits)
+    def _spared(self, answers: Answers, failing: Any) -> Answers:  # type: ignore[override]
+        inner = JobRunner._spared(answers, failing)
 
         def noted(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
             for ask, outcome in zip(asks, inner(asks), strict=True):
@@ -125,10 +125,10 @@ class RecordingWorkshop(Workshop):
 
         return noted
 
-    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, update: Update, answers: Answers | None = None) -> Result | Trained:
         """And note it."""
         self._asks = []
-        result = super().work(job, news, answers)
+        result = super().work(job, update, answers)
         digest = job_digest(job, self.heard.digest(job))
         if isinstance(result, Result):
             result = slim(result)
@@ -149,18 +149,18 @@ def slim(result: Result) -> Result:
     return result._replace(measured=result.measured._replace(batch=batch._replace(tasks=tasks)))
 
 
-class ReplayingWorkshop(Workshop):
+class ReplayingJobRunner(JobRunner):
     """Looks up what a job's result is."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording, self.heard, self.done, self.worker = recording, Heard(), 0, ""
         self.known = self.heard  # type: ignore[assignment]
 
-    def hear(self, news: News) -> None:
+    def hear(self, update: Update) -> None:
         """Only that it was told."""
-        super().hear(news._replace(models=None))
-        if news.models is not None:
-            self.heard.learn_models(news.models)
+        super().hear(update._replace(models=None))
+        if update.models is not None:
+            self.heard.learn_models(update.models)
 
     def answered(self, ask: Ask) -> Outcome[Answer]:
         """Survived, or not."""
@@ -169,20 +169,20 @@ class ReplayingWorkshop(Workshop):
         self.done += 1
         return Outcome("ok", None, None, self.worker, 0.0)
 
-    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, update: Update, answers: Answers | None = None) -> Result | Trained:
         """Raises `SimulationError` for one that is not there."""
-        self.hear(news)
+        self.hear(update)
         digest = job_digest(job, self.heard.digest(job))
         found = self.recording.results.get(digest)
         if found is None:
-            what = job if isinstance(job, Training) else job._replace(state=b"", own=(), culprits=())
+            what = job if isinstance(job, Training) else job._replace(state=b"", own=(), failing=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
-            if spared := [ask for ask, _ in job.culprits if ask not in self.recording.fatal]:
+            if spared := [ask for ask, _ in job.failing if ask not in self.recording.fatal]:
                 raise SimulationError(
                     f"what the world did is blamed on an item that does no harm: {spared[0].kind} of {spared[0].genome[0]}"
                 )
-            self._try(self.recording.asks[digest], dict(job.culprits), answers)
+            self._try(self.recording.asks[digest], dict(job.failing), answers)
         return found
 
     def _try(self, asks: Sequence[Ask], spared: dict[Ask, Any], answers: Answers | None) -> None:
@@ -198,12 +198,12 @@ class ReplayingWorkshop(Workshop):
 
 def replaying(recording: Recording) -> JobWorker:
     """A worker as actors have it."""
-    return JobWorker(lambda: ReplayingWorkshop(recording))
+    return JobWorker(lambda: ReplayingJobRunner(recording))
 
 
-def recording_worker(spec: WorkshopSpec, recording: Recording) -> JobWorker:
+def recording_worker(spec: JobRunnerSpec, recording: Recording) -> JobWorker:
     """A worker that computes."""
-    return JobWorker(lambda: RecordingWorkshop(spec, spec.evaluator(), recording))
+    return JobWorker(lambda: RecordingJobRunner(spec, spec.evaluator(), recording))
 
 
 def kills_none(ask: Ask) -> bool:

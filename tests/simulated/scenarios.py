@@ -16,13 +16,13 @@ from tests.simulated.actors import Dies
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Kernel, Process
-from tests.simulated.replay import Recording, RecordingWorkshop, kills_none, kills_some, recording_worker
+from tests.simulated.replay import Recording, RecordingJobRunner, kills_none, kills_some, recording_worker
 from tests.simulated.session import OUT, Ended, Search, searched
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.farm.jobs import Culprit, Job, Result, Training, WorkshopSpec
+from tuner.farm.jobs import FailingItem, Job, JobRunnerSpec, Result, Training
 from tuner.farm.one_search import OneSearch
-from tuner.farm.pool import Pool
+from tuner.farm.pool import ActorPool
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import Ask, EvaluatorSpec
 from tuner.measure.outcome import DIED
@@ -84,7 +84,7 @@ def rows_of(disk: SimDisk) -> tuple[pa.Table, pa.Table]:
     return plain_table(read_table(run, "log").table, VOLATILE), plain_table(read_table(run, "tasks").table, VOLATILE)
 
 
-def _ahead(spec: WorkshopSpec, recording: Recording, run: OneSearch, jobs: Pool) -> None:
+def _ahead(spec: JobRunnerSpec, recording: Recording, run: OneSearch, jobs: ActorPool) -> None:
     """What islands could be at when the end is reached, where others are slower: in other worlds it is begun, and never committed."""
     schedule, candidates = run.schedule, run.ledger.budget.candidates
     schedule._running.clear()
@@ -103,15 +103,15 @@ def _ahead(spec: WorkshopSpec, recording: Recording, run: OneSearch, jobs: Pool)
             return
 
 
-def _computed_alone(spec: WorkshopSpec, recording: Recording, jobs: Pool, job: Job | Training) -> Result | Trained:
+def _computed_alone(spec: JobRunnerSpec, recording: Recording, jobs: ActorPool, job: Job | Training) -> Result | Trained:
     """Asks that kill are found by the way."""
-    fatal = Culprit("crash", DIED, 1)
+    fatal = FailingItem("crash", DIED, 1)
     while True:
-        workshop = RecordingWorkshop(spec, spec.evaluator(), recording)
+        job_runner = RecordingJobRunner(spec, spec.evaluator(), recording)
         if isinstance(job, Job):
-            job = job._replace(culprits=tuple((ask, fatal) for ask in recording.fatal))
+            job = job._replace(failing=tuple((ask, fatal) for ask in recording.fatal))
         try:
-            return workshop.work(job, jobs._bulletin.news(job, (0, 0)))
+            return job_runner.work(job, jobs._broadcast.update(job, (0, 0)))
         except Dies:
             pass
 
@@ -124,7 +124,7 @@ def computed(name: str) -> Computed:
     levels = tuple(unit.machine.contention)
     overrides = (*QUICK, f"search.islands={scenario.islands}", "farm.checkpoint_every_s=8", *scenario.overrides)
     search = Search(unit, levels, load_config(None, overrides), scenario.candidates, scenario.workers)
-    spec = WorkshopSpec(EvaluatorSpec(unit, levels), search.facts, search.config, {}, 0)
+    spec = JobRunnerSpec(EvaluatorSpec(unit, levels), search.facts, search.config, {}, 0)
     recording = Recording(scenario.kills)
     kernel, disk = Kernel(0), SimDisk(Random(0))
     process = Process(kernel, Faults(switch=0.0))

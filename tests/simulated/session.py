@@ -17,9 +17,9 @@ from tests.simulated.kernel import Kernel, Process
 from tests.simulated.replay import FEW_FEATURES, Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
-from tuner.farm.ledger import Budget
+from tuner.farm.ledger import RunBudget
 from tuner.farm.one_search import OneSearch
-from tuner.farm.pool import Pool
+from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import Facts
 from tuner.request import TuneRequest
 from tuner.store.run_log import Origin, RunLog
@@ -72,7 +72,7 @@ def searched(
     kernel: Kernel,
     process: Process,
     struck: set[bytes],
-    after: Callable[[OneSearch, Pool], None] = lambda run, jobs: None,
+    after: Callable[[OneSearch, ActorPool], None] = lambda run, jobs: None,
 ) -> Ended:
     """A new run, or one that goes on: `--resume` is what a user says, whatever has happened.  after: called at its end."""
     world = simulated_world(kernel, process)
@@ -84,8 +84,8 @@ def searched(
         log = stack.enter_context(RunLog(folder.path, world, search.facts.origin, FEW_FEATURES))
         actors = SimActors(kernel, process, search.workers, make_worker, recording.seconds, lone_item, struck)
         stack.callback(actors.close)
-        jobs = Pool(actors, world.clock, kernel.say, search.config.farm.item_timeout_s)
-        run = OneSearch(world, search.facts, search.config, request, folder.place(), log, jobs, Budget(search.candidates), search.said)
+        jobs = ActorPool(actors, world.clock, kernel.say, search.config.farm.item_timeout_s)
+        run = OneSearch(world, search.facts, search.config, request, folder.place(), log, jobs, RunBudget(search.candidates), search.said)
         with run.progress():
             run.search_until_spent()
         after(run, jobs)

@@ -15,7 +15,7 @@ from compiler.segment.blocks import cut
 from compiler.segment.blocks import needed as rows_that_are_read
 from simulator.breakdown import breakdown, program_reuse
 from simulator.npu import isa
-from simulator.npu.container import Operator, Segment
+from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
 from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Memory, load_machine
 from simulator.npu.program import Code
@@ -98,7 +98,9 @@ def test_the_halo_of_a_program_is_weighted_by_work() -> None:
     rows = [*of(0, 0, mmad(2), fixpipe(), mmad(2), fixpipe()), *of(1, 1, mmad(2), fixpipe())]
     macs = 16 * 32 * 16
     # operator 0 is done twice, operator 1 once; three times as much of operator 1 is needed
-    found = breakdown(run(*rows), (Segment(1, 2), Segment(1, 1)), (Operator("a", macs, 256), Operator("b", 3 * macs, 256)))
+    found = breakdown(
+        run(*rows), (SegmentEntry(1, 2), SegmentEntry(1, 1)), (OperatorEntry("a", macs, 256), OperatorEntry("b", 3 * macs, 256))
+    )
     assert [row.halo for row in found] == [2.0, 1.0]
     assert program_reuse(found).halo == 1.25
     assert program_reuse(found).blocks == 3
@@ -108,7 +110,7 @@ def test_halo_and_padding() -> None:
     t = run(*of(0, 0, mmad(2), fixpipe(), mmad(2), fixpipe()))
     macs = 2 * 16 * 32 * 16
     # 256 outputs are needed and 512 handed out; of what is multiplied then, a third is padding
-    (one,) = breakdown(t, (Segment(1, 4),), (Operator("a", macs // 3, 256),))
+    (one,) = breakdown(t, (SegmentEntry(1, 4),), (OperatorEntry("a", macs // 3, 256),))
     assert (one.macs, one.needed_macs, one.blocks) == (macs, macs // 3, 4)
     assert one.halo == 2.0
     assert one.padding == pytest.approx(1.5, rel=1e-3)
@@ -141,7 +143,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         if plan is None or compiled is None or isinstance(compiled, Infeasible):
             continue
         t = timeline(compiled, EDGE, SHARE_UNIT)
-        found = breakdown(t, tuple(Segment(len(s.operators), s.blocks) for s in plan.segments), table)
+        found = breakdown(t, tuple(SegmentEntry(len(s.operators), s.blocks) for s in plan.segments), table)
         assert [s.operators for s in found] == [len(s.operators) for s in plan.segments]
         assert [s.blocks for s in found] == [s.blocks for s in plan.segments]
         assert all(s.loading_steps <= s.loader_steps <= s.steps <= s.operators * s.blocks for s in found)
@@ -153,7 +155,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
             needed_rows = rows_that_are_read(unit)
             done = needed = 0.0
             for k in range(s.operators):
-                spec = unit.kernels[first + k]
+                spec = unit.operators[first + k]
                 if isinstance(spec, ConvSpec):
                     done += spec.macs * sum(rows * count for rows, count in blocks.heights[k].items()) / spec.out_h
                     needed += spec.macs * needed_rows[first + k].size / spec.out_h

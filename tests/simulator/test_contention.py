@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.contention import DWELL, GENERATORS, Load, generate, read_trace
+from simulator.contention import DWELL, GENERATORS, PortLoad, generate, read_trace
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
 
 FULL, HALF, QUARTER = SHARE_UNIT, SHARE_UNIT // 2, SHARE_UNIT // 4
-LOAD = Load((HALF, FULL, QUARTER), 1000, 500)
+LOAD = PortLoad((HALF, FULL, QUARTER), 1000, 500)
 
 
 def csv_file(folder: Path, text: str) -> Path:
@@ -184,11 +184,11 @@ def test_the_adversary_changes_about_every_inference() -> None:
 
 @pytest.mark.parametrize("kind", GENERATORS)
 def test_one_share_is_a_level(kind: str) -> None:
-    assert generate(kind, 0, Load((HALF, HALF), 10, 10)) == ContentionTrace.constant(HALF)
+    assert generate(kind, 0, PortLoad((HALF, HALF), 10, 10)) == ContentionTrace.constant(HALF)
 
 
 def test_a_short_step_still_shows_every_share() -> None:
-    assert len(generate("step", 0, Load((FULL, HALF, QUARTER), 10, 6)).cycles) == 3
+    assert len(generate("step", 0, PortLoad((FULL, HALF, QUARTER), 10, 6)).cycles) == 3
 
 
 def test_what_no_generator_takes() -> None:
@@ -205,4 +205,4 @@ def test_what_no_generator_takes() -> None:
         ((FULL,), 1 << 50, 2),
     ):
         with pytest.raises(BadInputError, match="accepted"):
-            Load(shares, cycles, inferences)
+            PortLoad(shares, cycles, inferences)

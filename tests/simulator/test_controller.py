@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.controller import EstimatorRule, EstimatorState, Seen, StaticRule, ThresholdRule, ThresholdState
+from simulator.controller import EstimatorRule, EstimatorState, Observation, StaticRule, ThresholdRule, ThresholdState
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
 from simulator.response import Response
 
 
-def seen(balance: float, start: int = 0, cycles: int = 100, variant: int = 0) -> Seen:
+def seen(balance: float, start: int = 0, cycles: int = 100, variant: int = 0) -> Observation:
     """An inference with this rho."""
-    return Seen(variant, start, start + cycles, round(balance * 1000), 1000, 32)
+    return Observation(variant, start, start + cycles, round(balance * 1000), 1000, 32)
 
 
 # threshold: three variants, both borders with their own pair ----------------------------------------------------------
@@ -42,7 +42,7 @@ def test_every_transition_of_the_three_states(position: int, balance: float, the
 
 
 def test_no_load_at_all_is_the_lightest_load() -> None:
-    idle = Seen(1, 0, 100, 50, 0, 0)
+    idle = Observation(1, 0, 100, 50, 0, 0)
     assert idle.balance == float("inf")
     assert THREE.step(ThresholdState(1, 1), idle).variant == 0
 
@@ -132,9 +132,9 @@ TWO = Response(
 )
 
 
-def at(slowness: float, variant: int = 0, late: int = 0) -> Seen:
+def at(slowness: float, variant: int = 0, late: int = 0) -> Observation:
     """An inference at this slowness that took `late` cycles more than is predicted."""
-    return Seen(variant, 100, 100 + late + (20 if variant else round(10 * slowness)), 10, round(2000 * slowness), 1000)
+    return Observation(variant, 100, 100 + late + (20 if variant else round(10 * slowness)), 10, round(2000 * slowness), 1000)
 
 
 def begun(variant: int) -> EstimatorState:
@@ -171,7 +171,7 @@ def test_it_picks_the_least_predicted_time() -> None:
 
 def test_an_inference_without_ddr_bytes_says_nothing() -> None:
     rule = estimator()
-    assert rule.step(rule.start(), Seen(1, 0, 100, 10, 0, 0)) == rule.start()
+    assert rule.step(rule.start(), Observation(1, 0, 100, 10, 0, 0)) == rule.start()
 
 
 @pytest.mark.parametrize(("slowness", "then"), [(2.5, 0), (2.51, 1)])

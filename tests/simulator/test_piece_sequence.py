@@ -10,7 +10,7 @@ import pytest
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.ddr import ContentionTrace
 from simulator.npu import isa
-from simulator.npu.container import Container, Operator, Segment, Variant
+from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT, Machine, load_machine
 from simulator.npu.program import Program
@@ -118,15 +118,15 @@ def container(seed: int, machine: Machine = EDGE, model: str = "0" * 32) -> Cont
     program = random_program(machine, seed, 40)
     streams = program.streams
     cycles = {"none": seed, "severe": 10 * seed}
-    variants = tuple(Variant(level, machine.share_units(level), streams, "", cycles, (Segment(1, 1),)) for level in ("none", "severe"))
-    return Container(model, machine, memory_map(), variants, b"", (Operator(f"op{seed}"),))
+    variants = tuple(Variant(level, machine.share_units(level), streams, "", cycles, (SegmentEntry(1, 1),)) for level in ("none", "severe"))
+    return Container(model, machine, memory_map(), variants, b"", (OperatorEntry(f"op{seed}"),))
 
 
 def test_a_compiled_model_sums_its_pieces() -> None:
     compiled = Compiled((CompiledPiece("Partition0", container(1)), CompiledPiece("Partition1", container(2))))
     assert compiled.cycles("severe") == {"none": 3, "severe": 30}
     assert [operator.name for operator in compiled.operators] == ["op1", "op2"]
-    assert compiled.segments("none") == (Segment(1, 1),) * 2
+    assert compiled.segments("none") == (SegmentEntry(1, 1),) * 2
     assert compiled.same_as("severe") == "none"
     assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, SHARE_UNIT).cycles
     with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from simulator.compiled import Compiled
-from simulator.contention import GENERATORS, Load, generate
-from simulator.controller import EstimatorRule, Oracle, Rule, Seen, StaticRule, StaticState, ThresholdRule
+from simulator.contention import GENERATORS, PortLoad, generate
+from simulator.controller import EstimatorRule, Observation, Oracle, StaticRule, StaticState, SwitchingRule, ThresholdRule
 from simulator.ddr import ContentionTrace
 from simulator.npu.container import Container, Variant
 from simulator.npu.errors import BadInputError
@@ -156,16 +156,16 @@ def test_the_threshold_rule_under_a_step(runtime: Runtime) -> None:
 
 
 def test_a_rule_sees_the_counters_and_nothing_else(runtime: Runtime) -> None:
-    counters: list[Seen] = []
+    counters: list[Observation] = []
 
     class Spy(StaticRule):
-        def step(self, state: StaticState, seen: Seen) -> StaticState:
+        def step(self, state: StaticState, seen: Observation) -> StaticState:
             counters.append(seen)
             return state
 
     runtime.serve(Spy(0), ContentionTrace.of([(0, FULL), (20, QUARTER)]), inferences=2)
     # data from 4 to 14; from 18 to 52
-    assert counters == [Seen(0, 0, 14, 5, 10, 320), Seen(0, 14, 52, 5, 34, 320)]
+    assert counters == [Observation(0, 0, 14, 5, 10, 320), Observation(0, 14, 52, 5, 34, 320)]
 
 
 def test_results(runtime: Runtime) -> None:
@@ -217,7 +217,7 @@ def plainly(prepared: Prepared, trace: ContentionTrace, count: int) -> list[int]
 def test_looking_up_is_simulating(kind: str, length: int) -> None:
     """Holds from far below an inference (many changes in one) to far above."""
     prepared = prepare(random_program(TINY, 5, 150), TINY)
-    trace = generate(kind, 2, Load((FULL, HALF, QUARTER // 4), length, 400))
+    trace = generate(kind, 2, PortLoad((FULL, HALF, QUARTER // 4), length, 400))
     served = Runtime({"only": (prepared,)}, TINY).serve(StaticRule(0), trace, inferences=60)
     assert served.latency.tolist() == plainly(prepared, trace, 60)
     assert (served.start[1:] == np.cumsum(served.latency)[:-1]).all()
@@ -259,10 +259,10 @@ def test_chosen_thresholds_settle_and_one_pair_does_not(runtime: Runtime, respon
 @pytest.mark.parametrize("seed", range(3))
 def test_both_rules_follow_a_load_that_holds(response: Response, kind: str, seed: int) -> None:
     runtime = Runtime(VARIANTS, TINY, switch_cycles=3)
-    trace = generate(kind, seed, Load((FULL, HALF, QUARTER), 44, 200))
+    trace = generate(kind, seed, PortLoad((FULL, HALF, QUARTER), 44, 200))
     oracle = runtime.serve(Oracle(), trace, until_cycle=44 * 200)
     static = min((runtime.serve(StaticRule(v), trace, until_cycle=44 * 200) for v in range(2)), key=lambda s: s.mean_cycles)
-    rules: list[Rule[object]] = [choose_thresholds(response).rule, EstimatorRule(response, 3)]
+    rules: list[SwitchingRule[object]] = [choose_thresholds(response).rule, EstimatorRule(response, 3)]
     for rule in rules:
         served = runtime.serve(rule, trace, until_cycle=44 * 200)
         assert served.regret(oracle) < 0.05
@@ -272,7 +272,7 @@ def test_both_rules_follow_a_load_that_holds(response: Response, kind: str, seed
 @pytest.mark.parametrize("seed", range(3))
 def test_the_estimator_does_not_lose_to_an_adversary(response: Response, seed: int) -> None:
     runtime = Runtime(VARIANTS, TINY, switch_cycles=3)
-    trace = generate("adversarial", seed, Load((FULL, HALF, QUARTER), 44, 400))
+    trace = generate("adversarial", seed, PortLoad((FULL, HALF, QUARTER), 44, 400))
     static = min((runtime.serve(StaticRule(v), trace, until_cycle=44 * 400) for v in range(2)), key=lambda s: s.mean_cycles)
     served = runtime.serve(EstimatorRule(response, 3), trace, until_cycle=44 * 400)
     assert served.regret(static) < 0.02

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.controller import Seen, ThresholdRule
+from simulator.controller import Observation, ThresholdRule
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
 from simulator.response import Response
@@ -86,7 +86,7 @@ def settle(rule: ThresholdRule, response: Response, k: int, position: int) -> tu
     state = type(state)(rule.ladder[position], position)
     for i in range(20):
         balance = response.balance[state.variant, k]
-        after = rule.step(state, Seen(state.variant, i, i + 1, round(balance * 1e9), 10**9, 32))
+        after = rule.step(state, Observation(state.variant, i, i + 1, round(balance * 1e9), 10**9, 32))
         moves += after.variant != state.variant
         state = after
     return state.position, moves

@@ -16,7 +16,7 @@ from compiler.emit.segment import Infeasible
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -201,7 +201,7 @@ def test_what_an_event_says_of_its_block() -> None:
 
 def test_blocks_of_a_compiled_program() -> None:
     unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
-    first, last = realise(unit, Gene(0, 3, 4)), realise(unit, Gene(3, len(unit.kernels), 1))
+    first, last = decode(unit, Gene(0, 3, 4)), decode(unit, Gene(3, len(unit.operators), 1))
     assert first is not None
     assert last is not None
     found = Compiler(unit).compile(plan_of(unit, [first, last]))

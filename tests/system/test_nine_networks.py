@@ -10,7 +10,7 @@ import pytest
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.moves import random_genome, repaired
 from compiler.space.starts import layer_by_layer, single_operators, spread
 from compiler.unit.unit import Unit
@@ -27,9 +27,9 @@ LIMITS = {DataType.float16: 7e-3, DataType.float32: 1e-5}
 
 def fused(unit: Unit, seed: int) -> Plan:
     """Long segments at random, cut where they do not fit."""
-    genome = repaired(unit, random_genome(unit, np.random.default_rng(seed), 6.0), lambda gene: realise(unit, gene) is not None)
+    genome = repaired(unit, random_genome(unit, np.random.default_rng(seed), 6.0), lambda gene: decode(unit, gene) is not None)
     assert genome is not None
-    plan = realise_all(unit, genome)
+    plan = decode_all(unit, genome)
     assert isinstance(plan, Plan)
     return plan
 
@@ -82,7 +82,7 @@ def test_many_cores(name: str, cores: int) -> None:
     case = make_case(without_final_softmax(light_model(name)), load_machine(f"edge:cores={cores}"), DataType.float16)
     compiler, singles = Compiler(case.unit), single_operators(case.unit)
     assert not isinstance(singles, Infeasible)
-    wide = realise_all(case.unit, spread(case.unit, singles))
+    wide = decode_all(case.unit, spread(case.unit, singles))
     assert isinstance(wide, Plan)
     for plan in (wide, fused(case.unit, seed=cores)):
         program = compiler.compile(plan)

@@ -46,7 +46,7 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
         ("search=4", "no such setting"),
         ("search.population", r"expected a\.b=value"),
         ("search.elites=1000", "1000 of a population"),
-        ("use.covers=1", r"use\.covers: .*boolean"),
+        ("use.segmentations=1", r"use\.covers: .*boolean"),
         ("budget.seconds=4", "give candidates or seconds"),
         ("search.population=[", "not a YAML value"),
         ("level_weights.none=-1", r"level_weights\.none: .*greater than 0"),
@@ -73,12 +73,12 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 
 def test_every_mistake_of_the_overrides_is_told_at_once() -> None:
     with pytest.raises(BadInputError) as caught:
-        load_config(None, ["search.populatoin=3", "use.covers=1", "search.islands=2", "model.rounds", "search.epsilon=7"])
+        load_config(None, ["search.populatoin=3", "use.segmentations=1", "search.islands=2", "model.rounds", "search.epsilon=7"])
     told = str(caught.value)
     for part in (
         "search.populatoin: no such setting",
         "model.rounds: expected a.b=value",
-        "use.covers: ",
+        "use.segmentations: ",
         "(got 1)",
         "search.epsilon: ",
     ):

@@ -52,7 +52,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
-class Piece:
+class ReferencePiece:
     """What a compiled node was: names that go in at run time and come out, and which nodes of the plain model do it."""
 
     inputs: tuple[str, ...]
@@ -60,7 +60,7 @@ class Piece:
     nodes: range
 
 
-def body_of(model: ModelProto) -> tuple[Piece, ...]:
+def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     """Make a compiled model the plain model that it was: nodes of the functions' bodies, no container.  `model` is changed.
 
     Returns the pieces, () for a model that is plain already.  Raises `BadInputError` for style epcontext, which has no body.
@@ -81,7 +81,9 @@ def body_of(model: ModelProto) -> tuple[Piece, ...]:
             raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
         begin = len(nodes)
         nodes += bodies[0].node
-        pieces.append(Piece(tuple(name for name in node.input if name not in weights), tuple(node.output), range(begin, len(nodes))))
+        pieces.append(
+            ReferencePiece(tuple(name for name in node.input if name not in weights), tuple(node.output), range(begin, len(nodes)))
+        )
     rest = [f for f in model.functions if f.domain != DOMAIN]
     _replace_nodes(model, nodes)  # without the containers: up to hundreds of megabytes
     del model.functions[:]
@@ -126,7 +128,7 @@ def types_of(model: ModelProto) -> dict[str, int]:
     return {item.name: item.type.tensor_type.elem_type for item in items if item.type.HasField("tensor_type")}
 
 
-def stepped(model: ModelProto, pieces: tuple[Piece, ...], types: Mapping[str, int]) -> list[str]:
+def stepped(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> list[str]:
     """Outputs of the model that are no continuous function of what the NPU makes: some integer, boolean or step lies between."""
     inside = {k for piece in pieces for k in piece.nodes}
     smooth, jumps = {name for piece in pieces for name in piece.outputs}, set[str]()
@@ -156,7 +158,7 @@ def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, A
     return [dict(zip(wanted, session.run(wanted, fed), strict=True)) for fed in feeds]
 
 
-def round_tensors(model: ModelProto, pieces: tuple[Piece, ...], stored: set[str], values: Mapping[str, Array]) -> dict[str, Array]:
+def round_tensors(model: ModelProto, pieces: tuple[ReferencePiece, ...], stored: set[str], values: Mapping[str, Array]) -> dict[str, Array]:
     """Round to float16 what the pieces read as weights and every tensor of theirs that is stored.  `model` is changed; returns more feeds.
 
     A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`.  Vectors of weights are not rounded: a bias is kept
@@ -217,7 +219,7 @@ def rounded(values: Array) -> Array:
 
 
 def first_beyond(
-    model: ModelProto, pieces: tuple[Piece, ...], stored: set[str], floats: set[str], feeds: Mapping[str, Array], dtype: DataType
+    model: ModelProto, pieces: tuple[ReferencePiece, ...], stored: set[str], floats: set[str], feeds: Mapping[str, Array], dtype: DataType
 ) -> Beyond | None:
     """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes.  `model` is changed.
 

@@ -135,7 +135,7 @@ def write_compiled(
         "npu_mac_share": share.share,
         "host": [node.model_dump() for node in host_nodes(opened)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
-        "operators": sum(len(unit.kernels) for unit in opened.units),
+        "operators": sum(len(unit.operators) for unit in opened.units),
         "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
         "container_bytes": container_bytes,
         "file_bytes": out.stat().st_size,

@@ -13,7 +13,7 @@ from tuner.cli.text import path_below, print_json, print_table
 from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.store.runs import Run
+    from tuner.store.runs import RunEntry
     from tuner.world.place import Place
 
 app = new_app()
@@ -39,7 +39,7 @@ def ls(
     print_table(columns, [_row(above, run) for run in runs])
 
 
-def _row(folder: Place, run: Run) -> tuple[object, ...]:
+def _row(folder: Place, run: RunEntry) -> tuple[object, ...]:
     gains = programs = None
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
@@ -48,6 +48,6 @@ def _row(folder: Place, run: Run) -> tuple[object, ...]:
     return path_below(folder, run.path), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
 
 
-def _json(run: Run) -> dict[str, object]:
+def _json(run: RunEntry) -> dict[str, object]:
     levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
     return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels}

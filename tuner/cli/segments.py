@@ -10,7 +10,7 @@ from typing import Any
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
 from simulator.compiled import read_compiled
 from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
-from simulator.npu.container import Operator
+from simulator.npu.container import OperatorEntry
 from simulator.terminal import print_line
 from simulator.timeline import Cause
 from tuner.cli.text import print_json, print_table, ratio
@@ -59,7 +59,7 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
 _SHOWN_LINKS = 10
 
 
-def _print_chain(operators: Sequence[Operator], chain: Sequence[Spent], cycles: int) -> None:
+def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[Spent], cycles: int) -> None:
     """What held up what, the most first, and by engine."""
     print_line()
     print_line("the longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
@@ -72,7 +72,7 @@ def _print_chain(operators: Sequence[Operator], chain: Sequence[Spent], cycles: 
     print_line("in all: " + ", ".join(f"{what} {count / cycles:.1%}" for what, count in sorted(by.items(), key=lambda item: -item[1])))
 
 
-def _of(operators: Sequence[Operator], each: Spent) -> str | None:
+def _of(operators: Sequence[OperatorEntry], each: Spent) -> str | None:
     return _name(operators, each.operator) if each.operator >= 0 else None
 
 
@@ -80,7 +80,7 @@ def _what(each: Spent) -> str:
     return each.engine.name if each.cause == WORK else f"{each.engine.name} {WAITS[Cause(each.cause)]}"
 
 
-def _link(operators: Sequence[Operator], each: Spent) -> dict[str, Any]:
+def _link(operators: Sequence[OperatorEntry], each: Spent) -> dict[str, Any]:
     cause = "work" if each.cause == WORK else Cause(each.cause).name.lower()
     return {"operator": _of(operators, each), "engine": each.engine.name, "cause": cause, "cycles": each.cycles}
 
@@ -91,7 +91,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _cells(operators: Sequence[Operator], row: SegmentTime, cycles: int) -> tuple[object, ...]:
+def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int) -> tuple[object, ...]:
     traffic = row.ddr_read_bytes + row.ddr_write_bytes
     first, last = (_name(operators, number) for number in (row.first, row.last))
     return (
@@ -127,7 +127,7 @@ def _reuse_line(reuse: ProgramReuse) -> str:
     return "in all: " + ", ".join(parts)
 
 
-def _name(operators: Sequence[Operator], number: int) -> str:
+def _name(operators: Sequence[OperatorEntry], number: int) -> str:
     return operators[number].name if number < len(operators) else f"operator {number}"
 
 
@@ -137,7 +137,7 @@ _SAME = (
 )  # fmt: skip
 
 
-def _json(operators: Sequence[Operator], row: SegmentTime) -> dict[str, Any]:
+def _json(operators: Sequence[OperatorEntry], row: SegmentTime) -> dict[str, Any]:
     return {
         "segment": row.segment,
         "first_operator": _name(operators, row.first),

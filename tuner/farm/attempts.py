@@ -14,7 +14,7 @@ from typing import Literal
 
 from compiler.space.gene import Gene, gene_values
 from simulator.npu.errors import BadInputError
-from tuner.farm.jobs import Culprit
+from tuner.farm.jobs import FailingItem
 from tuner.measure.evaluate import Ask
 from tuner.measure.outcome import DEATHS_ALONE, DIED
 from tuner.world.place import Place
@@ -28,7 +28,7 @@ Status = Literal["crash", "timeout"]
 class Attempts:
     """folder: of the search's checkpoints.  timeout_s: an ask that the user interrupts after so long hangs.
 
-    culprits: asks in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
+    failing: asks in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
     """
 
     def __init__(self, folder: Place, clock: Clock, timeout_s: float) -> None:
@@ -36,7 +36,7 @@ class Attempts:
         with self._written():
             earlier = self.path.read_bytes() if self.path.is_file() else b""
         self._end = earlier.rfind(b"\n") + 1  # what is behind it was not written whole
-        self.culprits = tuple(_culprits(earlier[: self._end].splitlines()))
+        self.failing = tuple(_failing_items(earlier[: self._end].splitlines()))
         self._leave()
 
     @contextmanager
@@ -70,7 +70,7 @@ class Attempts:
             raise BadInputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
 
-def _culprits(lines: Iterable[bytes]) -> Iterator[tuple[Ask, Culprit]]:
+def _failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Ask, FailingItem]]:
     ends: dict[Ask, list[Status]] = {}
     for line in lines:
         try:
@@ -81,4 +81,4 @@ def _culprits(lines: Iterable[bytes]) -> Iterator[tuple[Ask, Culprit]]:
     for ask, found in ends.items():
         if len(found) >= DEATHS_ALONE:
             timeout = found[-1] == "timeout"
-            yield ask, Culprit("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)
+            yield ask, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)

@@ -102,7 +102,7 @@ def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Abstract
 
 def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
     """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
-    names = {a.name: b.name for a, b in zip(of.kernels, unit.kernels, strict=True)}
+    names = {a.name: b.name for a, b in zip(of.operators, unit.operators, strict=True)}
     segments = tuple(
         segment.model_copy(update={"operators": tuple(names[name] for name in segment.operators)}) for segment in plan.segments
     )

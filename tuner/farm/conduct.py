@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
 from tuner.farm.attempts import Attempts
-from tuner.farm.jobs import Bulletin, Culprits, Job, News, Result, Training, Workshop, WorkshopSpec
+from tuner.farm.jobs import Broadcast, FailingItems, Job, JobRunner, JobRunnerSpec, Result, Training, Update
 from tuner.farm.ledger import Ledger
 from tuner.farm.plateau import Plateau
-from tuner.farm.schedule import BEGAN, Schedule
+from tuner.farm.schedule import BEGAN, EpochSchedule
 from tuner.learn.trained import Models, Trained
 from tuner.learn.training import Trainer
 from tuner.measure.evaluate import Answer, Ask
@@ -71,14 +71,14 @@ class SerialJobs:
 
     workers = 1
 
-    def __init__(self, spec: WorkshopSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
+    def __init__(self, spec: JobRunnerSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
         self._thresholds = gc.get_threshold()
-        self.workshop: Workshop = spec()
+        self.job_runner: JobRunner = spec()
         if shared is not None:
-            self.workshop.share(shared)
+            self.job_runner.share(shared)
         self._attempts = attempts
-        self._culprits: Culprits = () if attempts is None else attempts.culprits
-        self._bulletin = Bulletin()
+        self._failing_items: FailingItems = () if attempts is None else attempts.failing
+        self._broadcast = Broadcast()
         self._heard_models = 0
         self._job: tuple[Key, Job | Training] | None = None
 
@@ -99,15 +99,15 @@ class SerialJobs:
         return True
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        self._bulletin.epochs.append(list(findings))
+        self._broadcast.epochs.append(list(findings))
 
     def tell_models(self, models: Models) -> None:
-        self._bulletin.models.append(models)
+        self._broadcast.models.append(models)
 
     def known(self) -> Knowledge:
         """Everything that was told."""
-        known = self.workshop.known
-        self.workshop.hear(News(known.version, self._bulletin.epochs[known.version :], None))
+        known = self.job_runner.known
+        self.job_runner.hear(Update(known.version, self._broadcast.epochs[known.version :], None))
         return known
 
     def start(self, key: Key, job: Job | Training) -> None:
@@ -117,18 +117,18 @@ class SerialJobs:
         del patience_s
         assert self._job is not None
         (key, job), self._job = self._job, None
-        news = self._bulletin.news(job, (self.workshop.known.version, self._heard_models))
+        update = self._broadcast.update(job, (self.job_runner.known.version, self._heard_models))
         self._heard_models = job.models or self._heard_models
         if isinstance(job, Job):
-            job = job._replace(culprits=self._culprits)
-        return [(key, self.workshop.work(job, news, None if self._attempts is None else self._asked))]
+            job = job._replace(failing=self._failing_items)
+        return [(key, self.job_runner.work(job, update, None if self._attempts is None else self._asked))]
 
     def _asked(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
         assert self._attempts is not None
         for ask in asks:
             # features are read off a plan, and asked for a hundred times as often
             with self._attempts.at(ask) if ask.measure else nullcontext():
-                outcome = self.workshop.answered(ask)
+                outcome = self.job_runner.answered(ask)
             yield outcome
 
 
@@ -142,7 +142,7 @@ class Conductor:
     def __init__(
         self,
         jobs: Jobs,
-        schedule: Schedule,
+        schedule: EpochSchedule,
         ledger: Ledger,
         trainer: Trainer | None,
         on_commit: Callable[[bytes], None] = lambda _: None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
+from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
 from tuner.farm.supervision import Supervision
 from tuner.world.actors import Actors, Message
 from tuner.world.world import Clock
@@ -46,7 +46,7 @@ class Crew:
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            if isinstance(action, Start):
+            if isinstance(action, StartActor):
                 self.actors.start(action.slot, action.actor)
             elif isinstance(action, Kill):
                 self.actors.kill(action.actor)

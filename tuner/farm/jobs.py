@@ -1,7 +1,7 @@
 """Jobs: an epoch of an island, or a training, run whole wherever there is room.
 
 A job is told what it needs to know and returns what it found; it asks nobody.  So what comes of it does not depend on who runs it, when,
-or beside what.  `Workshop` runs jobs in this process: in the driver (the serial backend), or in an actor.
+or beside what.  `JobRunner` runs jobs in this process: in the driver (the serial backend), or in an actor.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from compiler.plan.plan import Infeasible
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
-from tuner.learn.cost_model import CostModel, Retrained, Rows, retrain
+from tuner.learn.cost_model import CostModel, Retrained, TrainingRows, retrain
 from tuner.learn.trained import Models, Trained, TrainedModel
 from tuner.measure.evaluate import Answer, Ask, Evaluator
 from tuner.measure.outcome import Outcome
 from tuner.measure.shared import WORKER, SharedResults
+from tuner.search.context import SearchContext
 from tuner.search.epoch import LAG, exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge, Learnable
-from tuner.search.lab import Lab
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
 from tuner.world.crash import one_line
 
 
-class Culprit(NamedTuple):
+class FailingItem(NamedTuple):
     """An item that takes its worker with it, and how the log calls that."""
 
     status: Literal["crash", "timeout"]
@@ -44,7 +44,7 @@ class Culprit(NamedTuple):
     attempt: int
 
 
-Culprits = Sequence[tuple[Ask, Culprit]]
+FailingItems = Sequence[tuple[Ask, FailingItem]]
 
 
 class Job(NamedTuple):
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
     not among them, epoch by epoch.  state: of the island.  models: number of the models that predict, 0 for none.  programs: that could
-    still be measured when what it builds on was complete.  seconds: for which it may still go on.  culprits: asks that must not be tried.
+    still be measured when what it builds on was complete.  seconds: for which it may still go on.  failing: asks that must not be tried.
     """
 
     epoch: int
@@ -63,7 +63,7 @@ class Job(NamedTuple):
     own: Sequence[bytes] = ()
     programs: int | None = None
     seconds: float | None = None
-    culprits: Culprits = ()
+    failing: FailingItems = ()
 
 
 class Training(NamedTuple):
@@ -88,8 +88,8 @@ class Result(NamedTuple):
     cpu_s: float
 
 
-class News(NamedTuple):
-    """What a workshop has not heard of yet.
+class Update(NamedTuple):
+    """What a job runner has not heard of yet.
 
     first: number of the first of `epochs`; 0 where it has to begin again.  models: those of the job's number, None where it has them.
     """
@@ -99,8 +99,8 @@ class News(NamedTuple):
     models: Any
 
 
-class Bulletin:
-    """Everything that workshops may have to hear.  Holds what it is given: values, or references to them.
+class Broadcast:
+    """Everything that job runners may have to hear.  Holds what it is given: values, or references to them.
 
     epochs: findings of all islands, one entry for each set.  models: those in use after each training.
     """
@@ -109,16 +109,16 @@ class Bulletin:
         self.epochs: list[Any] = []
         self.models: list[Any] = []
 
-    def news(self, job: Job | Training, heard: tuple[int, int]) -> News:
-        """For a workshop that has heard of so many sets of findings, and has the models of that number."""
+    def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
+        """For a job runner that has heard of so many sets of findings, and has the models of that number."""
         first = heard[0] if heard[0] <= job.version else 0
         models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
-        return News(first, self.epochs[first : job.version], models)
+        return Update(first, self.epochs[first : job.version], models)
 
 
 @dataclass(frozen=True)
-class WorkshopSpec:
-    """Makes a Workshop where it is called."""
+class JobRunnerSpec:
+    """Makes a JobRunner where it is called."""
 
     evaluator: Callable[[], Evaluator]
     facts: Facts
@@ -127,17 +127,17 @@ class WorkshopSpec:
     seed: int
     rules: type[Rules] = Rules
 
-    def __call__(self) -> Workshop:
+    def __call__(self) -> JobRunner:
         with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
-            workshop = Workshop(self, self.evaluator())
-            workshop.warm(here)
-        return workshop
+            job_runner = JobRunner(self, self.evaluator())
+            job_runner.warm(here)
+        return job_runner
 
 
-class Workshop:
+class JobRunner:
     """Runs jobs.  done: items finished so far, which tells somebody else that it is alive."""
 
-    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator) -> None:
+    def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator) -> None:
         self.spec, self.evaluator = spec, evaluator
         facts = spec.facts
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
@@ -167,21 +167,21 @@ class Workshop:
         assert self.evaluator.bench is None
         self.evaluator.shared = results
 
-    def hear(self, news: News) -> None:
-        if news.first != self.known.version:
-            if news.first:
-                raise ValueError(f"news from epoch {news.first} on, where {self.known.version} are known")
+    def hear(self, update: Update) -> None:
+        if update.first != self.known.version:
+            if update.first:
+                raise ValueError(f"news from epoch {update.first} on, where {self.known.version} are known")
             self.known.forget()
-        for findings in news.epochs:
+        for findings in update.epochs:
             self.known.learn_epoch(findings)
             self.done += 1
-        if news.models is not None:
-            self.models = news.models
-            self.predictors = [None if model is None else model.load() for model in news.models]
+        if update.models is not None:
+            self.models = update.models
+            self.predictors = [None if model is None else model.load() for model in update.models]
 
-    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, update: Update, answers: Answers | None = None) -> Result | Trained:
         """answers: where asks go instead of the evaluator here."""
-        self.hear(news)
+        self.hear(update)
         if isinstance(job, Training):
             return self._train()
         begun = time.process_time()
@@ -189,27 +189,27 @@ class Workshop:
         spec, config = self.spec, self.spec.config
         predictors = self.predictors if config.learns and job.models else [None] * len(self.predictors)
         versions = [None if model is None else model.version for model in predictors]
-        culprits = dict(job.culprits)
-        recorder = Recorder(spec.facts, self._spared(answers or self._here, culprits), job.island, job.epoch, versions, limit)
+        failing = dict(job.failing)
+        recorder = Recorder(spec.facts, self._spared(answers or self._here, failing), job.island, job.epoch, versions, limit)
         island = unpack_island(job.state)
         with self.known.aside():
             for findings in job.own:
                 self.known.learn(findings)
-            lab = Lab(self.rules, self.known, recorder, job.island, job.epoch, predictors)
+            context = SearchContext(self.rules, self.known, recorder, job.island, job.epoch, predictors)
             whole = True
             try:
-                run_epoch(lab, island)
+                run_epoch(context, island)
             except Enough:
                 whole = False
         if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
-            lab.findings.elites = island.members[: config.search.elites]
+            context.findings.elites = island.members[: config.search.elites]
         levels = len(spec.facts.levels)
         return Result(
             pack_island(island, levels),
-            lab.findings.pack(job.island, levels),
+            context.findings.pack(job.island, levels),
             recorder.measured(),
             whole,
-            len(lab.findings.segments),
+            len(context.findings.segments),
             time.process_time() - begun,
         )
 
@@ -229,15 +229,15 @@ class Workshop:
         return Outcome("ok", answer, None, WORKER if answer.shared else self.worker, time.perf_counter() - begun)
 
     @staticmethod
-    def _spared(answers: Answers, culprits: Mapping[Ask, Culprit]) -> Answers:
+    def _spared(answers: Answers, failing: Mapping[Ask, FailingItem]) -> Answers:
         """Answers without what must not be tried."""
-        if not culprits:
+        if not failing:
             return answers
 
         def spared(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
-            told = answers([ask for ask in asks if ask not in culprits])
+            told = answers([ask for ask in asks if ask not in failing])
             for ask in asks:
-                found = culprits.get(ask)
+                found = failing.get(ask)
                 yield next(told) if found is None else Outcome(found.status, None, found.error, "driver", 0.0, found.attempt)
 
         return spared
@@ -250,7 +250,7 @@ class Workshop:
         groups = self._workloads(learnable)
         candidates, in_use = [], list(self.models)
         for level, (current, share) in enumerate(zip(self.predictors, self.rules.shares, strict=True)):
-            rows = Rows(features, cycles[:, level].astype(np.float64), groups)
+            rows = TrainingRows(features, cycles[:, level].astype(np.float64), groups)
             result = retrain(rows, share, self.spec.seed, self.spec.config.model, current)
             candidates.append(_packed(result))
             if result.promoted:
@@ -262,7 +262,7 @@ class Workshop:
     def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
         facts = self.spec.facts
         spans, at = np.unique(np.concatenate([part.spans for part in learnable]), axis=0, return_inverse=True)
-        names = [spec.name for spec in facts.unit.kernels]
+        names = [spec.name for spec in facts.unit.operators]
         texts = [workload(facts.origin.model, names[start], names[stop - 1]) for start, stop in spans.tolist()]
         return np.array(texts)[at.ravel()]
 
@@ -270,7 +270,7 @@ class Workshop:
 def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
     """Programs with a segment of two operators, the first that fits, in each of the ways that have kernels of their own."""
     pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(unit, k, k + 2) if blocks > 1)
-    pair = next((gene for gene in pairs if realise(unit, gene) is not None), None)
+    pair = next((gene for gene in pairs if decode(unit, gene) is not None), None)
     if pair is None:
         return
     everywhere = tuple(range(unit.machine.cores))

@@ -33,7 +33,7 @@ class Deadline:
 
 
 @dataclass
-class Budget:
+class RunBudget:
     """Exactly one of them is set."""
 
     candidates: int | None = None
@@ -63,7 +63,7 @@ class Ledger:
     levels: tuple[str, ...]
     log: RunLog
     champions: Champions
-    budget: Budget
+    budget: RunBudget
     seq: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     tasks: set[str] = field(default_factory=set)

@@ -12,11 +12,11 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.conduct import Conductor, Jobs
-from tuner.farm.ledger import Budget, Ledger
+from tuner.farm.ledger import Ledger, RunBudget
 from tuner.farm.plateau import Plateau
-from tuner.farm.progress import Progress
+from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
-from tuner.farm.schedule import Schedule
+from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
 from tuner.learn.training import Trainer
 from tuner.request import Snapshot, TuneRequest
@@ -47,14 +47,14 @@ class OneSearch:
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
-        budget: Budget, said: Sequence[str] = (), start: Sequence[Genome] | None = (),
+        budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (),
     ) -> None:  # fmt: skip
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self._watch = request.progress
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
-        self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
+        self.schedule = EpochSchedule(first_states(len(facts.levels), config, request.seed))
         self.trainer = Trainer(place.models, facts.levels, config.model)
         trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
@@ -64,14 +64,14 @@ class OneSearch:
         self._warm_tasks: list[str] = []
         self._unsaved: list[bytes] = []
         self._began = 0
-        self._shown: Progress | None = None
+        self._shown: ProgressBar | None = None
         self._saved_s = self.clock.monotonic_s()
         self._resume(request.warm_start, said, start)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
         budget = self.ledger.budget
-        with Progress(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet, watch=self._watch) as shown:
+        with ProgressBar(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet, watch=self._watch) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())

@@ -39,7 +39,7 @@ class Errand(NamedTuple):
     until_s: float | None = None
 
 
-class Start(NamedTuple):
+class StartActor(NamedTuple):
     slot: int
     actor: Actor
 
@@ -94,4 +94,4 @@ class GiveUp(NamedTuple):
     error: Exception
 
 
-Action = Start | Kill | Send | SayLine | Deliver | Blame | Failed | GiveUp
+Action = StartActor | Kill | Send | SayLine | Deliver | Blame | Failed | GiveUp

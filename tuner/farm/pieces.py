@@ -42,7 +42,7 @@ def searches(opened: Opened, run: str) -> tuple[Searched, ...]:
 
 
 def _structure(unit: Unit) -> str:
-    return Structures(unit).structure(0, len(unit.kernels))
+    return Structures(unit).structure(0, len(unit.operators))
 
 
 def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tuner.farm.conduct import Key
 from tuner.farm.crew import Crew
-from tuner.farm.jobs import Bulletin, Culprit, Job, Result, Training
+from tuner.farm.jobs import Broadcast, FailingItem, Job, Result, Training
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
 from tuner.learn.trained import Models, Trained
@@ -33,19 +33,19 @@ class _Begun(NamedTuple):
     until_s: float | None
 
 
-class Pool:
+class ActorPool:
     """`Jobs` on actors that were made with `JobWorker`.  say: takes a line for a person.
 
     item_timeout_s: an item that takes longer is a `timeout`; None: neither items nor jobs hang.
     """
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None], item_timeout_s: float | None = 60.0) -> None:
-        self._bulletin = Bulletin()
+        self._broadcast = Broadcast()
         self._heard: dict[Actor, tuple[int, int]] = {}
         self._jobs: dict[int, _Begun] = {}
         self._number = 0
         self._done: list[tuple[Key, Result | Trained]] = []
-        self.culprits: dict[Ask, Culprit] = {}
+        self.failing: dict[Ask, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
         self._epoch = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
         self._training = Care(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
@@ -82,10 +82,10 @@ class Pool:
         return island % self.workers
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        self._bulletin.epochs.append(self._crew.actors.share(list(findings)))
+        self._broadcast.epochs.append(self._crew.actors.share(list(findings)))
 
     def tell_models(self, models: Models) -> None:
-        self._bulletin.models.append(self._crew.actors.share(models))
+        self._broadcast.models.append(self._crew.actors.share(models))
 
     def start(self, key: Key, job: Job | Training) -> None:
         number, self._number = self._number, self._number + 1
@@ -112,12 +112,12 @@ class Pool:
         if send.item is not None:
             return pickle.dumps(Lone(send.name, send.item)), ()
         _, job, until_s = self._jobs[send.work]
-        news = self._bulletin.news(job, self._heard.get(send.actor, (0, 0)))
+        update = self._broadcast.update(job, self._heard.get(send.actor, (0, 0)))
         self._heard[send.actor] = (job.version, job.models or self._heard.get(send.actor, (0, 0))[1])
         if isinstance(job, Job):
             seconds = None if until_s is None else max(0.0, until_s - self._crew.clock.monotonic_s())
-            job = job._replace(seconds=seconds, culprits=tuple(self.culprits.items()))
-        return pickle.dumps(Told(send.name, job, news.first)), (news.models, *news.epochs)
+            job = job._replace(seconds=seconds, failing=tuple(self.failing.items()))
+        return pickle.dumps(Told(send.name, job, update.first)), (update.models, *update.epochs)
 
     def delivered(self, done: Deliver) -> None:
         self._done.append((self._jobs.pop(done.work).key, pickle.loads(done.result)))
@@ -126,4 +126,4 @@ class Pool:
         raise FarmError(f"the cost model could not be trained: {TRAINING_TRIES} workers were lost: {failed.error}")
 
     def blamed(self, blame: Blame) -> None:
-        self.culprits[pickle.loads(blame.item)] = Culprit(blame.status, blame.error, blame.attempt)
+        self.failing[pickle.loads(blame.item)] = FailingItem(blame.status, blame.error, blame.attempt)

@@ -21,7 +21,7 @@ SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
 _ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds of segments for each program, and would tell of hours
 
 
-class Progress:
+class ProgressBar:
     """Shows snapshots.  `candidates` or `seconds`: the budget; `already`: programs measured before a resume.
 
     Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.  watch: is given every snapshot.

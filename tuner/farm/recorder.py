@@ -210,8 +210,8 @@ class Recorder:
         name = self.facts.origin.model
         if row.kind == "program":
             return name
-        genome, kernels = row.question.ask.genome, self.facts.unit.kernels
-        return workload(name, kernels[genome[0].start].name, kernels[genome[-1].stop - 1].name)
+        genome, operators = row.question.ask.genome, self.facts.unit.operators
+        return workload(name, operators[genome[0].start].name, operators[genome[-1].stop - 1].name)
 
 
 class _Row(NamedTuple):

@@ -39,7 +39,7 @@ class Due(NamedTuple):
     job: Job
 
 
-class Schedule:
+class EpochSchedule:
     """Of one run.  frontier: (epoch, island) of the next commit.  states: of the islands there, as they were committed.
 
     current: findings of the frontier's epoch that are committed, and `before`: those of the islands' last epochs, in their order.

@@ -66,9 +66,9 @@ def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:
     compile_plan(compiler, plan, where)
     unit = ordered(compiler.unit, order)
     names = [name for segment in plan.segments for name in segment.operators]
-    at = next((k for k, spec in enumerate(unit.kernels) if spec.name != names[k]), None)
+    at = next((k for k, spec in enumerate(unit.operators) if spec.name != names[k]), None)
     if at is not None:
-        what = f"operator {at} is {names[at]!r}, the search has {unit.kernels[at].name!r} there"
+        what = f"operator {at} is {names[at]!r}, the search has {unit.operators[at].name!r} there"
         raise BadInputError(f"{where}: {what} (search.order: {order}); expected its order, or --set search.order={_other(order)}")
     genome = genome_of(unit, plan)
     assert genome is not None, "what compiles has a gene"

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
+from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
 from tuner.measure.outcome import DEATHS_ALONE, DIED
 from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
@@ -201,7 +201,7 @@ class Supervision:
         slot.actor, slot.built, slot.since_s = self._born, False, now_s
         self._of[self._born] = slot
         self._born += 1
-        self._actions.append(Start(slot.index, slot.actor))
+        self._actions.append(StartActor(slot.index, slot.actor))
 
     def _end(self, slot: _Slot) -> None:
         assert slot.actor is not None

@@ -35,7 +35,7 @@ from tuner.search.knowledge import Findings
 from tuner.store.digests import task_digest, text_digest
 from tuner.store.read import read_log, read_rows
 from tuner.store.runfolder import IDENTITY, read_json
-from tuner.store.runs import Run, open_run
+from tuner.store.runs import RunEntry, open_run
 from tuner.store.schema import FEATURE_PREFIX
 
 _SEGMENTS = ("operator", "segment")
@@ -51,7 +51,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class WarmStartSource:
     """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks."""
 
     run: str
@@ -75,7 +75,7 @@ class WarmStart:
     cycles: int64 [segments, levels].  features: float32 [segments, F], rows of NaN where there are none.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[WarmStartSource, ...]
     tasks: tuple[str, ...]
     genes: tuple[Gene, ...]
     moved_bytes: NDArray[np.int64]
@@ -111,7 +111,7 @@ def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
     return there
 
 
-def _log_digest(run: Run) -> str:
+def _log_digest(run: RunEntry) -> str:
     rows = read_log(run.path, ("task", "level", "status", "simulator", "cycles")).astype(str).sort_values(["task", "level"])
     return text_digest(rows.to_csv(index=False))
 
@@ -165,7 +165,7 @@ class _Segment:
 class _Reader:
     """One earlier run."""
 
-    def __init__(self, run: Run, unit: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
+    def __init__(self, run: RunEntry, unit: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
         self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
@@ -177,7 +177,7 @@ class _Reader:
             left_out["machine"] = count
         else:
             self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
-        self.source = Source(run.identity["run"], count, count - left_out.total(), left_out, lost_rows + lost_tasks)
+        self.source = WarmStartSource(run.identity["run"], count, count - left_out.total(), left_out, lost_rows + lost_tasks)
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
         reason = _reasons(log, self.levels, self.runner)
@@ -213,7 +213,7 @@ class _Reader:
             place = self._places.get(content["structure"]) if kind in _SEGMENTS else None
             if place is None:
                 return "elsewhere"
-            names = tuple(spec.name for spec in self.unit.kernels[slice(*place)])
+            names = tuple(spec.name for spec in self.unit.operators[slice(*place)])
             return gene_of(self.unit, SegmentPlan.model_validate({**content["plan"], "operators": names}), place[0]) or "unnamed"
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
@@ -233,7 +233,7 @@ class _Reader:
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
         """Structure -> where it is first."""
-        structures, count = Structures(self.unit), len(self.unit.kernels)
+        structures, count = Structures(self.unit), len(self.unit.operators)
         spans = [(i, j) for i in range(count) for j in range(i + 1, min(count, i + MAX_SEGMENT) + 1)]
         return {structures.structure(i, j): (i, j) for i, j in reversed(spans)}
 

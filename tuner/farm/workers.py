@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tuner.farm.jobs import Job, News, Training, Workshop
+from tuner.farm.jobs import Job, JobRunner, Training, Update
 from tuner.measure.evaluate import Answer, Ask
 from tuner.measure.outcome import Outcome
 from tuner.world.actors import Announce
@@ -28,30 +28,30 @@ class Lone(NamedTuple):
 
 
 class JobWorker:
-    """`Worker` around a Workshop.
+    """`Worker` around a JobRunner.
 
     Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
     """
 
-    def __init__(self, make: Callable[[], Workshop]) -> None:
-        self.workshop = make()
+    def __init__(self, make: Callable[[], JobRunner]) -> None:
+        self.job_runner = make()
 
     @property
     def done(self) -> int:
-        return self.workshop.done
+        return self.job_runner.done
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
         told = pickle.loads(packed)
-        self.workshop.worker = told.name
+        self.job_runner.worker = told.name
         if isinstance(told, Lone):
-            self.workshop.answered(pickle.loads(told.item))
+            self.job_runner.answered(pickle.loads(told.item))
             return b""
 
         def announced(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
             assert announce is not None
             for ask in asks:
                 announce(pickle.dumps(ask))
-                yield self.workshop.answered(ask)
+                yield self.job_runner.answered(ask)
 
         models, *epochs = shared
-        return pickle.dumps(self.workshop.work(told.job, News(told.first, epochs, models), None if announce is None else announced))
+        return pickle.dumps(self.job_runner.work(told.job, Update(told.first, epochs, models), None if announce is None else announced))

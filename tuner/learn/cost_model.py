@@ -40,7 +40,7 @@ REGRET_AT = (1, 8, 32)
 MAX_PAIRS = 200_000
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
     """What a model learns from; `left_out` counts rows that could not be used."""
 
     features: NDArray[np.float32]
@@ -176,18 +176,18 @@ def _predict(booster: xgb.Booster, features: NDArray[np.float32], width: int, sh
     return expected * np.exp2(np.asarray(off, np.float64))
 
 
-def usable(features: NDArray[np.float32], cycles: NDArray[Any], groups: Sequence[Any] | NDArray[Any]) -> Rows:
+def usable(features: NDArray[np.float32], cycles: NDArray[Any], groups: Sequence[Any] | NDArray[Any]) -> TrainingRows:
     """Leave out rows whose cycles or features are no finite numbers, or whose cycles are not positive."""
     x, y = np.asarray(features, np.float32), np.asarray(cycles, np.float64)
     good = np.isfinite(y) & (y > 0) & np.isfinite(x).all(axis=1)
-    return Rows(x[good], y[good], np.asarray(groups).astype(str)[good], int((~good).sum()))
+    return TrainingRows(x[good], y[good], np.asarray(groups).astype(str)[good], int((~good).sum()))
 
 
 def _unit(seed: int, data: bytes) -> float:
     return int.from_bytes(hashlib.sha256(str(seed).encode() + b":" + data).digest()[:8], "big") / 2.0**64
 
 
-def held_out(rows: Rows, seed: int, share: float) -> NDArray[np.bool_]:
+def held_out(rows: TrainingRows, seed: int, share: float) -> NDArray[np.bool_]:
     """Mask of the rows that are kept back: whole workloads, or rows of equal features where there is one workload."""
     names = np.unique(rows.groups)
     if len(names) > 1:
@@ -200,7 +200,7 @@ def held_out(rows: Rows, seed: int, share: float) -> NDArray[np.bool_]:
     return np.array([_unit(seed, row.tobytes()) < share for row in rows.features], np.bool_)
 
 
-def evaluate(predicted: NDArray[np.float64], rows: Rows, seed: int) -> Metrics:
+def evaluate(predicted: NDArray[np.float64], rows: TrainingRows, seed: int) -> Metrics:
     """Ranking metrics, workload by workload, then averaged."""
     rng = np.random.default_rng(seed)
     spearmans, pairs, regrets = [], [], {k: list[float]() for k in REGRET_AT}
@@ -265,7 +265,7 @@ def train(
     off = np.log2(rows.cycles / expected)
     judge, booster = (_fit(columns[kept], off[kept], seed, params) for kept in (~back, slice(None)))
     width = rows.features.shape[1]
-    unseen = Rows(rows.features[back], rows.cycles[back], rows.groups[back])
+    unseen = TrainingRows(rows.features[back], rows.cycles[back], rows.groups[back])
     metrics = evaluate(_predict(judge, unseen.features, width, share), unseen, seed)
     raw, judged = (bytes(each.save_raw("ubj")) for each in (booster, judge))
     return CostModel(booster, raw, judged, share, width, len(off), rows.left_out + left_out, metrics)
@@ -299,7 +299,7 @@ class Retrained(NamedTuple):
     incumbent: Metrics | None
 
 
-def retrain(rows: Rows, share: float, seed: int, params: ModelParams, current: CostModel | None) -> Retrained:
+def retrain(rows: TrainingRows, share: float, seed: int, params: ModelParams, current: CostModel | None) -> Retrained:
     """Train, and promote only a model that ranks the held-out rows better than the current one (than a coin, if none)."""
     candidate = train(rows.features, rows.cycles, rows.groups, share, seed, params, rows.left_out)
     if current is None:
@@ -307,7 +307,7 @@ def retrain(rows: Rows, share: float, seed: int, params: ModelParams, current: C
         return Retrained(candidate if promoted else None, promoted, candidate, None)
     clean = usable(rows.features, rows.cycles, rows.groups)
     back = held_out(clean, seed, params.hold_out)
-    unseen = Rows(clean.features[back], clean.cycles[back], clean.groups[back])
+    unseen = TrainingRows(clean.features[back], clean.cycles[back], clean.groups[back])
     incumbent = evaluate(current.judged(unseen.features), unseen, seed)
     promoted = merit(candidate.metrics) > merit(incumbent)
     return Retrained(candidate if promoted else current, promoted, candidate, incumbent)

@@ -18,7 +18,7 @@ from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.segment.blocks import needed
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts, choice_count
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
@@ -79,7 +79,7 @@ def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
     structures = Structures(unit)
     known: dict[str, dict[str, SegmentPlan]] = {}
     chosen: dict[str, list[SegmentPlan]] = {level: [] for level in models}
-    for k, spec in enumerate(unit.kernels):
+    for k, spec in enumerate(unit.operators):
         structure = structures.structure(k, k + 1)
         if structure not in known:
             known[structure] = pick(compiler, k, models)
@@ -89,9 +89,9 @@ def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
 
 
 def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
-    """The segment of kernel k alone that each level's model expects to be fastest, of those that compile."""
+    """The segment of operator k alone that each level's model expects to be fastest, of those that compile."""
     unit = compiler.unit
-    plans = _conv_plans(unit, k, tuple(models)) if isinstance(unit.kernels[k], ConvSpec) else _other_plans(unit, k)
+    plans = _conv_plans(unit, k, tuple(models)) if isinstance(unit.operators[k], ConvSpec) else _other_plans(unit, k)
     chosen: dict[str, SegmentPlan] = {}
     if plans:
         features = scaled([raw_features(unit, plan, k) for plan in plans])
@@ -103,12 +103,12 @@ def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
                     break
     if len(chosen) < len(models):
         sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
-        raise InfeasibleError(f"{unit.machine.name}: {unit.kernels[k].name}: no tiling fits {sizes}")
+        raise InfeasibleError(f"{unit.machine.name}: {unit.operators[k].name}: no tiling fits {sizes}")
     return chosen
 
 
 def single_block_counts(unit: Unit, k: int) -> list[int]:
-    """Block counts of kernel k alone: those worth trying, and one row at a time."""
+    """Block counts of operator k alone: those worth trying, and one row at a time."""
     return sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
 
 
@@ -134,4 +134,4 @@ def _other_plans(unit: Unit, k: int) -> list[SegmentPlan]:
         for prefetch in (2, 1)
         for choice in range(choice_count(unit, k))
     )
-    return list({plan.key: plan for gene in genes if (plan := realise(unit, gene)) is not None}.values())
+    return list({plan.key: plan for gene in genes if (plan := decode(unit, gene)) is not None}.values())

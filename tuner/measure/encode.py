@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from compiler.build import operators
 from compiler.kinds.build import Packed
 from compiler.plan.plan import SegmentPlan
-from simulator.npu.container import Container, Segment, Variant, encode
+from simulator.npu.container import Container, SegmentEntry, Variant, encode
 from simulator.npu.program import Program
 from tuner.measure.reading import Encoded, Kind
 
@@ -15,7 +15,7 @@ from tuner.measure.reading import Encoded, Kind
 def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
     """One program of the unit, as the variant of every level.  cycles: that the simulator expects, by level."""
     unit, constants = packed
-    parts = tuple(Segment(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
+    parts = tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
     variants = tuple(Variant(level, unit.machine.share_units(level), program.streams, "", cycles, parts) for level in cycles)
     container = Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
     return Encoded(encode(container), unit.machine, kind)

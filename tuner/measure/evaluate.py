@@ -21,10 +21,10 @@ from compiler.cost.features import raw_features
 from compiler.ir.operators import Concat, Conv, Shuffle
 from compiler.ir.region import EMPTY, Rows
 from compiler.kinds.build import Packed
-from compiler.pipeline import Compiler, Part
+from compiler.pipeline import Compiler, CorePart
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import needed, operand_rows
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, Genome
 from compiler.space.starts import single_operators
 from compiler.space.structures import Structures
@@ -173,7 +173,7 @@ class Evaluator:
             return self._stage(ask, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
         payload = self._payload(known)
-        return self._answer(ask, partial(self.compiler.parts, plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
+        return self._answer(ask, partial(self.compiler.parts, plan), range(len(self.unit.operators)), plan.segments, payload, raw)
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
@@ -188,7 +188,7 @@ class Evaluator:
         if gene in self._known:
             self._known.move_to_end(gene)
             return self._known[gene]
-        plan = realise(self.unit, gene)
+        plan = decode(self.unit, gene)
         known = self._known[gene] = None if plan is None else Known(plan, raw_features(self.unit, plan, gene.start))
         if len(self._known) > _KEPT_GENES:
             self._known.popitem(last=False)
@@ -213,8 +213,8 @@ class Evaluator:
     def _answer(
         self,
         ask: Ask,
-        lowered: Callable[[], list[Part] | Infeasible],
-        kernels: Sequence[int],
+        lowered: Callable[[], list[CorePart] | Infeasible],
+        operators: Sequence[int],
         plans: Sequence[SegmentPlan],
         payload: str,
         raw: NDArray[np.float64],
@@ -226,7 +226,7 @@ class Evaluator:
         parts = lowered()
         if isinstance(parts, Infeasible):
             return Answer("infeasible", str(parts), payload, raw, None)
-        values = self._measure(parts, kernels)
+        values = self._measure(parts, operators)
         if self.bench is not None:
             expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
             program = encoded(Packed(self.unit, self.constants), ask.kind, self.compiler.link(parts), plans, expected)
@@ -239,12 +239,12 @@ class Evaluator:
             self.shared.add(task, values)
         return Answer("ok", None, payload, raw, values)
 
-    def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
+    def _measure(self, parts: list[CorePart], operators: Sequence[int]) -> NDArray[np.int64]:
         footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.clock, self.compiler.schedule(parts), footprints)
         timings = simulate_levels(program, self.clock, self.levels)
         peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
-        rows = [measured(timings[level], self._roofline.of(kernels, level), peaks) for level in self.levels]
+        rows = [measured(timings[level], self._roofline.of(operators, level), peaks) for level in self.levels]
         return np.array(rows, np.int64)
 
 
@@ -282,41 +282,41 @@ class Roofline:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
         self.weight_bytes = [
-            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec.kernel, Conv) else 0
-            for spec in unit.kernels
+            (int(spec.operator.weights.size) + int(spec.operator.bias.size)) * size if isinstance(spec.operator, Conv) else 0
+            for spec in unit.operators
         ]
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Of operators [start, stop) alone."""
         return self.of(range(start, stop), level)
 
-    def of(self, kernels: Sequence[int], level: str) -> int:
+    def of(self, operators: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
-        macs, moved = self._work(tuple(kernels))
+        macs, moved = self._work(tuple(operators))
         port = port_units(self.unit.machine, self.unit.machine.share_units(level))
         return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
 
-    def _work(self, kernels: tuple[int, ...]) -> tuple[int, int]:
+    def _work(self, operators: tuple[int, ...]) -> tuple[int, int]:
         """(MACs, unpadded bytes)."""
-        found = self._works.get(kernels)
+        found = self._works.get(operators)
         if found is not None:
             return found
-        unit, inside = self.unit, set(kernels)
-        specs = [unit.kernels[k] for k in kernels]
+        unit, inside = self.unit, set(operators)
+        specs = [unit.operators[k] for k in operators]
         rows = needed(unit)
         macs = sum(spec.macs * rows[spec.index].size // spec.out_h for spec in specs) * unit.images
-        made = {spec.kernel.y for spec in specs}
+        made = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
-            for name, wanted in zip(spec.kernel.inputs, operand_rows(unit, spec.index), strict=True):
+            for name, wanted in zip(spec.operator.inputs, operand_rows(unit, spec.index), strict=True):
                 for leaf in self._leaves[name] - made:
                     read[leaf] = read.get(leaf, EMPTY).hull(wanted)
         leaving = {
-            spec.kernel.y: rows[spec.index]
+            spec.operator.y: rows[spec.index]
             for spec in specs
             if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])
         }
         moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
-        moved += sum(self.weight_bytes[k] for k in kernels)
-        self._works[kernels] = macs, moved
+        moved += sum(self.weight_bytes[k] for k in operators)
+        self._works[operators] = macs, moved
         return macs, moved

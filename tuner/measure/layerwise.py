@@ -16,7 +16,7 @@ from compiler.plan.plan import Plan
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:
     """A plan of single operators, or the same in the file's order, whichever has the smaller product of cycles over the levels."""
-    number = {spec.name: spec.tag for spec in compiler.unit.kernels}
+    number = {spec.name: spec.tag for spec in compiler.unit.operators}
     in_file = tuple(sorted(baseline.segments, key=lambda segment: number[segment.operators[0]]))
     if in_file == baseline.segments:
         return baseline

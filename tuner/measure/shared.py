@@ -51,7 +51,7 @@ class SharedResults:
 
     def __init__(self, folder: Place, clock: Clock, unit: Unit, levels: Sequence[str]) -> None:
         # the graph's digest and the names for what `Unit.digest` leaves out: how operators are wired, and their order
-        names = [spec.name for spec in unit.kernels]
+        names = [spec.name for spec in unit.operators]
         computation = digest([VERSION, simulator.VERSION, unit.graph.digest, unit.digest, names, list(levels), RESULTS])
         self.folder, self.levels, self._clock = folder / computation, len(levels), clock
         try:

@@ -1,8 +1,8 @@
 """Whose a segment is: every island looks for new ones among its own only.
 
-Islands look near the same covers, and hear of each other an epoch late: when all looked everywhere, a seventh to a fifth of what they
-measured was what another one measured too.  A structure's ways are one island's, so that whoever runs its jobs lowers and tiles what it
-knows.  Single operators are dealt way by way: a model may be made of one structure, and its ways are what there is to search.
+Islands look near the same segmentations, and hear of each other an epoch late: when all looked everywhere, a seventh to a fifth of what
+they measured was what another one measured too.  A structure's ways are one island's, so that whoever runs its jobs lowers and tiles what
+it knows.  Single operators are dealt way by way: a model may be made of one structure, and its ways are what there is to search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Share:
 
     def __init__(self, structures: Structures, islands: int = 1, island: int = 0) -> None:
         self.islands, self.island, self._structures = islands, island, structures
-        self._alone = {structures.structure(k, k + 1) for k in range(len(structures.unit.kernels))} if islands > 1 else set()
+        self._alone = {structures.structure(k, k + 1) for k in range(len(structures.unit.operators))} if islands > 1 else set()
 
     def may_hold(self, gene: Gene) -> bool:
         """False where `holds` is, whatever else is done with the gene: its structure alone says so."""

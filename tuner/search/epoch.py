@@ -18,8 +18,8 @@ from compiler.space.gene import Genome
 from compiler.space.starts import single_operators
 from simulator.npu.errors import InfeasibleError
 from tuner.search.children import children
+from tuner.search.context import SearchContext
 from tuner.search.explore import first_genes, unknown
-from tuner.search.lab import Lab
 from tuner.search.population import Island
 from tuner.search.proposals import proposed, varied
 from tuner.search.segments import explore
@@ -29,15 +29,15 @@ LAG = 1  # epochs of others that an island need not have heard of, from there on
 ESTIMATE_ERROR = 0.02  # of programs, where all cores run one segment after the other
 
 
-def run_epoch(lab: Lab, island: Island) -> None:
-    """Changes the island, and the lab's knowledge and findings.  `InfeasibleError` where not even single operators fit."""
-    if lab.epoch == FIRST:
-        _layer_by_layer(lab, island)
-    elif lab.epoch == BEGINNING:
-        _first_programs(lab, island)
-        _first_segments(lab)
+def run_epoch(context: SearchContext, island: Island) -> None:
+    """Changes the island, and the context's knowledge and findings.  `InfeasibleError` where not even single operators fit."""
+    if context.epoch == FIRST:
+        _layer_by_layer(context, island)
+    elif context.epoch == BEGINNING:
+        _first_programs(context, island)
+        _first_segments(context)
     else:
-        _evolve(lab, island, lab.epoch - EVOLVING)
+        _evolve(context, island, context.epoch - EVOLVING)
 
 
 def exchanges(epoch: int, every: int) -> bool:
@@ -45,53 +45,53 @@ def exchanges(epoch: int, every: int) -> bool:
     return epoch > EVOLVING and (epoch - EVOLVING) % every == 0
 
 
-def _layer_by_layer(lab: Lab, island: Island) -> None:
-    genome = single_operators(lab.unit)
-    machine = lab.unit.machine.name
+def _layer_by_layer(context: SearchContext, island: Island) -> None:
+    genome = single_operators(context.unit)
+    machine = context.unit.machine.name
     if isinstance(genome, Infeasible):
         raise InfeasibleError(f"{machine}: {genome}")
-    found, replies = lab.measure_programs([lab.rules.all_permitted(genome)], predicted=False)
+    found, replies = context.measure_programs([context.rules.all_permitted(genome)], predicted=False)
     answer = replies[0].answer
     if answer is not None and answer.status == "infeasible":
         raise InfeasibleError(f"{machine}: layer by layer: {answer.error}")
-    island.admit(found, lab.config.search)
+    island.admit(found, context.config.search)
 
 
-def _first_programs(lab: Lab, island: Island) -> None:
+def _first_programs(context: SearchContext, island: Island) -> None:
     """This island's share of what the run began with, as far as it fits here."""
-    given = [lab.rules.all_permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
-    fitting = [whole for whole in lab.repaired(given) if whole is not None and not lab.known.measured(whole)]
+    given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
+    fitting = [whole for whole in context.repaired(given) if whole is not None and not context.known.measured(whole)]
     if fitting:
-        lab.measure_segments(unknown(lab.table, [gene for genome in fitting for gene in genome]))
-        found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
-        island.admit(found, lab.config.search)
+        context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))
+        found, _ = context.measure_programs(list(dict.fromkeys(fitting)))
+        island.admit(found, context.config.search)
 
 
-def _first_segments(lab: Lab) -> None:
-    genome = single_operators(lab.unit)
+def _first_segments(context: SearchContext) -> None:
+    genome = single_operators(context.unit)
     # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
     mine = [] if isinstance(genome, Infeasible) else list(genome)
-    every = lab.wanted([*mine, *first_genes(lab.unit, lab.table, lab.config.use.halo_cache)])
-    lab.measure_segments(every[lab.island :: lab.rules.islands])
+    every = context.wanted([*mine, *first_genes(context.unit, context.table, context.config.use.halo_cache)])
+    context.measure_segments(every[context.island :: context.rules.islands])
 
 
-def _evolve(lab: Lab, island: Island, turn: int) -> None:
-    config, count = lab.config, lab.config.search.generation
-    if lab.rules.islands > 1 and exchanges(lab.epoch, config.search.exchange_every):
-        island.admit(lab.known.elites.get((lab.island - 1) % lab.rules.islands, []), config.search)
-    explore(lab, island)
-    wanted = proposed(lab, island, count, turn)
-    others = varied(lab, island, count - len(wanted), turn, wanted)
-    others += children(lab, island, count - len(wanted) - len(others), {*wanted, *others})
-    whole = lab.repaired([*wanted, *others])
-    fitting = [genome for genome in whole if genome is not None and not lab.known.measured(genome)]
-    if lab.placer is not None and not lab.wide:
-        fitting = hopeful(lab, fitting, {genome for genome in whole[: len(wanted)] if genome is not None})
-    found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
+def _evolve(context: SearchContext, island: Island, turn: int) -> None:
+    config, count = context.config, context.config.search.generation
+    if context.rules.islands > 1 and exchanges(context.epoch, config.search.exchange_every):
+        island.admit(context.known.elites.get((context.island - 1) % context.rules.islands, []), config.search)
+    explore(context, island)
+    wanted = proposed(context, island, count, turn)
+    others = varied(context, island, count - len(wanted), turn, wanted)
+    others += children(context, island, count - len(wanted) - len(others), {*wanted, *others})
+    whole = context.repaired([*wanted, *others])
+    fitting = [genome for genome in whole if genome is not None and not context.known.measured(genome)]
+    if context.placer is not None and not context.wide:
+        fitting = hopeful(context, fitting, {genome for genome in whole[: len(wanted)] if genome is not None})
+    found, _ = context.measure_programs(list(dict.fromkeys(fitting)))
     island.admit(found, config.search)
 
 
-def hopeful(lab: Lab, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
+def hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
     """Those that are wanted, and of the others those that are expected to be as fast at some level.
 
     Where segments are placed, what is proposed gains so much in the first epochs that changes of older programs only cost what could be
@@ -100,6 +100,6 @@ def hopeful(lab: Lab, genomes: list[Genome], wanted: Collection[Genome]) -> list
     first = [genome in wanted for genome in genomes]
     if not any(first):
         return genomes
-    expected = np.stack(lab.expected(genomes))
+    expected = np.stack(context.expected(genomes))
     promising = (expected <= (1 + ESTIMATE_ERROR) * expected[first].min(0)).any(1)
     return [genome for genome, kept in zip(genomes, promising | first, strict=True) if kept]

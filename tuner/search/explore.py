@@ -1,4 +1,4 @@
-"""Which segments to look at next: neighbours of the covers that are best now, single operators and their tilings, and random ones."""
+"""Which segments to look at next: neighbours of the best segmentations, single operators and their tilings, and random ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """
     genes = []
     for length in (1, 2, 3):
-        for start in range(len(unit.kernels) - length + 1):
+        for start in range(len(unit.operators) - length + 1):
             counts = block_counts(unit, start, start + length)
             whole = Gene(start, start + length, columns=fewest_strips(unit, start, start + length))
             for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
@@ -57,14 +57,14 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
 def propose(
     unit: Unit,
     table: SegmentTable,
-    covers: list[Genome],
+    segmentations: list[Genome],
     count: int,
     rng: np.random.Generator,
     moves: dict[str, Move],
     width: int | None = None,
     share: Share | None = None,
 ) -> list[Gene]:
-    """`count` genes (or fewer) of a share that are not measured yet, from the covers (one per level).
+    """`count` genes (or fewer) of a share that are not measured yet, from the segmentations (one per level).
 
     width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
     """
@@ -83,7 +83,7 @@ def propose(
         elif draw < 0.35 and singles is not None:
             fresh = _moved(unit, singles, own, rng)
         else:
-            fresh = _moved(unit, covers[int(rng.integers(len(covers)))], every, rng)
+            fresh = _moved(unit, segmentations[int(rng.integers(len(segmentations)))], every, rng)
         fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if width is not None:
             fresh = [gene for gene in (on_cores(unit, gene, width) for gene in fresh) if gene is not None]
@@ -97,8 +97,8 @@ def propose(
 
 
 def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
-    start = int(rng.integers(len(unit.kernels)))
-    stop = min(len(unit.kernels), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
+    start = int(rng.integers(len(unit.operators)))
+    stop = min(len(unit.operators), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(unit, start, stop))
     if stop - start == 1:  # what the moves reach only step by step

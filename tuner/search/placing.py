@@ -1,7 +1,7 @@
 """Where the segments of a program run: placed genomes, from what the table knows of segments on so many cores.
 
-A cut of the operators is given (that of a cover, or of a good program); its segments become a graph of work (`compiler.place`), and list
-schedules and stages say on which cores each of them runs.  They propose programs and never judge them, as the covers do.
+A cut of the operators is given (a segmentation, or that of a good program); its segments become a graph of work (`compiler.place`), and
+list schedules and stages say on which cores each of them runs.  They propose programs and never judge them, as the segmentations do.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from compiler.place.dag import Dag
 from compiler.place.listing import Widths, allocate, list_schedule
 from compiler.place.replay import Wiring, core_masks, replayed
 from compiler.place.segments import Cores, segment_edges, segment_wiring, share_out
-from compiler.place.stages import Partition, Pruning, Stage, States, partition, reachable
+from compiler.place.stages import Pruning, Stage, StagePartition, States, partition, reachable
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome, widths
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT
-from tuner.config import Placement
+from tuner.config import PlacementSettings
 from tuner.search.annealer import Annealer
 from tuner.search.table import SegmentTable
 
@@ -43,7 +43,7 @@ def one_after_another(genome: Genome) -> bool:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class CutGraph:
     """A cut, and what is known of its segments at a level: by number of cores the best gene, its cycles and the bytes that it moves.
 
     port: bytes per cycle of DDR.  delay: cycles of a flag between cores.
@@ -75,7 +75,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedProgram:
     """Stages of clusters of segments, as placed genomes.
 
     stages: genes of each, in the order in which they run.  genome: all of them.
@@ -83,7 +83,7 @@ class Staged:
     clusters: nodes of the graph that was partitioned.
     """
 
-    partition: Partition
+    partition: StagePartition
     clusters: int
     stages: tuple[Genome, ...]
     genome: Genome
@@ -93,7 +93,7 @@ class Staged:
 class Placer:
     """Places the segments of one unit's programs; remembers the stages that were measured."""
 
-    def __init__(self, table: SegmentTable, levels: Sequence[str], config: Placement) -> None:
+    def __init__(self, table: SegmentTable, levels: Sequence[str], config: PlacementSettings) -> None:
         self.table, self.config = table, config
         self.unit = table.structures.unit
         machine = self.unit.machine
@@ -111,7 +111,7 @@ class Placer:
             [replayed(prices[:, level].copy(), moved, wiring, cores, port, self.delay) for level, port in enumerate(self.ports)]
         )
 
-    def pieces(self, cut: Cut, level: int, border: float) -> Pieces | None:
+    def pieces(self, cut: Cut, level: int, border: float) -> CutGraph | None:
         """The pieces of a cut, of all operators or some consecutive ones; None where a segment was never measured.
 
         A wider form that takes no less is left out.
@@ -132,7 +132,7 @@ class Placer:
             moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
         edges = segment_edges(self.unit, tuple(by_width[min(by_width)] for by_width in genes))
         wiring = segment_wiring(self.unit, [start for start, _ in cut], cut[-1][1])
-        return Pieces(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
+        return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
 
     def proposals(
         self,
@@ -144,15 +144,15 @@ class Placer:
         staged: Sequence[Genome] = (),
     ) -> list[Genome]:
         """Placed genomes for a level, none that is `known`: walks, list schedules and those `staged`, the fastest first as far as the
-        estimate knows; none at all where not even the first is expected to gain what it has to over the cover on all cores.
+        estimate knows; none at all where not even the first is expected to gain what it has to over the segmentation on all cores.
 
         A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement.
         good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
-        covers = [self.table.cover(level, border, width=self.cores)]
+        segmentations = [self.table.segmentation(level, border, width=self.cores)]
         for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4)):
-            covers.append(self.table.cover(level, border, noise, rng, longest, width=1))
-        wide, *others = [None if cover is None else cover[0] for cover in covers]
+            segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
+        wide, *others = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
         cuts = dict.fromkeys(cut_of(genome) for genome in (*others, *good[:1]) if genome is not None)
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
         listed = sorted(placed for found in pieces for placed in self.listed(found))
@@ -167,7 +167,7 @@ class Placer:
         limit = (1 + _DOUBT) * least
         return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not known(g)]
 
-    def listed(self, pieces: Pieces) -> list[tuple[float, Genome]]:
+    def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""
         settled = (allocate(pieces.dag, pieces.times, self.cores), [min(times) for times in pieces.times], None)
         placed = [
@@ -177,7 +177,7 @@ class Placer:
         ]
         return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
 
-    def staged(self, pieces: Pieces, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> Staged | None:
+    def staged(self, pieces: CutGraph, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> StagedProgram | None:
         """The cheapest stages of linear clusters of segments.
 
         None where more sets of them can remain than the configuration allows, or a segment is not known on one core.
@@ -215,9 +215,9 @@ class Placer:
         settled = [len(cores) for cores in chosen]
         again = [list_schedule(pieces.dag, pieces.times, self.cores, self.delay, settled, in_order).cores for in_order in (False, True)]
         listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(again))
-        return Staged(found, len(clusters), tuple(stages), genome, listed)
+        return StagedProgram(found, len(clusters), tuple(stages), genome, listed)
 
-    def quotient(self, pieces: Pieces, clustered: bool = True) -> Quotient:
+    def quotient(self, pieces: CutGraph, clustered: bool = True) -> Quotient:
         """Linear clusters of the pieces, contracted as far as the longest path stays what it is; or the pieces themselves."""
         return contract(pieces.dag, linear_clusters(pieces.dag, self.delay) if clustered else [], pieces.dag.span)
 
@@ -227,7 +227,7 @@ class Placer:
         return reachable(quotient.dag, pruning, self.config.states, self.config.states * 16)
 
     def _measured(
-        self, pieces: Pieces, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], measure: MeasureStages, level: int
+        self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], measure: MeasureStages, level: int
     ) -> list[int]:
         """Cycles of placed stages.  Where nothing runs beside another, they are the sum that is known already."""
         keys: list[object] = []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.decode import realise_all
+from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
 from compiler.space.moves import Move, crossover
 from compiler.unit.unit import Unit
@@ -25,7 +25,7 @@ class Individual:
 
     def plan(self, unit: Unit) -> Plan:
         """The plan that was measured."""
-        plan = realise_all(unit, self.genome)
+        plan = decode_all(unit, self.genome)
         if isinstance(plan, Infeasible):
             raise RuntimeError(f"a measured genome has no plan: {plan}")
         return plan

@@ -40,7 +40,7 @@ class Rules:
             off |= set(MOVES) - set(config.search.moves)
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
         self.several = len(widths(unit)) if several else 1
-        self.placing = several and use.placement and use.covers
+        self.placing = several and use.placement and use.segmentations
         self.wide = several and not self.placing
 
     def permitted(self, gene: Gene) -> Gene:

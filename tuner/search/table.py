@@ -1,7 +1,7 @@
-"""What is known of segments: measured cycles by structure and gene, and the best cover of the whole model by known segments.
+"""What is known of segments: measured cycles by structure and gene, and the best segmentation of the whole model by known segments.
 
-Segments of equal structure, anywhere in the network, share an entry.  The cover is the exact shortest path over the topological order for
-costs that add up; they do not quite (neighbours overlap), so it proposes programs and never judges them.
+Segments of equal structure, anywhere in the network, share an entry.  The segmentation is the exact shortest path over the topological
+order for costs that add up; they do not quite (neighbours overlap), so it proposes programs and never judges them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SegmentTable:
 
     def __init__(self, structures: Structures, levels: int) -> None:
         self.structures, self.levels = structures, levels
-        self.operators = len(structures.unit.kernels)
+        self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
@@ -103,7 +103,7 @@ class SegmentTable:
         found = self._lean[level].get((self.structures.structure(start, stop), width))
         return None if found is None else (found[1], Gene(start, stop, *found[2]))
 
-    def cover(
+    def segmentation(
         self,
         level: int,
         border: float = 0.0,
@@ -112,7 +112,7 @@ class SegmentTable:
         longest: int = MAX_SEGMENT,
         width: int | None = None,
     ) -> tuple[Genome, NDArray[np.float64]] | None:
-        """The cheapest known cover of all operators, and the cost of covering the first j, float64 [operators + 1].
+        """The cheapest known segmentation of all operators, and the cost of covering the first j, float64 [operators + 1].
 
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
         width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.

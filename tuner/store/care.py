@@ -19,7 +19,7 @@ from simulator.npu.files import make_folder
 from tuner.store.count import FILE as COUNTS
 from tuner.store.count import Count, read_counts, write_counts
 from tuner.store.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_numbers, whole, write_empty_part
-from tuner.store.part import Part, part_name, read_part
+from tuner.store.part import PartFile, part_name, read_part
 from tuner.store.runs import state_of
 from tuner.store.schema import RESULTS
 from tuner.world.place import Place
@@ -155,7 +155,7 @@ def _taken(path: Place) -> bool:
     return any(other.name == path.name for other in path.parent.iterdir())
 
 
-def _put_back(run: Place, part: Part, path: Place, found: Mapping[str, Dataset]) -> bool:
+def _put_back(run: Place, part: PartFile, path: Place, found: Mapping[str, Dataset]) -> bool:
     """A part that lay elsewhere, to its place if that is free; returns whether it is there now."""
     of = found.get(part.mark.dataset)
     to = run / part.mark.file

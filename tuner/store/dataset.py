@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from simulator.npu.errors import BadInputError
 from tuner.store.count import Count, read_counts
-from tuner.store.part import Mark, Part, PartError, encoded, part_name, part_number, read_part
+from tuner.store.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
 from tuner.store.schema import SCHEMA_VERSION, log_schema
 from tuner.world.place import Place
 from tuner.world.url import is_url
@@ -34,7 +34,7 @@ class Fault(NamedTuple):
     file: str
     what: str
     there: bool = False
-    part: Part | None = None
+    part: PartFile | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Dataset:
     folder: Place
     name: str
     schema: pa.Schema | None
-    parts: tuple[Part, ...]
+    parts: tuple[PartFile, ...]
     faults: tuple[Fault, ...]
     count: Count
 
@@ -92,7 +92,7 @@ def examine(folder: Place, name: str, columns: Sequence[str] | None = None, coun
     # before the folder is listed: what it counts was published by then, though a driver may go on
     known = read_counts(folder.parent) if counts is None and folder.name == name else counts
     count = (known or {}).get(name, Count())
-    parts, faults, others = list[Part](), list[Fault](), list[pa.Schema]()
+    parts, faults, others = list[PartFile](), list[Fault](), list[pa.Schema]()
     waiting = _files(folder)
     while waiting:
         for path in waiting:
@@ -118,14 +118,14 @@ def examine(folder: Place, name: str, columns: Sequence[str] | None = None, coun
     return Dataset(folder, name, schema, right, tuple(faults), count)
 
 
-def _gaps(count: Count, parts: Iterable[Part], faults: Iterable[Fault]) -> list[int]:
+def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
     """Numbers of which there is no file at all, up to the last part that there is or was."""
     there = {part.mark.number for part in parts}
     taken = there | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
     return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
 
 
-def _schema(folder: Place, name: str, parts: Sequence[Part], others: Sequence[pa.Schema]) -> pa.Schema | None:
+def _schema(folder: Place, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
     """What most parts have."""
     found = Counter(part.schema.serialize().to_pybytes() for part in parts)
     if not found:

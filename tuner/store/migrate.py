@@ -26,7 +26,7 @@ from tuner.world.url import place
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 
 
-class Step(NamedTuple):
+class MigrationStep(NamedTuple):
     """From one version of a dataset to the next: columns are renamed, then added, then dropped.
 
     renamed: old name -> new one.  added: name -> one value for all rows, or a function of the table so far.  Order, types, units and the
@@ -46,9 +46,9 @@ class Step(NamedTuple):
         return table.drop_columns(list(self.dropped))
 
 
-Steps = Mapping[str, Mapping[int, Step]]
+Steps = Mapping[str, Mapping[int, MigrationStep]]
 
-STEPS: Steps = {"tasks": {1: Step()}, "log": {1: Step()}}
+STEPS: Steps = {"tasks": {1: MigrationStep()}, "log": {1: MigrationStep()}}
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
 
 
@@ -80,7 +80,7 @@ def migrate(run: Place | Path | str, out: Place | Path | str, steps: Steps = STE
     return {name: Migrated(version, rows[name]) for name, (version, *_) in plans.items()}
 
 
-def _plan(folder: Place, name: str, steps: Steps) -> tuple[int, list[Step], pa.Schema]:
+def _plan(folder: Place, name: str, steps: Steps) -> tuple[int, list[MigrationStep], pa.Schema]:
     """(version, steps from it to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
@@ -109,7 +109,7 @@ def _today(there: pa.Schema, folder: Place, name: str) -> pa.Schema:
     return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
 
 
-def _walked(folder: Place, path: list[Step], schema: pa.Schema) -> Iterator[pa.Table]:
+def _walked(folder: Place, path: list[MigrationStep], schema: pa.Schema) -> Iterator[pa.Table]:
     for number in part_numbers(folder):
         table = _read(folder, number)
         for step in path:

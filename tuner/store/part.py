@@ -36,7 +36,7 @@ class Mark(NamedTuple):
         return f"{self.dataset}/{part_name(self.number)}"
 
 
-class Part(NamedTuple):
+class PartFile(NamedTuple):
     """schema: of all columns.  table: of those that were asked for."""
 
     mark: Mark
@@ -82,7 +82,7 @@ def encoded(table: pa.Table, mark: Mark) -> bytes:
     return bytes(data)
 
 
-def read_part(path: Place, columns: Sequence[str] | None = None) -> Part:
+def read_part(path: Place, columns: Sequence[str] | None = None) -> PartFile:
     """A file whose every byte is as it was written.  Raises `PartError`; what it read until then was never parsed as Parquet."""
     try:
         if not path.is_file():  # a pipe would be waited for
@@ -100,7 +100,7 @@ def read_part(path: Place, columns: Sequence[str] | None = None) -> Part:
         table = file.read(columns=None if columns is None else list(columns))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise PartError(f"cannot be read: {' '.join(str(error).split())[:200]}") from None
-    return Part(mark, file.metadata.num_rows, schema, table.replace_schema_metadata(schema.metadata))
+    return PartFile(mark, file.metadata.num_rows, schema, table.replace_schema_metadata(schema.metadata))
 
 
 def _mark(data: memoryview) -> Mark | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # Arrow imports it where a frame is asked for
     import pandas as pd
 
 
-class Rows(NamedTuple):
+class LogRows(NamedTuple):
     """lost: rows that were there and are not any more, since a damaged part was repaired."""
 
     frame: pd.DataFrame
@@ -43,10 +43,10 @@ def read_tasks(folder: Place | Path | str, columns: Sequence[str] | None = None)
     return read_rows(folder, "tasks", columns).frame
 
 
-def read_rows(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Rows:
+def read_rows(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
     """Of the dataset `name`, as `read_log`."""
     found = read_table(where, name, columns)
-    return Rows(found.table.to_pandas(), found.lost)
+    return LogRows(found.table.to_pandas(), found.lost)
 
 
 def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:

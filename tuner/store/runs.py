@@ -22,7 +22,7 @@ ENDED = ("done", "unconfirmed")  # states of a run that has all its files
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunEntry:
     """identity: run.json.  summary: summary.json, None before the end.
 
     `unconfirmed`: done, but values of its programs are not onnxruntime's.  `stopped`: it can be resumed.  `unfinished`: running or stopped,
@@ -49,7 +49,7 @@ def kind_of(path: Place) -> Kind:
     return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
 
 
-def open_run(where: Place | Path | str) -> Run:
+def open_run(where: Place | Path | str) -> RunEntry:
     """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
     path = place(where)
     kind = kind_of(path)
@@ -62,7 +62,7 @@ def open_run(where: Place | Path | str) -> Run:
         raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
     summary = _read_summary(path / SUMMARY) if (path / SUMMARY).is_file() else None
     state = state_of(path, summary is not None)
-    return Run(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
+    return RunEntry(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
 
 
 def _read_summary(path: Place) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _read_summary(path: Place) -> dict[str, Any]:
     return dict(summary)
 
 
-def find_runs(where: Place | Path | str) -> Iterator[Run]:
+def find_runs(where: Place | Path | str) -> Iterator[RunEntry]:
     """Every run in a folder or below it, by path."""
     folder = place(where)
     if not folder.is_dir():
@@ -95,7 +95,7 @@ def state_of(path: Place, ended: bool) -> State:
     return "stopped" if held is not None else "unfinished"
 
 
-def baseline_of(run: Run) -> dict[str, int]:
+def baseline_of(run: RunEntry) -> dict[str, int]:
     """Level -> cycles of the baseline: as the summary has it, before that as the last checkpoint does; {} while there is none."""
     if run.summary is not None:
         return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.npu.errors import BadInputError
 from tuner.store.count import Count, read_counts
 from tuner.store.read import read_table
-from tuner.store.runs import Run, budget_of
+from tuner.store.runs import RunEntry, budget_of
 from tuner.store.served import copies
 
 _PACE = 24  # programs that tell how fast it goes: the first ones wait for kernels and segments
@@ -69,7 +69,7 @@ class _Programs(NamedTuple):
         return len(_pairs(self.run, self.seq))
 
 
-def standing(run: Run) -> Standing:
+def standing(run: RunEntry) -> Standing:
     """Read the log.  Raises `BadInputError` where it cannot be read."""
     of = budget_of(run.path)
     if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
@@ -163,7 +163,7 @@ class Comparison:
         return second / first
 
 
-def compare(a: Run, b: Run, force: bool = False) -> Comparison:
+def compare(a: RunEntry, b: RunEntry, force: bool = False) -> Comparison:
     """Best so far at equal candidates: the smaller number of the two runs' measured programs.
 
     Raises `BadInputError` where the runs were made for different models, machines or simulators (unless `force`), or share no level.

@@ -10,7 +10,7 @@ import pandas as pd
 from simulator.npu.errors import BadInputError
 from tuner.store.part import Mark, PartError, read_part
 from tuner.store.runfolder import IDENTITY
-from tuner.store.runs import ENDED, INDEX, Run, State, open_run, state_of
+from tuner.store.runs import ENDED, INDEX, RunEntry, State, open_run, state_of
 from tuner.store.standing import Standing, standing
 from tuner.world.place import Place
 
@@ -27,7 +27,7 @@ class SweepStanding:
 
     state: State
     runs: dict[str, int]
-    begun: tuple[tuple[Run, Standing], ...]
+    begun: tuple[tuple[RunEntry, Standing], ...]
     left_s: float | None
 
     @property

@@ -25,7 +25,7 @@ import pyarrow as pa
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.config import Budget, TuneConfig, load_config
+from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
 from tuner.measure.merit import speedup
 from tuner.measure.shared import FOLDER as SHARED
@@ -207,7 +207,7 @@ def _gains(folder: Path) -> str:
     return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
 
 
-def _no_less(out: LocalPlace, cells: tuple[SweepCell, ...], budget: Budget) -> None:
+def _no_less(out: LocalPlace, cells: tuple[SweepCell, ...], budget: BudgetSettings) -> None:
     """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
     if not (out / INDEX).is_file():
         return
@@ -225,11 +225,11 @@ def _no_less(out: LocalPlace, cells: tuple[SweepCell, ...], budget: Budget) -> N
         raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
 
 
-def _budget(budget: Budget) -> str:
+def _budget(budget: BudgetSettings) -> str:
     return f"{budget.candidates} programs" if budget.candidates is not None else f"{budget.seconds:g} s"
 
 
-def _summary(out: Path, cell: SweepCell, budget: Budget) -> dict[str, Any] | None:
+def _summary(out: Path, cell: SweepCell, budget: BudgetSettings) -> dict[str, Any] | None:
     """Of a cell that is done with this budget."""
     summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
     asked = budget.candidates if budget.candidates is not None else budget.seconds
@@ -237,7 +237,7 @@ def _summary(out: Path, cell: SweepCell, budget: Budget) -> dict[str, Any] | Non
 
 
 def write_index(
-    out: Path, cells: tuple[SweepCell, ...], budget: Budget, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]
+    out: Path, cells: tuple[SweepCell, ...], budget: BudgetSettings, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]
 ) -> None:
     """`index.parquet`, whole or not at all.  ended: rows of the cells that are done, by name; added to, so that each is read once."""
     rows = []

@@ -34,7 +34,7 @@ NODE_DIED = "its node has died"  # Ray has no other way to say so of an actor
 Said = tuple[Literal["finished", "announced", "done"], Any]
 
 
-class Shell:
+class RayActor:
     """Around a worker.  A job has a thread of its own, so that Ray's can say that it goes on.
 
     Not a method of a second concurrency group that is asked: with groups, Ray's thread looks for signals a hundred times a second, each
@@ -128,7 +128,7 @@ class RayActors:
         with self._asked():
             place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
             options = {**self._options, "name": f"{self._name}-w{slot}.{actor}", "scheduling_strategy": place}
-            handle = ray.remote(Shell).options(**options).remote(self._make_worker)
+            handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
             self._running[actor] = _Running(handle, handle.build.remote())
 
     def kill(self, actor: Actor) -> None:

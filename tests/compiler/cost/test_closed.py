@@ -33,9 +33,9 @@ def points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, list[int]
     """One convolution alone, with a residual or without one, and a point of its operator space: its plan, engines, bytes and estimate."""
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
     c, out, size = draw(st.integers(1, 90)), draw(st.integers(1, 90)), draw(st.integers(3, 24))
-    adds, kernels = draw(st.sampled_from([None, "a", "x"])), st.sampled_from([1, 3])
-    first = conv("a", "x", (c, c if adds == "x" else out), draw(kernels), 1 if adds == "x" else draw(st.sampled_from([1, 2])))
-    second = conv("y", "a", (first.weights.shape[0], c if adds == "x" else out), draw(kernels), residual=adds)
+    adds, operators = draw(st.sampled_from([None, "a", "x"])), st.sampled_from([1, 3])
+    first = conv("a", "x", (c, c if adds == "x" else out), draw(operators), 1 if adds == "x" else draw(st.sampled_from([1, 2])))
+    second = conv("y", "a", (first.weights.shape[0], c if adds == "x" else out), draw(operators), residual=adds)
     u = unit(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
     k = draw(st.integers(0, 1))
     space = operator_space(u, k, [draw(st.sampled_from(block_counts(u, k, k + 1)))])
@@ -57,7 +57,7 @@ def test_all_say_what_the_records_say(drawn: tuple[Unit, int, SegmentPlan, dict[
 
     # the operator space and features, of all blocks
     assert cube == raw["cube_cycles"] == found.cube_cycles
-    rounded = _blocks(u, k, plan) * 2 * u.kernels[k].y.planes  # two operands of every group, in every block
+    rounded = _blocks(u, k, plan) * 2 * u.operators[k].y.planes  # two operands of every group, in every block
     to_l0 = raw["mte1_cycles"] - _residual(u, k, found)
     assert to_l0 - rounded <= mte1 <= to_l0 + 1e-6
     assert raw["mte1_cycles"] <= found.mte1_cycles
@@ -69,7 +69,7 @@ def test_all_say_what_the_records_say(drawn: tuple[Unit, int, SegmentPlan, dict[
 
 def _residual(u: Unit, k: int, found: Counted) -> float:
     """Cycles of MTE1 for a residual that is the main input too, and so in L1, which the operator space leaves out."""
-    spec = u.kernels[k]
+    spec = u.operators[k]
     if len(spec.reads) == 1 or spec.reads[0] != spec.reads[1]:
         return 0.0
     c, size = closed.cost_of(u.machine, int(u.dtype), False), spec.out_h * spec.out_w * spec.y.planes * u.images * 32
@@ -82,7 +82,7 @@ def _blocks(u: Unit, k: int, plan: SegmentPlan) -> int:
 
 def _ranked_alike(u: Unit, k: int, plan: SegmentPlan, space: dict[str, list[int]], found: Counted) -> None:
     """The ranking's parts of an estimate, where chunks are equally large, which it takes all of them to be."""
-    spec, tiling = product_of(u.kernels[k]), plan.tilings[0]
+    spec, tiling = product_of(u.operators[k]), plan.tilings[0]
     assert spec is not None
     assert isinstance(tiling, ConvTiling)
     c, heights = closed.cost_of(u.machine, int(u.dtype), False), cut(u, k, k + 1, plan.blocks).heights[0]
@@ -128,7 +128,7 @@ def test_ddr_serves_cores_as_fast_as_port_and_dma_do(cores: int) -> None:
     u = unit(machine, (1, 40, 19, 17), conv("y", "x", (40, 24)))
     blocks = cut(u, 0, 1, 5)
     (load,) = blocks.loads
-    assert loaded_blocks(u, blocks, load) == blocks.staged[load.storage].loaded * load_row_blocks(u, load)
+    assert loaded_blocks(u, blocks, load) == blocks.allocations[load.storage].loaded * load_row_blocks(u, load)
     alone, _ = ddr_rates(machine, 1)
     cycles = loaded_blocks(u, blocks, load) * 32 / alone
     assert cycles - 5 <= load_cycles(u, blocks, range(5)).sum() <= cycles

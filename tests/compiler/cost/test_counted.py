@@ -161,7 +161,7 @@ def test_claims_of_vector_operators(name: str) -> None:
     """Of element-wise chains what VECTOR does, and in how many instructions, is exact; of the others it is within a factor of 3.5."""
     model = small_model(name) if name in SMALL_MODELS else corner_model(name)
     u, rng, looked_at = make_unit(lower(model), EDGE, DataType.float16), np.random.default_rng(0), 0
-    for k, spec in enumerate(u.kernels):
+    for k, spec in enumerate(u.operators):
         for _ in range(0 if isinstance(spec, ConvSpec) else 12):
             plan = random_segment(u, k, k + 1, rng, strips=True)
             assert plan is not None

@@ -9,7 +9,7 @@ from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.segment.stages import nest_of, stages_of
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import Gene
 from simulator.npu.machine import load_machine
 from simulator.timing import simulate_levels
@@ -39,13 +39,13 @@ def test_a_convolution_on_paper() -> None:
 @pytest.mark.parametrize("operators", [1, 3])
 def test_sums_over_operators(operators: int) -> None:
     u = unit(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1), conv("b", "p", (48, 32)))
-    plan = realise(u, Gene(0, operators))
+    plan = decode(u, Gene(0, operators))
     assert plan is not None
     raw = raw_features(u, plan, 0)
     expected = 0
     for k, tiling in enumerate(plan.tilings):
         inside = k < operators - 1
-        nest = nest_of(u, u.kernels[k], kept=frozenset({0} if k else ()), inside=inside)
+        nest = nest_of(u, u.operators[k], kept=frozenset({0} if k else ()), inside=inside)
         expected += sum(f.emit_num for f in features_of(nest, stages_of(EDGE, nest), tiling))
     found = sum(value for name, value in zip(FEATURES, raw.tolist(), strict=True) if name.endswith("_emit_num"))
     assert found == expected
@@ -53,7 +53,7 @@ def test_sums_over_operators(operators: int) -> None:
 
 def test_scaling_sums_and_means() -> None:
     u = unit(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1))
-    plans = [realise(u, Gene(k, k + 1)) for k in (0, 1)]
+    plans = [decode(u, Gene(k, k + 1)) for k in (0, 1)]
     raw = np.sum([raw_features(u, plan, k) for k, plan in enumerate(plans) if plan is not None], 0)
     out = dict(zip(FEATURES, scaled(raw).tolist(), strict=True))
     total = dict(zip(FEATURES, raw.tolist(), strict=True))
@@ -65,7 +65,7 @@ def test_scaling_sums_and_means() -> None:
 def test_a_pooling_alone_loads_what_its_windows_cover(kernel: int, stride: int, pad: int) -> None:
     """A whole image has one window, however small its stride: its estimate is of the bytes that the simulator sees."""
     u = unit(EDGE, (1, 64, 13, 13), max_pool("p", "x", kernel, stride, pad))
-    plan, compiler = realise(u, Gene(0, 1)), Compiler(u)
+    plan, compiler = decode(u, Gene(0, 1)), Compiler(u)
     assert plan is not None
     parts = compiler.alone(plan, 0)
     assert isinstance(parts, list)

@@ -10,7 +10,7 @@ from compiler.ir.operators import Conv
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import ConvTiling
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import WEIGHTS, Gene, block_counts
 from compiler.unit.unit import Unit
 from simulator.npu.machine import load_machine
@@ -36,7 +36,7 @@ def layer(machine: str, name: str) -> Unit:
 def test_bounds_are_those_of_the_programs(machine: str, name: str) -> None:
     """Random ways compile; their bound is at most the program's own, nearly equal to it, and below every simulated time."""
     u = layer(machine, name)
-    k = len(u.kernels) - 1
+    k = len(u.operators) - 1
     space = operator_space(u, k, block_counts(u, k, k + 1))
     bounds = {level: space.bound(u, level) for level in u.machine.contention}
     compiler, rng, ratios = Compiler(u), np.random.default_rng(0), []
@@ -57,7 +57,7 @@ def test_bounds_are_those_of_the_programs(machine: str, name: str) -> None:
 def test_every_gene_is_one_of_the_ways() -> None:
     """What the search can name for an operator alone is in the space."""
     u = layer("edge", "3x3")
-    spec = u.kernels[0]
+    spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     counts = block_counts(u, 0, 1)
     space = operator_space(u, 0, counts)
@@ -67,7 +67,7 @@ def test_every_gene_is_one_of_the_ways() -> None:
         for chunk in range(6):
             for choice in (0, 1, 5, 30, 63):
                 for weights in WEIGHTS:
-                    plan = realise(u, Gene(0, 1, blocks, chunk=chunk, weights=weights, choices=(choice,)))
+                    plan = decode(u, Gene(0, 1, blocks, chunk=chunk, weights=weights, choices=(choice,)))
                     assert plan is not None
                     assert plan.key in known, plan
     kinds = {t.weights for i in range(0, len(space.points), 97) if isinstance(t := space.plan(i).tilings[0], ConvTiling)}

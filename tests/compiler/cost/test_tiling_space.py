@@ -50,14 +50,14 @@ def test_partial_sums_take_all_of_l0c() -> None:
 def test_results_on_their_way_fit_ub() -> None:
     """64 -> 64 channels on tiny, with a residual: 4 tiles in (1024 - 8) blocks of UB, 248 each: n * m <= 248 in float16."""
     u = unit(TINY, (1, 64, 16, 16), conv("a", "x", (64, 64), 1), conv("y", "a", (64, 64), 1, residual="x"))
-    spec = u.kernels[1]
+    spec = u.operators[1]
     assert isinstance(spec, ConvSpec)
     shape = shape_of(TINY, DataType.float16, spec, 16, False, (4, 4))
     assert shape.ub_blocks == (1024 - 8) // 4 // 8 * 8 == 248
     points = legal_points(TINY, shape._replace(ub_blocks=64))
     assert (points[:, 0] * points[:, 1]).max() == 64
     # straight to L1, without a residual: nothing passes UB
-    first = u.kernels[0]
+    first = u.operators[0]
     assert isinstance(first, ConvSpec)
     assert shape_of(TINY, DataType.float16, first, 16, True, (4, 4)).ub_blocks == 0
 
@@ -80,7 +80,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
     rates = dict.fromkeys(("bytes_per_cycle", "read_cap_bytes_per_cycle", "write_cap_bytes_per_cycle"), 1 << 20)
     machine = base.model_copy(update={"matrix": matrix, "ddr": base.ddr.model_copy(update={"latency_cycles": 0, **rates})})
     u = unit(machine, (1, 96, 20, 20), conv("y", "x", (96, 112)))
-    spec = u.kernels[0]
+    spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     shape = shape_of(machine, DataType.float16, spec, spec.out_h, False, (spec.n1, spec.k1))
     points = legal_points(machine, shape)
@@ -105,7 +105,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
 def test_every_point_computes_the_same() -> None:
     b = Builder(np.random.default_rng(0), (1, 24, 7, 6))
     case = make_case(b.model(b.conv("x", 40)), TINY, DataType.float16)
-    spec = case.unit.kernels[0]
+    spec = case.unit.operators[0]
     assert isinstance(spec, ConvSpec)
     compiler = Compiler(case.unit)
     tried = 0
@@ -127,7 +127,7 @@ def test_of_one_tile_there_is_one_order() -> None:
     u = unit(EDGE, (1, 64, 9, 9), conv("y", "x", (64, 96)))
     compiler, left_out = Compiler(u), 0
     for weights, n1, k1 in (("resident", 6, 36), ("streamed", 4, 36), ("streamed", 2, 12)):
-        points = {tuple(p) for p in legal_points(EDGE, shape_of(EDGE, DataType.float16, u.kernels[0], 9, False, (n1, k1))).tolist()}
+        points = {tuple(p) for p in legal_points(EDGE, shape_of(EDGE, DataType.float16, u.operators[0], 9, False, (n1, k1))).tolist()}
         for m, n, k in sorted({(m, n, k) for m, n, k, _ in points if (m, n, k, 1) not in points})[::9]:
             sizes = {"chunk_n1": n1, "chunk_k1": k1, "tile_m": m, "tile_n1": n, "tile_k1": k}
             programs = []
@@ -146,7 +146,7 @@ def test_of_one_tile_there_is_one_order() -> None:
 def test_the_best_of_every_chunk_can_be_named(kernel: int) -> None:
     """And what makes least work of it, which is the best of some under contention, whatever the estimate says."""
     u = unit(EDGE, (1, 48, 13, 13), conv("y", "x", (48, 192), kernel))
-    spec = u.kernels[0]
+    spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     for budget in CHUNK_BUDGETS:
         named = [conv_tiling(u, spec, 13, False, False, budget, choice) for choice in range(64)]
@@ -165,7 +165,7 @@ def test_the_best_of_every_chunk_can_be_named(kernel: int) -> None:
 @pytest.mark.parametrize("budget", CHUNK_BUDGETS)
 def test_chunks_stay_within_their_budget(budget: int) -> None:
     u = unit(EDGE, (1, 512, 14, 14), conv("y", "x", (512, 512)))
-    spec = u.kernels[0]
+    spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     for choice in range(64):
         tiling = conv_tiling(u, spec, 2, False, False, budget, choice)
@@ -176,12 +176,12 @@ def test_chunks_stay_within_their_budget(budget: int) -> None:
 def test_vector_tiles_fit_a_slot() -> None:
     """2 rows of input (3 and one of halo at most) and one of their columns' maxima per output row, of 32 columns."""
     u = unit(EDGE, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
-    whole = vector_tiling(u, u.kernels[0], 16, slot_blocks=3200)
+    whole = vector_tiling(u, u.operators[0], 16, slot_blocks=3200)
     # a plane takes 33 rows of 32 in and 16 of 32 behind them: 1568 blocks, so two fit
     assert (whole.tile_planes, whole.tile_rows) == (2, 16)
-    few = vector_tiling(u, u.kernels[0], 16, slot_blocks=400)
+    few = vector_tiling(u, u.operators[0], 16, slot_blocks=400)
     # r rows: (2 r + 1) * 32 + 32 r <= 400
     assert (few.tile_planes, few.tile_rows) == (1, 3)
     # tiny has 1024 blocks of UB: two slots of at most 512
     small = unit(TINY, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
-    assert vector_tiling(small, small.kernels[0], 16, slot_blocks=3000).tile_rows == 5
+    assert vector_tiling(small, small.operators[0], 16, slot_blocks=3000).tile_rows == 5

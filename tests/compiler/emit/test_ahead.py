@@ -8,7 +8,7 @@ import pytest
 from compiler.emit.ahead import order_ahead
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import Plan
-from compiler.space.decode import realise_all
+from compiler.space.decode import decode_all
 from compiler.space.gene import AHEAD_KIB, Gene
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -26,7 +26,7 @@ def two() -> Unit:
 
 
 def planned(u: Unit, ahead_kib: int) -> Plan:
-    plan = realise_all(u, (Gene(0, 1), Gene(1, 2, ahead_kib=ahead_kib)))
+    plan = decode_all(u, (Gene(0, 1), Gene(1, 2, ahead_kib=ahead_kib)))
     assert isinstance(plan, Plan)
     return plan
 

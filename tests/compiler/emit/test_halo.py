@@ -55,14 +55,14 @@ def windows(seed: int) -> ModelProto:
 
 def cached_plan(u: Unit, rng: np.random.Generator) -> Plan | None:
     """The whole network one segment, in a random number of blocks on some cores, with most halos cached."""
-    count = int(rng.integers(2, 1 + max(spec.out_h for spec in u.kernels)))
-    halo = tuple("cache" if rng.random() < 0.8 else "recompute" for _ in u.kernels)
+    count = int(rng.integers(2, 1 + max(spec.out_h for spec in u.operators)))
+    halo = tuple("cache" if rng.random() < 0.8 else "recompute" for _ in u.operators)
     cores = tuple(range(1 + int(rng.integers(u.machine.cores))))
-    layout = cut(u, 0, len(u.kernels), count, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
-    tilings = [random_tiling(u, layout, k, rng) for k in range(len(u.kernels))]
+    layout = cut(u, 0, len(u.operators), count, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
+    tilings = [random_tiling(u, layout, k, rng) for k in range(len(u.operators))]
     if any(tiling is None for tiling in tilings):
         return None
-    names = tuple(spec.name for spec in u.kernels)
+    names = tuple(spec.name for spec in u.operators)
     slots = {"prefetch": int(rng.integers(1, 3)), "window": int(rng.integers(1, 3)), "cores": cores}
     return plan_of(u, [SegmentPlan.model_validate({"operators": names, "blocks": count, "tilings": tilings, "halo": halo, **slots})])
 
@@ -115,7 +115,7 @@ def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache
 def loaded_blocks(u: Unit, lowered: Records) -> int:
     """Blocks of x that are read from DDR."""
     code = lowered.code
-    x = u.storages[u.kernels[0].reads[0].storage]
+    x = u.storages[u.operators[0].reads[0].storage]
     mine = (code[:, isa.OP] == Op.COPY) & (code[:, isa.SRC] == Memory.DDR)
     mine &= (code[:, isa.S0] >= x.address) & (code[:, isa.S0] < x.address + x.image_blocks)
     return int((code[mine, isa.C_LENGTH] * code[mine, isa.C_COUNT]).sum())
@@ -156,16 +156,16 @@ def test_the_first_block_of_a_run_finds_nothing_cached() -> None:
     assert two.computed[1, 4].tolist() == [15, 21]
     assert [(two.computed[1, t] == one.computed[1, t]).all() for t in range(8)] == [True] * 4 + [False] + [True] * 3
     assert two.carried == (True, True, False)
-    x = u.kernels[0].reads[0].storage
-    assert one.staged[x].fresh[4, 0] == one.staged[x].fresh[3, 1]
-    assert two.staged[x].fresh[4].tolist() == two.staged[x].rows[4].tolist()
+    x = u.operators[0].reads[0].storage
+    assert one.allocations[x].fresh[4, 0] == one.allocations[x].fresh[3, 1]
+    assert two.allocations[x].fresh[4].tolist() == two.allocations[x].rows[4].tolist()
 
 
 def test_one_operator_alone_may_cache() -> None:
     """b keeps a's rows, so that a makes none twice; c does not keep b's."""
     u, some = chain(halo=("recompute", "cache", "recompute"))
     layout = cut(u, 0, 3, 8, 0b010)
-    assert [layout.staged[k.reads[0].storage].cached for k in u.kernels] == [False, True, False]
+    assert [layout.allocations[k.reads[0].storage].cached for k in u.operators] == [False, True, False]
     assert [sum(rows * blocks for rows, blocks in layout.heights[k].items()) for k in (0, 1)] == [32, 32 + 14]
     assert pixels(some) == 16 * (32 + (32 + 14) + 32)
 
@@ -173,6 +173,6 @@ def test_one_operator_alone_may_cache() -> None:
 def test_blocks_without_a_halo_need_no_ring() -> None:
     u = unit(EDGE, (1, 16, 16, 8), conv("a", "x", (16, 16), 1), conv("b", "a", (16, 16), 2, stride=2, pad=0))
     cached, plain = cut(u, 0, 2, 4, -1), cut(u, 0, 2, 4)
-    assert not any(staged.cached for staged in cached.staged.values())
+    assert not any(staged.cached for staged in cached.allocations.values())
     assert (cached.computed == plain.computed).all()
-    assert all((staged.fresh == plain.staged[storage].fresh).all() for storage, staged in cached.staged.items())
+    assert all((staged.fresh == plain.allocations[storage].fresh).all() for storage, staged in cached.allocations.items())

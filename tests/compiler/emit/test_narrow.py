@@ -14,7 +14,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Plan, VectorTiling, parse
 from compiler.segment.blocks import cut
 from compiler.segment.memory import place
 from compiler.segment.run import streamed_rights
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene
 from compiler.space.gene_of import genome_of
 from compiler.space.starts import single_operators
@@ -32,7 +32,7 @@ def layers(case: Case) -> Plan:
     """Every operator alone, in the plan that the search starts from: run, and equal to onnxruntime; its text and its genes say the same."""
     genome = single_operators(case.unit)
     assert not isinstance(genome, Infeasible), genome
-    plan = realise_all(case.unit, genome)
+    plan = decode_all(case.unit, genome)
     assert not isinstance(plan, Infeasible), plan
     program = Compiler(case.unit).compile(plan)
     assert not isinstance(program, Infeasible), program
@@ -40,7 +40,7 @@ def layers(case: Case) -> Plan:
     assert parse_plan(plan.to_json()) == plan
     again = genome_of(case.unit, plan)
     assert again is not None
-    assert realise_all(case.unit, again) == plan
+    assert decode_all(case.unit, again) == plan
     return plan
 
 
@@ -102,13 +102,13 @@ def test_right_operands_larger_than_l1(n: int, tokens: int, heads: int, size: in
     """Keys and values come in chunks, in any number of blocks."""
     case = make_case(encoder(n, tokens, heads, size), resized(EDGE, L1=8192 * dtype.size_bytes // 2), dtype)
     plan = layers(case)
-    starts = [k for k, spec in enumerate(case.unit.kernels) if isinstance(spec, MatMulSpec)]
+    starts = [k for k, spec in enumerate(case.unit.operators) if isinstance(spec, MatMulSpec)]
     for k in starts:
         (tiling,) = plan.segments[k].tilings
         assert isinstance(tiling, ConvTiling)
         assert tiling.weights == "streamed"
     genes = tuple(Gene(k, k + 1, s.blocks * 2 if k in starts else s.blocks, s.prefetch) for k, s in enumerate(plan.segments))
-    more = realise_all(case.unit, genes)
+    more = decode_all(case.unit, genes)
     assert not isinstance(more, Infeasible), more
     program = Compiler(case.unit).compile(more)
     assert not isinstance(program, Infeasible), program
@@ -118,14 +118,14 @@ def test_right_operands_larger_than_l1(n: int, tokens: int, heads: int, size: in
 def test_a_right_operand_that_is_made_in_the_segment_cannot_come_in_chunks() -> None:
     case = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16)
     unit = case.unit
-    k = next(k for k, spec in enumerate(unit.kernels) if isinstance(spec, MatMulSpec))
+    k = next(k for k, spec in enumerate(unit.operators) if isinstance(spec, MatMulSpec))
     start = min(unit.producers[k])
-    plan = realise(unit, Gene(start, k + 1))
+    plan = decode(unit, Gene(start, k + 1))
     assert plan is not None
     tilings = (*plan.tilings[:-1], plan.tilings[-1].model_copy(update={"weights": "streamed"}))
     found = Compiler(unit).segment(plan.model_copy(update={"tilings": tilings}), start)
     assert isinstance(found, Infeasible)
-    assert f"{unit.kernels[k].name}: its right operand is made in this segment and lies in L1 as a whole" in found.what
+    assert f"{unit.operators[k].name}: its right operand is made in this segment and lies in L1 as a whole" in found.what
 
 
 @pytest.mark.parametrize("name", ["inception_block", "dense_block", "vector_chain", "lrn_chain"])
@@ -135,12 +135,12 @@ def test_what_is_realised_fits(name: str) -> None:
     for size in (3072, 6144, 20480):
         unit = make_case(small_model(name), resized(load_machine("tiny"), UB=size), DataType.float16).unit
         for _ in range(20):
-            start = int(rng.integers(len(unit.kernels)))
-            stop = min(len(unit.kernels), start + int(rng.integers(1, 6)))
+            start = int(rng.integers(len(unit.operators)))
+            stop = min(len(unit.operators), start + int(rng.integers(1, 6)))
             choices = tuple(int(c) for c in rng.integers(4, size=stop - start))
             blocks, window = int(rng.integers(1, 6)), int(rng.integers(1, 3))
             gene = Gene(start, stop, blocks, window=window, choices=choices, sliding=bool(rng.integers(2)))
-            plan = realise(unit, gene)
+            plan = decode(unit, gene)
             if plan is not None:
                 layout = cut(unit, start, stop, blocks, plan.caching, 1, streamed_rights(unit, start, plan.tilings))
                 places = place([(unit, layout)], plan)

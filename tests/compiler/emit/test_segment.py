@@ -24,7 +24,7 @@ def tiling(**changes: object) -> ConvTiling:
 
 
 def lowered(u: Unit, *tilings: Tiling, blocks: int = 1) -> Records | Infeasible:
-    names = tuple(spec.name for spec in u.kernels[: len(tilings)])
+    names = tuple(spec.name for spec in u.operators[: len(tilings)])
     return lower_segment(u, SegmentPlan(operators=names, blocks=blocks, tilings=tilings), 0)
 
 

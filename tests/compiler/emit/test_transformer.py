@@ -22,7 +22,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.records.writers import multiply_add
 from compiler.segment.blocks import needed
-from compiler.space.decode import realise_all
+from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
@@ -111,14 +111,14 @@ def test_any_plan(seed: int) -> None:
 
 def attention_unit() -> tuple[Unit, list[int]]:
     unit = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16).unit
-    return unit, [k for k, spec in enumerate(unit.kernels) if isinstance(spec, MatMulSpec)]
+    return unit, [k for k, spec in enumerate(unit.operators) if isinstance(spec, MatMulSpec)]
 
 
 def test_keys_are_loaded_once_for_all_blocks() -> None:
     unit, products = attention_unit()
     k = products[0]
-    genome = tuple(Gene(i, i + 1, 4 if i == k else 1) for i in range(len(unit.kernels)))
-    plan = realise_all(unit, genome)
+    genome = tuple(Gene(i, i + 1, 4 if i == k else 1) for i in range(len(unit.operators)))
+    plan = decode_all(unit, genome)
     assert not isinstance(plan, Infeasible)
     part = Compiler(unit).segment(plan.segments[k], k)
     assert not isinstance(part, Infeasible)
@@ -134,8 +134,8 @@ def test_attention_stays_on_chip() -> None:
     """Scores, softmax and their product with the values as one segment: nothing between them touches DDR."""
     unit, products = attention_unit()
     start, stop = products[0], products[1] + 1
-    genome = (*(Gene(i, i + 1) for i in range(start)), Gene(start, stop, 2), *(Gene(i, i + 1) for i in range(stop, len(unit.kernels))))
-    plan = realise_all(unit, genome)
+    genome = (*(Gene(i, i + 1) for i in range(start)), Gene(start, stop, 2), *(Gene(i, i + 1) for i in range(stop, len(unit.operators))))
+    plan = decode_all(unit, genome)
     assert not isinstance(plan, Infeasible)
     part = Compiler(unit).segment(plan.segments[start], start)
     assert not isinstance(part, Infeasible)
@@ -203,7 +203,7 @@ def test_a_second_softmax_group_cannot_leak_into_the_first() -> None:
     b = Builder(np.random.default_rng(0), (1, 6, 16))
     model = prepare(b.model(attention_over(b)))
     case = make_case(model, EDGE, DataType.float16)
-    assert any(isinstance(spec, SoftmaxSpec) and spec.groups == 2 for spec in case.unit.kernels)
+    assert any(isinstance(spec, SoftmaxSpec) and spec.groups == 2 for spec in case.unit.operators)
     plan = layer_by_layer(case.unit)
     assert not isinstance(plan, Infeasible)
     program = Compiler(case.unit).compile(plan)
@@ -224,8 +224,8 @@ def attention_over(b: Builder) -> str:
 
 def test_norms_have_signatures_of_their_own() -> None:
     unit, _ = attention_unit()
-    assert any(isinstance(spec, LayerNormSpec) for spec in unit.kernels)
-    assert unit.macs == sum(spec.macs for spec in unit.kernels)
+    assert any(isinstance(spec, LayerNormSpec) for spec in unit.operators)
+    assert unit.macs == sum(spec.macs for spec in unit.operators)
     # 2 heads, 32 queries, 32 keys, 16 channels, twice; four linear layers of 32 x 32 at 32 pixels
     assert unit.macs == 2 * 2 * 32 * 32 * 16 + 4 * 32 * 32 * 32
 
@@ -252,7 +252,7 @@ def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
 def test_the_last_layer_works_for_the_class_token_alone() -> None:
     """Behind the last attention everything is done at one pixel; before it, at all of them."""
     unit = make_case(seed_weights(prepare(build("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).unit
-    products = [rows.size for spec, rows in zip(unit.kernels, needed(unit), strict=True) if isinstance(spec, MatMulSpec)]
+    products = [rows.size for spec, rows in zip(unit.operators, needed(unit), strict=True) if isinstance(spec, MatMulSpec)]
     assert products == [17, 17, 1, 1]
-    last = [spec.name for spec, rows in zip(unit.kernels, needed(unit), strict=True) if rows.size == 1]
+    last = [spec.name for spec, rows in zip(unit.operators, needed(unit), strict=True) if rows.size == 1]
     assert len(last) == 11  # queries, scores, softmax, context, projection, norm, layer, GELU, layer, norm, classes

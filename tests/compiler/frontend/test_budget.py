@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import libraries, load_model, lower, seed_weights
-from compiler.frontend.budget import FOLLOWED, LIBRARY_PART, Budget, can_follow, constant_bytes, memory_limit
+from compiler.frontend.budget import FOLLOWED, LIBRARY_PART, ByteBudget, can_follow, constant_bytes, memory_limit
 from compiler.frontend.clean import clean
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.load import prepare
@@ -71,13 +71,13 @@ def test_values_of_a_long_vector_are_not_followed() -> None:
     ]
     model = model_of(nodes, {"zero": 0, "many": 1 << 24, "one": 1})
     shapes = libraries.infer(model, 0, "model", values=False)
-    assert not can_follow(shapes.graph, Budget.of(model))
+    assert not can_follow(shapes.graph, ByteBudget.of(model))
     assert {item.name for item in prepare(model).graph.value_info} >= {"r", "f", "m"}
-    assert can_follow(libraries.infer(doubling(10, np.ones(1, np.float32)), 0, "model", values=False).graph, Budget.of(model))
+    assert can_follow(libraries.infer(doubling(10, np.ones(1, np.float32)), 0, "model", values=False).graph, ByteBudget.of(model))
     # inside of a branch too
     inner = helper.make_graph(list(shapes.graph.node[:2]), "inner", [], [helper.make_tensor_value_info("f", 1, [1 << 24])])
     branch = helper.make_node("If", ["yes"], ["z"], then_branch=inner, else_branch=inner)
-    assert not can_follow(helper.make_graph([branch], "g", [], []), Budget.of(model))
+    assert not can_follow(helper.make_graph([branch], "g", [], []), ByteBudget.of(model))
 
 
 def filled(n: int, *, small: bool = False) -> ModelProto:
@@ -96,9 +96,9 @@ def filled(n: int, *, small: bool = False) -> ModelProto:
 
 def test_what_does_not_fit_is_not_folded_and_comes_out_right() -> None:
     model = prepare(filled(16))
-    kinds = [node.op_type for node in clean(model, Budget.of(model)).graph.node]
+    kinds = [node.op_type for node in clean(model, ByteBudget.of(model)).graph.node]
     assert kinds == ["Add"]
-    budget = Budget(1000 * LIBRARY_PART)  # less than one of its tensors
+    budget = ByteBudget(1000 * LIBRARY_PART)  # less than one of its tensors
     cleaned = clean(model, budget)
     assert [node.op_type for node in cleaned.graph.node] == ["ConstantOfShape", "Expand", "Mul", "Reshape", "Add"]
     assert len({node.input[0] for node in cleaned.graph.node[:1]} & {item.name for item in cleaned.graph.initializer}) == 1
@@ -123,7 +123,7 @@ def test_what_a_constant_that_is_not_folded_reads_keeps_its_value() -> None:
     w = np.arange(9, dtype=np.float32).reshape(3, 3, 1, 1)
     constants = {"w": w[:, :1] * np.ones((1, 3, 1, 1), np.float32), "s": np.float32([2, 3, 4]), "b": np.zeros(3, np.float32)}
     model = prepare(model_of(nodes[:3] + nodes[4:], constants | {"v": np.ones(3, np.float32), "row": np.float32([[[[7]]]])}))
-    cleaned = clean(model, Budget(3000 * LIBRARY_PART))
+    cleaned = clean(model, ByteBudget(3000 * LIBRARY_PART))
     assert "Expand" in [node.op_type for node in cleaned.graph.node]
     assert "BatchNormalization" not in [node.op_type for node in cleaned.graph.node]
     feeds = random_feeds(model)
@@ -140,7 +140,7 @@ def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
     ]
     constants = {"wanted": [-1, 3, 16, 16], "minus": [-1] * 4, "ones": [1] * 4, "third": np.float32(1 / 3)}
     model = prepare(model_of(nodes, constants))
-    cleaned = clean(model, Budget.of(model))
+    cleaned = clean(model, ByteBudget.of(model))
     assert [node.op_type for node in cleaned.graph.node] == ["Add"]
     feeds = random_feeds(model)
     assert np.array_equal(reference_outputs(cleaned, feeds)["y"], reference_outputs(model, feeds)["y"])
@@ -169,9 +169,9 @@ def test_a_budget_is_half_the_memory_that_the_libraries_have() -> None:
         [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.zeros(5, np.int64)))], {"w": np.zeros((2, 3), np.float32)}
     )
     assert constant_bytes(model) == 5 * 8 + 6 * 4
-    assert Budget.of(model).total_bytes == 1 << 30
+    assert ByteBudget.of(model).total_bytes == 1 << 30
     assert memory_limit(5 << 30) == 20 << 30
-    budget = Budget(100)
+    budget = ByteBudget(100)
     assert budget.take(60)
     assert not budget.take(41)
     assert not budget.take(1, 2)

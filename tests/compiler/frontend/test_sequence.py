@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from compiler.frontend import lower
-from compiler.frontend.budget import Budget
+from compiler.frontend.budget import ByteBudget
 from compiler.frontend.clean import clean
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import prepare
@@ -184,7 +184,7 @@ def test_gelu_by_tanh_is_the_form_with_tanh() -> None:
 
 
 def cleaned(model: ModelProto) -> ModelProto:
-    return clean(model, Budget.of(model))
+    return clean(model, ByteBudget.of(model))
 
 
 def test_what_only_looks_like_it_is_left_alone() -> None:

@@ -82,7 +82,7 @@ def test_which_windows_take_fours(kernel: tuple[int, int], dilation: tuple[int, 
     """An image of three channels whose reader could not name its blocks has a block for every pixel."""
     conv = window(kernel, dilation, top, 3)
     assert conv.takes_fours == fours
-    (spec,) = unit(EDGE, (1, 3, 780, 780), conv).kernels
+    (spec,) = unit(EDGE, (1, 3, 780, 780), conv).operators
     assert isinstance(spec, ConvSpec)
     assert spec.lanes == (4 if fours else 16)
 
@@ -101,7 +101,7 @@ def test_which_windows_take_fours(kernel: tuple[int, int], dilation: tuple[int, 
 def test_closed_forms_count_what_is_written(shape: tuple[int, int, int, int], conv: Conv) -> None:
     """Instructions and MTE1's cycles of a convolution in one block, by features, by the estimate and in the program."""
     u = unit(EDGE, shape, conv)
-    spec, compiler, rng = u.kernels[0], Compiler(u), np.random.default_rng(0)
+    spec, compiler, rng = u.operators[0], Compiler(u), np.random.default_rng(0)
     assert isinstance(spec, ConvSpec)
     seen = 0
     for resident, n1, k1 in ((True, spec.n1, spec.k1), (False, 1, spec.k1), (False, 1, spec.k1 // 3)):

@@ -19,16 +19,16 @@ def test_equal_layers_are_alike_and_others_are_not() -> None:
         max_pool("q", "p", 3, 1, 1),
     )
     u = unit(EDGE, (1, 32, 24, 24), *layers)
-    a, b, c, p, q = (kind_of(u, spec) for spec in u.kernels)
+    a, b, c, p, q = (kind_of(u, spec) for spec in u.operators)
     assert a is b
     assert len({a, c, p, q}) == 4
     half = unit(EDGE, (1, 32, 12, 12), *layers)
-    assert kind_of(half, half.kernels[0]) is not a, "it has other blocks"
+    assert kind_of(half, half.operators[0]) is not a, "it has other blocks"
 
 
 def test_a_network_on_another_machine_is_of_other_kinds() -> None:
     units = [unit(load_machine(name), (1, 32, 24, 24), conv("a", "x", (32, 32))) for name in ("edge", "tiny", "edge")]
-    first, other, again = (kind_of(u, u.kernels[0]) for u in units)
+    first, other, again = (kind_of(u, u.operators[0]) for u in units)
     assert first is again
     assert first is not other
 
@@ -37,6 +37,6 @@ def test_equal_parts_of_a_channel_split_are_alike() -> None:
     u = unit(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 64)))
     parts = channel_parts(u, 0, 1, 2)
     assert isinstance(parts, tuple)
-    left, right = (kind_of(part, part.kernels[0]) for part in parts)
+    left, right = (kind_of(part, part.operators[0]) for part in parts)
     assert left is right
-    assert left is not kind_of(u, u.kernels[0])
+    assert left is not kind_of(u, u.operators[0])

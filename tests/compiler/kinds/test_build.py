@@ -58,7 +58,7 @@ def test_results_are_whole_blocks_of_channels(name: str, dtype: DataType) -> Non
     g = small_graph(name) if name in SMALL_MODELS else lower(corner_model(name))
     u = make_unit(g, EDGE, dtype)
     u.memory.verify()
-    for spec in u.kernels:
+    for spec in u.operators:
         assert spec.y.plane + spec.y.planes <= u.storages[spec.y.storage].planes
         if isinstance(spec, ConvSpec):
             assert spec.y.planes * dtype.lanes == spec.groups * spec.n1 * 16
@@ -68,7 +68,7 @@ def test_results_are_whole_blocks_of_channels(name: str, dtype: DataType) -> Non
 def test_addresses_on_paper() -> None:
     """1x1, 16 -> 16 channels: 16 blocks of weights, 2 of bias (float32), then x and y of 16 blocks each, on 4-block borders."""
     u, constants = pack_unit(graph((1, 16, 4, 4), [conv("y", "x", (16, 16), 1)], ["y"]), EDGE, DataType.float16)
-    (spec,) = u.kernels
+    (spec,) = u.operators
     assert isinstance(spec, ConvSpec)
     assert (spec.weights_at, spec.bias_at) == (0, 16)
     assert [(s.address, s.planes, s.plane_blocks) for s in u.storages] == [(20, 1, 16), (36, 1, 16)]
@@ -82,7 +82,7 @@ def test_a_unit_does_not_keep_its_models_weights() -> None:
     u, constants = pack_unit(graph((1, 64, 4, 4), operators, ["b"]), EDGE, DataType.float16)
     assert len(constants) >= 2 * 64 * 64 * 9 * 2
     assert len(pickle.dumps(u)) < len(constants) / 8
-    assert all(isinstance(spec.kernel, Conv) and isinstance(spec.kernel.weights, Shaped) for spec in u.kernels)
+    assert all(isinstance(spec.operator, Conv) and isinstance(spec.operator.weights, Shaped) for spec in u.operators)
 
 
 def test_producers_and_consumers_follow_places_not_names() -> None:

@@ -23,7 +23,7 @@ from compiler.segment.channels import channel_parts
 from compiler.segment.memory import place, ub_requests
 from compiler.segment.run import streamed_rights
 from compiler.segment.strips import strips, widest
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -83,8 +83,8 @@ def test_every_kind_has_an_example() -> None:
     for shape, op in EXAMPLES.values():
         made = make_unit(graph(shape, [op]), MACHINES["edge"], DataType.float16)
         kind = next(kind for kind in KINDS if kind.operator is type(op))
-        assert type(made.kernels[0]) is kind.spec
-        assert len(made.kernels[0].tables()) <= 3
+        assert type(made.operators[0]) is kind.spec
+        assert len(made.operators[0].tables()) <= 3
 
 
 @everywhere
@@ -101,7 +101,7 @@ def test_values(name: str, machine: str, dtype: DataType) -> None:
 @everywhere
 def test_tilings_fit_the_footprint(name: str, machine: str, dtype: DataType) -> None:
     """A slot of the size that was given, or the smallest there is; two slots and constants fit UB."""
-    spec = (unit := example(name, machine, dtype).unit).kernels[0]
+    spec = (unit := example(name, machine, dtype).unit).operators[0]
     if not isinstance(spec, OnVector):
         return
     for rows in range(1, spec.out_h + 1):
@@ -145,7 +145,7 @@ def test_cost_is_of_what_is_emitted(name: str, machine: str, dtype: DataType) ->
     """Of the tilings that a search begins with: bytes that are stored exactly; bytes that are read and VECTOR within 3.5 times."""
     unit = example(name, machine, dtype).unit
     for blocks in (1, 2):
-        plan = realise(unit, Gene(0, 1, blocks))
+        plan = decode(unit, Gene(0, 1, blocks))
         assert plan is not None
         records = lower_segment(unit, plan, 0)
         assert not isinstance(records, Infeasible)
@@ -155,43 +155,47 @@ def test_cost_is_of_what_is_emitted(name: str, machine: str, dtype: DataType) ->
         loaded, read = claimed["load_bytes"] + claimed["weight_bytes"] + claimed["residual_bytes"], int(useful[useful > 0].sum())
         assert read / 3.5 <= loaded <= read * 3.5
         vector = int(busy[records.code[:, isa.ENGINE] == Engine.VECTOR].sum())
-        if isinstance(unit.kernels[0], OnVector):
+        if isinstance(unit.operators[0], OnVector):
             assert vector / 3.5 <= claimed["vector_cycles"]
             # moves do nearly all of a reflow: what VECTOR fills is less than one operation on everything, which is claimed
-            assert claimed["vector_cycles"] <= vector * 3.5 or isinstance(unit.kernels[0], ReflowSpec)
+            assert claimed["vector_cycles"] <= vector * 3.5 or isinstance(unit.operators[0], ReflowSpec)
 
 
 @everywhere
 def test_parts_are_the_whole(name: str, machine: str, dtype: DataType) -> None:
     """Channel parts make every plane once, strips hand out every column once; what cannot be cut says why."""
     unit = example(name, machine, dtype).unit
-    whole = unit.kernels[0]
+    whole = unit.operators[0]
     for count in (2, 3):
         parts = channel_parts(unit, 0, 1, count)
         if isinstance(parts, Infeasible):
             assert parts.what
         else:
-            made = [plane for part in parts for plane in range(part.kernels[0].y.plane, part.kernels[0].y.plane + part.kernels[0].y.planes)]
+            made = [
+                plane
+                for part in parts
+                for plane in range(part.operators[0].y.plane, part.operators[0].y.plane + part.operators[0].y.planes)
+            ]
             assert made == list(range(whole.y.plane, whole.y.plane + whole.y.planes))
-            assert sum(part.kernels[0].macs for part in parts) >= whole.macs
+            assert sum(part.operators[0].macs for part in parts) >= whole.macs
         cut_up = strips(unit, 0, 1, count)
         if isinstance(cut_up, Infeasible):
             assert cut_up.what
             continue
-        owned = [each.kernels[0].strip for each in cut_up]
+        owned = [each.operators[0].strip for each in cut_up]
         assert [column for strip in owned if strip for column in range(strip.own, strip.own + strip.owned)] == list(range(whole.out_w))
         widest_of = widest(unit, 0, 1, count)
         assert not isinstance(widest_of, Infeasible)
-        assert all(each.kernels[0].in_w <= widest_of.kernels[0].in_w for each in cut_up)
+        assert all(each.operators[0].in_w <= widest_of.operators[0].in_w for each in cut_up)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_signatures_tell_operators_apart(name: str) -> None:
     unit = example(name, "edge", DataType.float16).unit
-    mine = unit.kernels[0].signature(unit.storages)
-    assert mine == example(name, "edge", DataType.float16).unit.kernels[0].signature(unit.storages)
+    mine = unit.operators[0].signature(unit.storages)
+    assert mine == example(name, "edge", DataType.float16).unit.operators[0].signature(unit.storages)
     others = [example(other, "edge", DataType.float16).unit for other in EXAMPLES if other != name]
-    assert mine not in [other.kernels[0].signature(other.storages) for other in others]
+    assert mine not in [other.operators[0].signature(other.storages) for other in others]
 
 
 def test_a_signature_on_paper() -> None:
@@ -199,5 +203,5 @@ def test_a_signature_on_paper() -> None:
     unit = example("depthwise", "edge", DataType.float16).unit
     window = "window=[3,3,1,1,1,1,1,1,1,1]"
     sizes = "in=[9,8] out=[9,8] planes=[[3,3],[3,3]] groups=3 c1=1 k1=9 n1=1 lanes=16"
-    assert unit.kernels[0].signature(unit.storages) == f'conv {sizes} {window} act="none"'
+    assert unit.operators[0].signature(unit.storages) == f'conv {sizes} {window} act="none"'
     assert len({kind.spec.word for kind in KINDS}) == len(KINDS)

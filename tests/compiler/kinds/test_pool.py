@@ -18,7 +18,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
 from compiler.records.grid import grid
 from compiler.records.ways import cheapest
 from compiler.records.whole_rows import START
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -54,7 +54,7 @@ def test_random_poolings(dtype: DataType) -> None:
         n, c, h, w = int(rng.integers(1, 3)), int(rng.integers(1, 70)), int(rng.integers(1, 24)), int(rng.integers(1, 24))
         op = random_pool(rng, h, w)
         u, constants = pack_unit(unit(EDGE, (n, c, h, w), op, dtype=dtype.name).graph, EDGE, dtype)
-        spec = u.kernels[0]
+        spec = u.operators[0]
         assert isinstance(spec, PoolSpec)
         plan = SegmentPlan(operators=("y",), blocks=int(rng.integers(1, spec.out_h + 1)), tilings=(random_tiling(rng, spec),))
         program = Compiler(u).compile(plan_of(u, [plan]))
@@ -82,8 +82,8 @@ def test_random_poolings(dtype: DataType) -> None:
 def test_the_estimate_is_of_what_vector_does(kernel: int, stride: int, pad: int, size: int, channels: int) -> None:
     """And, of windows that lie close together, less than two thirds of an operation for every place of a window."""
     u = unit(EDGE, (1, channels, size, size), max_pool("y", "x", kernel, stride, pad))
-    spec = u.kernels[0]
-    plan = realise(u, Gene(0, 1, 1))
+    spec = u.operators[0]
+    plan = decode(u, Gene(0, 1, 1))
     assert plan is not None
     parts = Compiler(u).alone(plan, 0)
     assert isinstance(parts, list)

@@ -19,7 +19,7 @@ def test_edges_are_producers_and_consumers() -> None:
     assert not isinstance(genome, Infeasible)
     edges = segment_edges(unit, genome)
     assert set(edges) == {(source, k) for k, sources in unit.producers.items() for source in sources}
-    last = len(unit.kernels)
+    last = len(unit.operators)
     merged = (Gene(0, 2), Gene(2, last - 1), Gene(last - 1, last))
     expected = {(0, 1), (0, 2), (1, 2)}
     assert set(segment_edges(unit, merged)) <= expected

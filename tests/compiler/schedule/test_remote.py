@@ -9,7 +9,7 @@ import pytest
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.space.decode import realise_all
+from compiler.space.decode import decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.starts import single_operators
 from compiler.space.structures import Structures
@@ -44,7 +44,7 @@ def split(case: Case, cores: Sequence[int], blocks: int) -> Genome:
 
 
 def compiled(case: Case, genome: Genome) -> Program:
-    plan = realise_all(case.unit, genome)
+    plan = decode_all(case.unit, genome)
     assert not isinstance(plan, Infeasible), plan
     program = Compiler(case.unit).compile(plan)
     assert isinstance(program, Program)
@@ -132,7 +132,7 @@ def test_more_cores_than_blocks_and_cores_that_are_not_there() -> None:
     case = case_of("residual_block", m)
     singles = single_operators(case.unit)
     assert not isinstance(singles, Infeasible)
-    plan = realise_all(case.unit, tuple(gene._replace(blocks=1, cores=(1, 0)) for gene in singles))
+    plan = decode_all(case.unit, tuple(gene._replace(blocks=1, cores=(1, 0)) for gene in singles))
     assert not isinstance(plan, Infeasible)
     assert {segment.cores for segment in plan.segments} == {(1,)}, "one iteration, one core"
     segments = tuple(segment.model_copy(update={"cores": (1, 0)}) for segment in plan.segments)
@@ -143,7 +143,7 @@ def test_more_cores_than_blocks_and_cores_that_are_not_there() -> None:
     away = tuple(segment.model_copy(update={"cores": (2,)}) for segment in plan.segments)
     refused = Compiler(case.unit).compile(plan.model_copy(update={"segments": away}))
     assert isinstance(refused, Infeasible)
-    assert str(refused) == f"segment 0, {case.unit.kernels[0].name}: core 2: the machine has cores 0..1"
+    assert str(refused) == f"segment 0, {case.unit.operators[0].name}: core 2: the machine has cores 0..1"
 
 
 def test_a_gene_names_cores_and_its_task_only_how_many() -> None:

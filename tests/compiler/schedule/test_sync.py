@@ -10,7 +10,7 @@ import pytest
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.schedule.sync import Synchroniser
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
@@ -38,7 +38,7 @@ def machine(**changes: int) -> Machine:
 def case_and_program(m: Machine, name: str = "residual_block", blocks: int = 3) -> tuple[Case, Program]:
     """All operators in one segment and a few blocks: many dependences."""
     case = make_case(small_model(name), m, DataType.float16)
-    segment = realise(case.unit, Gene(0, len(case.unit.kernels), blocks))
+    segment = decode(case.unit, Gene(0, len(case.unit.operators), blocks))
     plan = plan_of(case.unit, [segment]) if isinstance(segment, SegmentPlan) else layer_by_layer(case.unit)
     assert not isinstance(plan, Infeasible)
     program = Compiler(case.unit).compile(plan)

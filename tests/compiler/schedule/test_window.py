@@ -20,7 +20,7 @@ from compiler.segment.lanes import MATRIX, VECTOR, lanes
 from compiler.segment.memory import slot_counts, tensor_requests
 from compiler.segment.segment import StripBlocks
 from compiler.segment.sharing import apart
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, Gene
 from compiler.unit.unit import Unit
@@ -42,8 +42,8 @@ def small(name: str) -> Unit:
 def schedules(draw: st.DrawFn, windows: tuple[int | str, ...] = (1, 2, 3, 5, "all")):
     """A segment of a small model with random times: (unit, blocks, edges, readers of loads, window, timetable)."""
     u = small(draw(st.sampled_from(sorted(SMALL_MODELS))))
-    start = draw(st.integers(0, len(u.kernels) - 1))
-    stop = draw(st.integers(start + 1, min(len(u.kernels), start + 6)))
+    start = draw(st.integers(0, len(u.operators) - 1))
+    stop = draw(st.integers(start + 1, min(len(u.operators), start + 6)))
     blocks = cut(u, start, stop, draw(st.integers(1, 6)), draw(st.integers(0, (1 << stop - start) - 1)))
     window = draw(st.sampled_from(windows))
     slots = slot_counts(u, blocks, draw(st.integers(1, 4)), window)
@@ -162,7 +162,7 @@ def cycles_of(u: Unit, plan: SegmentPlan) -> int:
 
 
 def planned(u: Unit, **gene: object) -> SegmentPlan:
-    plan = realise(u, Gene(0, len(u.kernels))._replace(**gene))
+    plan = decode(u, Gene(0, len(u.operators))._replace(**gene))
     assert plan is not None
     return plan
 
@@ -204,8 +204,8 @@ def test_the_formula_is_a_number_in_the_plan(pooled: Unit) -> None:
 @given(st.sampled_from(sorted(SMALL_MODELS)), st.integers(0, 30), st.integers(2, 6), st.integers(1, 3))
 def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: int, count: int) -> None:
     u = small(name)
-    start = min(start, len(u.kernels) - 1)
-    blocks = cut(u, start, min(len(u.kernels), start + length), count)
+    start = min(start, len(u.operators) - 1)
+    blocks = cut(u, start, min(len(u.operators), start + length), count)
     requests = tensor_requests(u, blocks, 1, 1)
     found, _ = fit(requests, 1 << 30, 0, lambda ordered: apart(u, blocks, ordered, True))
     apart_ = apart(u, blocks, requests, True)
@@ -221,7 +221,7 @@ def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: in
 
 def test_a_window_that_does_not_fit_says_what_is_missing(pooled: Unit) -> None:
     plan = planned(pooled, blocks=56, sliding=True)
-    assert realise(pooled, Gene(0, 2, 56, window=ALL, sliding=True)) is None
+    assert decode(pooled, Gene(0, 2, 56, window=ALL, sliding=True)) is None
     found = Compiler(pooled).segment(plan.model_copy(update={"window": "all"}), 0)
     assert isinstance(found, Infeasible)
     assert " B of L1" in found.what
@@ -235,6 +235,6 @@ def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) ->
     requests = [BufferRequest(Buffer("tensor", k), 8, k, k, 1 << k) for k in range(count)]
     blocks = cut(u, 0, count, 2)
     assert (apart(u, blocks, requests, True) == np.eye(count, dtype=bool)).all()
-    plan = realise(u, Gene(0, count, 2, sliding=True))
+    plan = decode(u, Gene(0, count, 2, sliding=True))
     assert plan is not None
     assert isinstance(Compiler(u).alone(plan, 0), list)

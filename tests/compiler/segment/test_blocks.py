@@ -32,12 +32,12 @@ def test_halo_of_two_convolutions() -> None:
     assert rows(blocks.computed) == (((0, 5), (3, 8)), ((0, 4), (4, 8)))
     assert rows(blocks.own) == (((0, 0), (0, 0)), ((0, 4), (4, 8)))  # a never leaves
     assert blocks.inside == (True, False)
-    x, a = (u.kernels[0].reads[0].storage, u.kernels[0].y.storage)
-    assert rows(blocks.staged[x].rows) == ((0, 6), (2, 8))
-    assert rows(blocks.staged[a].rows) == ((0, 5), (3, 8))
-    assert (blocks.staged[x].produced, blocks.staged[a].produced) == (False, True)
+    x, a = (u.operators[0].reads[0].storage, u.operators[0].y.storage)
+    assert rows(blocks.allocations[x].rows) == ((0, 6), (2, 8))
+    assert rows(blocks.allocations[a].rows) == ((0, 5), (3, 8))
+    assert (blocks.allocations[x].produced, blocks.allocations[a].produced) == (False, True)
     assert blocks.loads == (Load(x, 0, 1, 0),)
-    assert set(blocks.staged) == {x, a}  # b goes straight to DDR
+    assert set(blocks.allocations) == {x, a}  # b goes straight to DDR
 
 
 def test_stride_and_pool() -> None:
@@ -45,7 +45,7 @@ def test_stride_and_pool() -> None:
     u = unit(EDGE, (1, 16, 16, 16), conv("a", "x", (16, 16), stride=2), max_pool("p", "a", 2, 2))
     blocks = cut(u, 0, 2, 2)
     assert rows(blocks.computed) == (((0, 4), (4, 8)), ((0, 2), (2, 4)))
-    assert rows(blocks.staged[u.kernels[0].reads[0].storage].rows) == ((0, 8), (7, 16))
+    assert rows(blocks.allocations[u.operators[0].reads[0].storage].rows) == ((0, 8), (7, 16))
 
 
 def test_residual_branch_takes_the_hull() -> None:
@@ -53,9 +53,9 @@ def test_residual_branch_takes_the_hull() -> None:
     u = unit(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16), residual="x"))
     blocks = cut(u, 0, 2, 4)
     assert rows(blocks.computed[0]) == ((0, 3), (1, 5), (3, 7), (5, 8))
-    x = u.kernels[0].reads[0].storage
-    assert rows(blocks.staged[x].rows) == ((0, 4), (0, 6), (2, 8), (4, 8))
-    assert blocks.staged[x].death == 1  # until b has added it
+    x = u.operators[0].reads[0].storage
+    assert rows(blocks.allocations[x].rows) == ((0, 4), (0, 6), (2, 8), (4, 8))
+    assert blocks.allocations[x].death == 1  # until b has added it
     assert len(blocks.loads) == 1
 
 
@@ -77,11 +77,11 @@ def test_concat_partly_loaded() -> None:
     ]
     u = unit(EDGE, SHAPE, *operators)
     blocks = cut(u, 2, 4, 2)
-    joined = u.kernels[0].y.storage
-    x = u.kernels[0].reads[0].storage
-    assert [k.y.plane for k in u.kernels[:3]] == [0, 2, 1]
+    joined = u.operators[0].y.storage
+    x = u.operators[0].reads[0].storage
+    assert [k.y.plane for k in u.operators[:3]] == [0, 2, 1]
     assert blocks.loads == (Load(x, 0, 1, 0), Load(joined, 0, 1, 1), Load(joined, 2, 2, 1))
-    staged = blocks.staged[joined]
+    staged = blocks.allocations[joined]
     assert (staged.plane, staged.planes, staged.produced) == (0, 4, True)
     assert rows(staged.rows) == ((0, 5), (3, 8))
     assert rows(blocks.computed[0]) == ((0, 5), (3, 8))
@@ -104,7 +104,7 @@ def test_rows_that_nobody_reads_are_not_made() -> None:
     assert rows(cut(u, 0, 3, 1).computed) == (((1, 6),), ((2, 5),), ((0, 3),))
     alone = cut(u, 0, 1, 2)
     assert rows(alone.own) == rows(alone.computed) == (((1, 3), (3, 6)),)
-    assert rows(alone.staged[u.kernels[0].reads[0].storage].rows) == ((0, 4), (2, 7))
+    assert rows(alone.allocations[u.operators[0].reads[0].storage].rows) == ((0, 4), (2, 7))
 
 
 def test_right_operand_is_whole_in_every_block() -> None:
@@ -112,7 +112,7 @@ def test_right_operand_is_whole_in_every_block() -> None:
     product = MatMul("s", "q", "k", "s", 1, True)
     u = unit(EDGE, SHAPE, conv("q", "x", (16, 16), 1), conv("k", "x", (16, 16), 1), product)
     alone = cut(u, 2, 3, 4)
-    k = alone.staged[u.kernels[2].reads[1].storage]
+    k = alone.allocations[u.operators[2].reads[1].storage]
     assert rows(k.rows) == ((0, 8),) * 4
     assert rows(k.fresh) == ((0, 8), (0, 0), (0, 0), (0, 0))
     assert (k.cached, k.high(2, 1)) == (True, 8)

@@ -16,7 +16,7 @@ from compiler.kinds.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.segment.channels import can_split, channel_parts
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, splits
 from compiler.space.starts import single_operators, spread
 from compiler.unit.unit import Unit
@@ -51,15 +51,15 @@ def by_channels(case: Case, longest: int = 1) -> tuple[Gene, ...]:
     cores = tuple(range(unit.machine.cores))
     singles = single_operators(unit)
     assert not isinstance(singles, Infeasible)
-    while (start := genes[-1].stop if genes else 0) < len(unit.kernels):
-        stops = range(min(len(unit.kernels), start + longest), start, -1)
+    while (start := genes[-1].stop if genes else 0) < len(unit.operators):
+        stops = range(min(len(unit.operators), start + longest), start, -1)
         wide = (Gene(start, stop, blocks, cores=cores, split="channels") for stop in stops for blocks in (1, 3))
-        genes.append(next((g for g in wide if realise(unit, g) is not None), singles[start]))
+        genes.append(next((g for g in wide if decode(unit, g) is not None), singles[start]))
     return tuple(genes)
 
 
 def compiled(case: Case, genome: tuple[Gene, ...]) -> Program:
-    plan = realise_all(case.unit, genome)
+    plan = decode_all(case.unit, genome)
     assert not isinstance(plan, Infeasible), plan
     program = Compiler(case.unit).compile(plan)
     assert isinstance(program, Program), program
@@ -88,12 +88,12 @@ def test_values_are_right(model: str, cores: int, dtype: DataType, longest: int)
 def test_parts_are_all_of_it_and_nothing_twice() -> None:
     for model, dtype in ((layers(), DataType.float32), (encoder(1, 12, 4, 64), DataType.float16)):
         unit, kinds = make_case(model, ASCEND, dtype).unit, Counter[type]()
-        for k, whole in enumerate(unit.kernels):
+        for k, whole in enumerate(unit.operators):
             for count in (2, 3, 4):
                 parts = channel_parts(unit, k, k + 1, count)
                 if isinstance(parts, Infeasible):
                     continue
-                specs = [part.kernels[k] for part in parts]
+                specs = [part.operators[k] for part in parts]
                 kinds[type(whole)] += 1
                 planes = [p for spec in specs for p in range(spec.y.plane, spec.y.plane + spec.y.planes)]
                 assert planes == list(range(whole.y.plane, whole.y.plane + whole.y.planes))
@@ -109,19 +109,19 @@ def test_parts_are_all_of_it_and_nothing_twice() -> None:
 
 def test_what_cannot_be_cut_says_why() -> None:
     unit = make_case(encoder(1, 12, 4, 64), ASCEND, DataType.float16).unit
-    norm = next(k for k, spec in enumerate(unit.kernels) if isinstance(spec, LayerNormSpec))
-    heads = next(k for k, spec in enumerate(unit.kernels) if isinstance(spec, MatMulSpec))
+    norm = next(k for k, spec in enumerate(unit.operators) if isinstance(spec, LayerNormSpec))
+    heads = next(k for k, spec in enumerate(unit.operators) if isinstance(spec, MatMulSpec))
     for k, count, why in ((norm, 2, "normalisation"), (heads, 5, "4 runs of channels that can be made apart, for 5 cores")):
         found = channel_parts(unit, k, k + 1, count)
         assert isinstance(found, Infeasible)
         assert why in str(found)
     chain = make_case(small_model("conv_chain"), ASCEND, DataType.float16).unit
-    dense = [k for k, spec in enumerate(chain.kernels) if isinstance(spec, ConvSpec)]
+    dense = [k for k, spec in enumerate(chain.operators) if isinstance(spec, ConvSpec)]
     found = channel_parts(chain, dense[0], dense[1] + 1, 2)
     assert isinstance(found, Infeasible)
     assert "from another core" in str(found)
     # in a plan it is an answer, too
-    plan = realise(chain, Gene(dense[0], dense[1] + 1))
+    plan = decode(chain, Gene(dense[0], dense[1] + 1))
     assert plan is not None
     wide = plan.model_copy(update={"cores": (0, 1), "split": "channels"})
     lowered = Compiler(chain).alone(wide, dense[0])
@@ -136,8 +136,8 @@ def classifier(machine: Machine) -> Case:
 
 def test_weights_come_once_and_nobody_waits_for_another_core() -> None:
     case = classifier(with_cores(ASCEND, 4))
-    assert len(case.unit.kernels) == 1
-    spec = case.unit.kernels[0]
+    assert len(case.unit.operators) == 1
+    spec = case.unit.operators[0]
     assert isinstance(spec, ConvSpec)
     one = compiled(case, (Gene(0, 1),))
     four = compiled(case, (Gene(0, 1, cores=(0, 1, 2, 3), split="channels"),))
@@ -157,9 +157,9 @@ def test_features_of_parts_are_those_of_the_whole() -> None:
     """What is moved adds up over the cores, what a core does is a share of it."""
     unit = make_case(layers(), with_cores(ASCEND, 4), DataType.float16).unit
     at = {name: FEATURES.index(name) for name in ("weight_bytes", "store_bytes", "cube_cycles", "vector_cycles", "cores", "instructions")}
-    for k, spec in enumerate(unit.kernels):
+    for k, spec in enumerate(unit.operators):
         wide = Gene(k, k + 1, cores=(0, 1, 2, 3), split="channels")
-        one, four = realise(unit, Gene(k, k + 1)), realise(unit, wide)
+        one, four = decode(unit, Gene(k, k + 1)), decode(unit, wide)
         if four is None:
             assert not can_split(unit, k, k + 1, 4)
             continue
@@ -176,7 +176,7 @@ def test_features_of_parts_are_those_of_the_whole() -> None:
 
 def test_a_gene_on_one_core_splits_nothing() -> None:
     unit: Unit = classifier(with_cores(ASCEND, 2)).unit
-    assert realise(unit, Gene(0, 1, split="channels")) == realise(unit, Gene(0, 1))
+    assert decode(unit, Gene(0, 1, split="channels")) == decode(unit, Gene(0, 1))
     assert splits(unit, Gene(0, 1), 1) == ["rows"]
     assert splits(unit, Gene(0, 1), 2) == ["channels"], "one row"
     (wide,) = spread(unit, (Gene(0, 1),))

@@ -71,14 +71,14 @@ def residual() -> Unit:
 
 def test_a_convolution_as_text() -> None:
     u = residual()
-    text = to_text(EDGE, nest_of(u, u.kernels[0], inside=True), TILING)
+    text = to_text(EDGE, nest_of(u, u.operators[0], inside=True), TILING)
     assert text == STREAMED
     assert parse(text) == TILING
 
 
 def test_resident_weights_are_no_chunks() -> None:
     u = residual()
-    nest = nest_of(u, u.kernels[0])
+    nest = nest_of(u, u.operators[0])
     t = TILING.model_copy(update={"weights": "resident", "chunk_n1": 4, "chunk_k1": 36, "order": "m"})
     text = to_text(EDGE, nest, t)
     assert "chunk" not in text
@@ -92,7 +92,7 @@ def test_resident_weights_are_no_chunks() -> None:
 def test_a_pooling_as_text() -> None:
     u = unit(EDGE, (1, 32, 20, 20), max_pool("y", "x", 2, 2))
     t = VectorTiling(tile_planes=2, tile_rows=3)
-    assert to_text(EDGE, nest_of(u, u.kernels[0], kept=frozenset({0})), t) == POOL
+    assert to_text(EDGE, nest_of(u, u.operators[0], kept=frozenset({0})), t) == POOL
     assert parse(POOL) == t
 
 
@@ -110,7 +110,7 @@ def test_every_legal_tiling_comes_back(machine_name: str) -> None:
         channels = (int(rng.integers(1, 200)), int(rng.integers(1, 200)))
         kernel, stride = int(rng.choice([1, 3, 5])), int(rng.integers(1, 3))
         u = unit(machine, (1, channels[0], int(rng.integers(5, 40)), int(rng.integers(5, 40))), conv("y", "x", channels, kernel, stride))
-        spec = u.kernels[0]
+        spec = u.operators[0]
         assert isinstance(spec, ConvSpec)
         nest = nest_of(u, spec, int(rng.integers(1, spec.out_h + 1)), frozenset({0} if rng.integers(2) else ()), bool(rng.integers(2)))
         tilings: list[Tiling] = []
@@ -125,8 +125,8 @@ def test_every_legal_tiling_comes_back(machine_name: str) -> None:
             assert parse(to_text(machine, nest, t)) == t
         tried += len(tilings)
         p = unit(machine, (1, 40, 9, 9), max_pool("y", "x", 3, 2, 1))
-        tile = vector_tiling(p, p.kernels[0], 5, int(rng.integers(8, 1000)))
-        assert parse(to_text(machine, nest_of(p, p.kernels[0]), tile)) == tile
+        tile = vector_tiling(p, p.operators[0], 5, int(rng.integers(8, 1000)))
+        assert parse(to_text(machine, nest_of(p, p.operators[0]), tile)) == tile
     assert tried > 200
 
 

@@ -10,7 +10,7 @@ from compiler.cost.features import raw_features
 from compiler.emit.segment import Records, lower_segment
 from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
 from compiler.segment.segment import Segment, largest_strip
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import Gene, outline
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -28,7 +28,7 @@ def chain() -> Unit:
 
 
 def segment(u: Unit, gene: Gene) -> Segment:
-    plan = realise(u, gene)
+    plan = decode(u, gene)
     assert plan is not None
     found = Segment.of(u, plan, gene.start)
     assert isinstance(found, Segment), found
@@ -40,7 +40,7 @@ def rows_and_columns(u: Unit, found: Segment, core: int) -> set[tuple[int, int, 
     out, k = set[tuple[int, int, int]](), found.outline.stop - found.outline.start - 1
     share = found.share(core)
     for strip in share.strips:
-        spec = strip.unit.kernels[found.outline.stop - 1]
+        spec = strip.unit.operators[found.outline.stop - 1]
         first, count = (0, spec.out_w) if spec.strip is None else (spec.strip.own, spec.strip.owned)
         for t in share.iterations:
             start, stop = strip.blocks.own[k, t % strip.blocks.count]
@@ -53,7 +53,7 @@ def rows_and_columns(u: Unit, found: Segment, core: int) -> set[tuple[int, int, 
 
 def whole(u: Unit, k: int) -> int:
     """Blocks of an operator's result."""
-    spec = u.kernels[k]
+    spec = u.operators[k]
     return spec.out_h * spec.out_w * spec.y.planes
 
 

@@ -16,10 +16,10 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.strips import strips, widest
 from compiler.space.columns import fewest_strips, nearest_strips
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts
 from compiler.space.starts import layer_by_layer, single_operators
-from compiler.unit.operators import KernelSpec, Strip
+from compiler.unit.operators import OperatorSpec, Strip
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -42,9 +42,9 @@ def cut(u: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...]:
     return found
 
 
-def pads(spec: KernelSpec) -> tuple[int, ...]:
-    assert isinstance(spec.kernel, Conv | Pool)
-    return spec.kernel.pads
+def pads(spec: OperatorSpec) -> tuple[int, ...]:
+    assert isinstance(spec.operator, Conv | Pool)
+    return spec.operator.pads
 
 
 def columns(u: Unit, storage: int) -> tuple[int, int]:
@@ -59,13 +59,13 @@ def test_halo_of_two_convolutions() -> None:
     """b makes columns [0, 4) and [4, 8), a one more on the inner side, of two more of x; what is padded is so on the outer side only."""
     u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
     left, right = cut(u, 0, 2, 2)
-    x, a = u.kernels[0].reads[0].storage, u.kernels[0].y.storage
+    x, a = u.operators[0].reads[0].storage, u.operators[0].y.storage
     assert [columns(strip, x) for strip in (left, right)] == [(0, 6), (2, 8)]
     assert [columns(strip, a) for strip in (left, right)] == [(0, 5), (3, 8)]
-    assert [strip.kernels[0].strip for strip in (left, right)] == [Strip(0, 0, 0, 0), Strip(2, 3, 0, 0)]
-    assert [strip.kernels[1].strip for strip in (left, right)] == [Strip(0, 0, 0, 4), Strip(3, 4, 4, 4)]
-    assert [pads(strip.kernels[0]) for strip in (left, right)] == [(1, 1, 1, 0), (1, 0, 1, 1)]
-    assert [(spec.in_w, spec.out_w) for spec in right.kernels] == [(6, 5), (5, 4)]
+    assert [strip.operators[0].strip for strip in (left, right)] == [Strip(0, 0, 0, 0), Strip(2, 3, 0, 0)]
+    assert [strip.operators[1].strip for strip in (left, right)] == [Strip(0, 0, 0, 4), Strip(3, 4, 4, 4)]
+    assert [pads(strip.operators[0]) for strip in (left, right)] == [(1, 1, 1, 0), (1, 0, 1, 1)]
+    assert [(spec.in_w, spec.out_w) for spec in right.operators] == [(6, 5), (5, 4)]
     assert {(s.pitch, s.address) for s in right.storages} == {(8, s.address) for s in u.storages}
     assert cut(u, 0, 2, 1) == (u,)
 
@@ -74,14 +74,14 @@ def test_stride_and_pool() -> None:
     """Pool columns [2, 4) of 4 need convolution columns [4, 8), and these input columns [2*4-1, 2*7-1+3) = [7, 16)."""
     u = unit(EDGE, (1, 16, 16, 16), conv("a", "x", (16, 16), stride=2), max_pool("p", "a", 2, 2))
     left, right = cut(u, 0, 2, 2)
-    x = u.kernels[0].reads[0].storage
+    x = u.operators[0].reads[0].storage
     assert [columns(strip, x) for strip in (left, right)] == [(0, 8), (7, 16)]
-    assert [pads(strip.kernels[0]) for strip in (left, right)] == [(1, 1, 1, 0), (1, 0, 1, 0)]
+    assert [pads(strip.operators[0]) for strip in (left, right)] == [(1, 1, 1, 0), (1, 0, 1, 0)]
 
 
 def test_what_leaves_is_stored_without_halo() -> None:
     u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), outputs=["a", "b"])
-    assert [strip.kernels[0].strip for strip in cut(u, 0, 2, 2)] == [Strip(0, 0, 0, 4), Strip(2, 3, 4, 4)]
+    assert [strip.operators[0].strip for strip in cut(u, 0, 2, 2)] == [Strip(0, 0, 0, 4), Strip(2, 3, 4, 4)]
 
 
 def test_one_width_for_what_lies_together() -> None:
@@ -95,18 +95,18 @@ def test_one_width_for_what_lies_together() -> None:
     ]
     u = unit(EDGE, (1, 16, 8, 8), *operators)
     _, right = cut(u, 0, 4, 2)
-    assert columns(right, u.kernels[0].y.storage) == (3, 8)
-    assert [(spec.strip.made, spec.out_w) for spec in right.kernels[:2] if spec.strip] == [(3, 5), (4, 4)]
+    assert columns(right, u.operators[0].y.storage) == (3, 8)
+    assert [(spec.strip.made, spec.out_w) for spec in right.operators[:2] if spec.strip] == [(3, 5), (4, 4)]
 
 
 def test_four_pixels_in_a_block() -> None:
     """Column 6 of the result begins at pixel 2*6 - 1 = 11 of the image, the last one of its block."""
     u = unit(EDGE, (1, 3, 24, 24), conv("a", "x", (3, 16), stride=2))
-    assert isinstance(u.kernels[0], ConvSpec)
-    assert u.kernels[0].lanes == 4
+    assert isinstance(u.operators[0], ConvSpec)
+    assert u.operators[0].lanes == 4
     _, right = cut(u, 0, 1, 2)
     assert columns(right, 0) == (2, 6)
-    assert (right.kernels[0].strip, right.kernels[0].in_w, pads(right.kernels[0])[1]) == (Strip(2, 6, 6, 6), 16, -3)
+    assert (right.operators[0].strip, right.operators[0].in_w, pads(right.operators[0])[1]) == (Strip(2, 6, 6, 6), 16, -3)
 
 
 def test_a_strip_in_the_padding() -> None:
@@ -114,16 +114,16 @@ def test_a_strip_in_the_padding() -> None:
     wide = Conv("a", "x", "a", np.ones((16, 16, 1, 1), np.float32), np.ones(16, np.float32), pads=(0, 1, 0, 3))
     u = unit(EDGE, (1, 16, 2, 2), wide)
     _, right = cut(u, 0, 1, 2)
-    assert (columns(right, 0), pads(right.kernels[0])[1]) == ((1, 2), 3)
+    assert (columns(right, 0), pads(right.operators[0])[1]) == ((1, 2), 3)
 
 
 def test_refusals() -> None:
     u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)))
     assert strips(u, 0, 1, 9) == Infeasible("a", "9 strips of 8 columns: expected as many columns as strips, or more")
     attention = make_case(encoder(1, 12, 4, 64), EDGE, DataType.float16).unit
-    refused = [strips(attention, k, k + 1, 2) for k in range(len(attention.kernels))]
+    refused = [strips(attention, k, k + 1, 2) for k in range(len(attention.operators))]
     assert any("product of two tensors" in str(why) for why in refused)
-    plan = realise(u, Gene(0, 1))
+    plan = decode(u, Gene(0, 1))
     assert plan is not None
     lowered = lower_segment(u, plan.model_copy(update={"columns": 9}), 0)
     assert str(lowered) == "segment a: a: 9 strips of 8 columns: expected as many columns as strips, or more"
@@ -151,10 +151,10 @@ def in_strips(case: Case, count: int, longest: int, **wanted: int | bool | tuple
     singles = single_operators(u)
     assert not isinstance(singles, Infeasible)
     start = 0
-    while start < len(u.kernels):
-        stops = range(min(len(u.kernels), start + longest), start, -1)
+    while start < len(u.operators):
+        stops = range(min(len(u.operators), start + longest), start, -1)
         genes = (Gene(start, stop, min(3, block_counts(u, start, stop)[-1]), columns=count)._replace(**wanted) for stop in stops)
-        plan = next((plan for gene in genes if (plan := realise(u, gene)) is not None), None) or realise(u, singles[start])
+        plan = next((plan for gene in genes if (plan := decode(u, gene)) is not None), None) or decode(u, singles[start])
         assert plan is not None
         segments.append(plan)
         start += len(plan.operators)
@@ -169,7 +169,7 @@ def in_strips(case: Case, count: int, longest: int, **wanted: int | bool | tuple
 def test_values_are_right(dtype: DataType, count: int, longest: int, wanted: dict[str, int | bool]) -> None:
     case = make_case(everything(), EDGE, dtype)
     program, segments = in_strips(case, count, longest, **wanted)
-    assert sum(len(segment.operators) for segment in segments if segment.columns == count) > len(case.unit.kernels) // 2
+    assert sum(len(segment.operators) for segment in segments if segment.columns == count) > len(case.unit.operators) // 2
     check_program(case, program)
 
 
@@ -183,14 +183,14 @@ def test_images_whose_blocks_cores_share(count: int, wanted: dict[str, int | boo
     y = b.add(b.conv(y, 32), y)
     model = b.model(b.average_pool(b.conv(y, 24, (3, 7), (1, 3), (1, 0, 1, 2)), 3, 2, (1, 1, 1, 1)))
     case = make_case(model, with_cores(EDGE, 2), DataType.float16)
-    program, segments = in_strips(case, count, len(case.unit.kernels), cached=-1, cores=(0, 1), **wanted)
+    program, segments = in_strips(case, count, len(case.unit.operators), cached=-1, cores=(0, 1), **wanted)
     assert [(segment.columns, segment.blocks, segment.cores) for segment in segments] == [(count, 3, (0, 1))]
     check_program(case, program)
 
 
 def test_blocks_are_numbered_through_all_strips() -> None:
     case = make_case(small_model("residual_block"), EDGE, DataType.float32)
-    plan = realise(case.unit, Gene(0, 2, 3, columns=2))
+    plan = decode(case.unit, Gene(0, 2, 3, columns=2))
     assert plan is not None
     lowered = lower_segment(case.unit, plan, 0)
     assert isinstance(lowered, Records)
@@ -212,7 +212,7 @@ def test_only_the_halo_is_loaded_twice() -> None:
     u = unit(EDGE, (1, 32, 16, 32), conv("a", "x", (32, 32)), conv("b", "a", (32, 32)))
     found = []
     for count in (1, 4):
-        plan = realise(u, Gene(0, 2, 2, cached=-1, weights="resident", columns=count))
+        plan = decode(u, Gene(0, 2, 2, cached=-1, weights="resident", columns=count))
         assert plan is not None
         lowered = lower_segment(u, plan, 0)
         assert isinstance(lowered, Records)
@@ -227,8 +227,8 @@ def test_only_the_halo_is_loaded_twice() -> None:
 def test_features_say_what_is_moved(name: str, count: int) -> None:
     u = make_case(small_model(name), EDGE, DataType.float16).unit
     at = {feature: i for i, feature in enumerate(FEATURES)}
-    for start in range(len(u.kernels) - 1):
-        plan = realise(u, Gene(start, start + 2, 2, columns=count))
+    for start in range(len(u.operators) - 1):
+        plan = decode(u, Gene(start, start + 2, 2, columns=count))
         if plan is None:
             continue
         raw = raw_features(u, plan, start)
@@ -265,11 +265,11 @@ def test_as_few_strips_as_fit() -> None:
 def test_a_strip_fits_where_the_widest_does() -> None:
     u = make_case(small_model("inception_block"), LITTLE, DataType.float16).unit
     for count in (2, 3, 5):
-        top = widest(u, 0, len(u.kernels), count)
+        top = widest(u, 0, len(u.operators), count)
         assert isinstance(top, Unit)
-        for strip in cut(u, 0, len(u.kernels), count):
+        for strip in cut(u, 0, len(u.operators), count):
             assert all(a.row_blocks >= b.row_blocks for a, b in zip(top.storages, strip.storages, strict=True))
-            assert all(a.out_w >= b.out_w and a.in_w >= b.in_w for a, b in zip(top.kernels, strip.kernels, strict=True))
+            assert all(a.out_w >= b.out_w and a.in_w >= b.in_w for a, b in zip(top.operators, strip.operators, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
@@ -289,6 +289,6 @@ def test_an_image_too_wide_for_l1(dtype: DataType) -> None:
 def test_strips_are_a_partition() -> None:
     u = unit(EDGE, (1, 16, 4, 23), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
     for count in (2, 7, 23):
-        own = [strip.kernels[1].strip for strip in cut(u, 0, 2, count)]
+        own = [strip.operators[1].strip for strip in cut(u, 0, 2, count)]
         assert all(a and b and a.own + a.owned == b.own for a, b in pairwise(own))
         assert sum(strip.owned for strip in own if strip) == 23

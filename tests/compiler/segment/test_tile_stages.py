@@ -23,7 +23,7 @@ DDR, L1, UB, L0A, L0B, L0C = Memory.DDR, Memory.L1, Memory.UB, Memory.L0A, Memor
 
 
 def names(machine: Machine, u: Unit, k: int = 0, inside: bool = False) -> list[str]:
-    return [stage.type for stage in stages_of(machine, nest_of(u, u.kernels[k], inside=inside))]
+    return [stage.type for stage in stages_of(machine, nest_of(u, u.operators[k], inside=inside))]
 
 
 def test_the_way_is_the_shortest_that_the_machine_has() -> None:
@@ -47,7 +47,7 @@ def test_moves_of_a_convolution() -> None:
 def test_features_on_paper() -> None:
     """1x1, 64 -> 64 channels on 20 x 20: 400 pixels, n 4, k 4; tiles of 128 x 2 x 4 make 4 x 2 x 1 products."""
     u = unit(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
-    nest = nest_of(u, u.kernels[0])
+    nest = nest_of(u, u.operators[0])
     assert nest.loops == {"g": 1, "m": 400, "n": 4, "k": 4}
     t = ConvTiling(weights="resident", chunk_n1=4, chunk_k1=4, tile_m=128, tile_n1=2, tile_k1=4, order="m")
     assert features_of(nest, stages_of(EDGE, nest), t) == (
@@ -74,7 +74,7 @@ def test_features_on_paper() -> None:
 def test_partial_sums_of_a_chunk_are_live_together() -> None:
     """Two chunks along k: all 4 x 128 pixels of 32 channels wait in L0C for the second one."""
     u = unit(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
-    nest = nest_of(u, u.kernels[0])
+    nest = nest_of(u, u.operators[0])
     t = ConvTiling(weights="streamed", chunk_n1=2, chunk_k1=2, tile_m=128, tile_n1=2, tile_k1=2, order="m")
     stages = stages_of(EDGE, nest)
     found = dict(zip([stage.name for stage in stages], features_of(nest, stages, t), strict=True))
@@ -86,7 +86,7 @@ def test_partial_sums_of_a_chunk_are_live_together() -> None:
 def test_features_of_pooling_on_paper() -> None:
     """2x2 by 2 of 32 channels on 8 x 8, one plane and two output rows at a time: a tile of 4 x 8 in, 2 x 4 out."""
     u = unit(EDGE, (1, 32, 8, 8), max_pool("y", "x", 2, 2))
-    nest = nest_of(u, u.kernels[0])
+    nest = nest_of(u, u.operators[0])
     stages = stages_of(EDGE, nest)
     load, *steps, store = features_of(nest, stages, VectorTiling(tile_planes=1, tile_rows=2))
     assert load == StageFeatures("MTE2 DDR->UB", 16, 2 * 4 * 8 * 16, 16, 2 * 8 * 8 * 16, 4 * 8 * 16 * 16, 4)
@@ -102,7 +102,7 @@ def test_stages_agree_with_the_records(machine: Machine) -> None:
     tried = 0
     for channels, kernel, stride, groups_of in (((24, 40), 3, 1, 1), ((64, 48), 1, 1, 2), ((32, 100), 3, 2, 3)):
         u = unit(machine, (1, channels[0], 13, 12), conv("y", "x", channels, kernel, stride))
-        spec = u.kernels[0]
+        spec = u.operators[0]
         assert isinstance(spec, ConvSpec)
         compiler, nest = Compiler(u), nest_of(u, spec)
         stages = stages_of(machine, nest)

@@ -15,7 +15,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
 from compiler.segment.blocks import cut
 from compiler.segment.memory import place
-from compiler.space.decode import _Fitting, plan_of, realise, realise_all
+from compiler.space.decode import _Fitting, decode, decode_all, plan_of
 from compiler.space.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Gene, block_counts, choice_count
 from compiler.space.moves import verify
 from compiler.space.starts import layer_by_layer, single_operators, spread
@@ -51,13 +51,13 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
     rng = np.random.default_rng(3)
     compiler, realised = Compiler(u), 0
     for _ in range(40):
-        start = int(rng.integers(len(u.kernels)))
-        gene = random_gene(u, rng, start, int(rng.integers(start + 1, min(len(u.kernels), start + 4) + 1)))
-        plan = realise(u, gene)
+        start = int(rng.integers(len(u.operators)))
+        gene = random_gene(u, rng, start, int(rng.integers(start + 1, min(len(u.operators), start + 4) + 1)))
+        plan = decode(u, gene)
         if plan is None:
             continue
         realised += 1
-        assert plan.operators == tuple(spec.name for spec in u.kernels[gene.start : gene.stop])
+        assert plan.operators == tuple(spec.name for spec in u.operators[gene.start : gene.stop])
         assert (plan.blocks, plan.prefetch, plan.sliding) == (gene.blocks, gene.prefetch, gene.sliding)
         if gene.window != FORMULA:
             assert plan.window == (gene.window if gene.window != ALL else "all")
@@ -82,8 +82,10 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     u, rng = unit(name, "edge"), np.random.default_rng(5)
-    starts = [int(rng.integers(len(u.kernels))) for _ in range(60)]
-    genes = [random_gene(u, rng, k, int(rng.integers(k + 1, min(len(u.kernels), k + 5) + 1)))._replace(weights="resident") for k in starts]
+    starts = [int(rng.integers(len(u.operators))) for _ in range(60)]
+    genes = [
+        random_gene(u, rng, k, int(rng.integers(k + 1, min(len(u.operators), k + 5) + 1)))._replace(weights="resident") for k in starts
+    ]
     clear = []
 
     def found(fitting: _Fitting) -> bool:
@@ -92,26 +94,26 @@ def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypat
 
     looked = _Fitting._all_stay
     monkeypatch.setattr(_Fitting, "_all_stay", found)
-    plans = [realise.__wrapped__(u, gene) for gene in genes]
+    plans = [decode.__wrapped__(u, gene) for gene in genes]
     monkeypatch.setattr(_Fitting, "_all_stay", lambda fitting: False)
-    assert plans == [realise.__wrapped__(u, gene) for gene in genes]
+    assert plans == [decode.__wrapped__(u, gene) for gene in genes]
     assert any(clear) or not clear
 
 
 def test_choices_name_different_tilings() -> None:
     u = unit("conv_chain")
-    conv = next(k for k, spec in enumerate(u.kernels) if isinstance(spec, ConvSpec))
-    plans = {realise(u, Gene(conv, conv + 1, choices=(choice,))) for choice in range(choice_count(u, conv))}
+    conv = next(k for k, spec in enumerate(u.operators) if isinstance(spec, ConvSpec))
+    plans = {decode(u, Gene(conv, conv + 1, choices=(choice,))) for choice in range(choice_count(u, conv))}
     assert None not in plans
     assert len(plans) == choice_count(u, conv)
-    assert realise(u, Gene(conv, conv + 1)) == realise(u, Gene(conv, conv + 1, choices=(0,)))
+    assert decode(u, Gene(conv, conv + 1)) == decode(u, Gene(conv, conv + 1, choices=(0,)))
 
 
 def test_block_counts_stop_at_the_lowest_output() -> None:
     u = unit("residual_block")
-    for start in range(len(u.kernels)):
-        for stop in range(start + 1, len(u.kernels) + 1):
-            lowest = min(spec.out_h for spec in u.kernels[start:stop])
+    for start in range(len(u.operators)):
+        for stop in range(start + 1, len(u.operators) + 1):
+            lowest = min(spec.out_h for spec in u.operators[start:stop])
             assert block_counts(u, start, stop) == tuple(count for count in BLOCK_COUNTS if count <= lowest)
 
 
@@ -123,16 +125,16 @@ def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
     verify(u, genome)
     for gene in genome:
         assert gene.stop == gene.start + 1
-        assert realise(u, gene) is not None
+        assert decode(u, gene) is not None
         fewer = [count for count in block_counts(u, gene.start, gene.stop) if count < gene.blocks]
-        assert all(realise(u, gene._replace(blocks=count)) is None for count in fewer)
+        assert all(decode(u, gene._replace(blocks=count)) is None for count in fewer)
     plan = layer_by_layer(u)
     assert isinstance(plan, Plan)
-    wide = realise_all(u, spread(u, genome))
+    wide = decode_all(u, spread(u, genome))
     assert isinstance(wide, Plan)
-    one = realise_all(u, genome)
+    one = decode_all(u, genome)
     assert isinstance(one, Plan)
-    apart = realise_all(u, spread(u, tuple(gene._replace(split="channels") for gene in genome)))
+    apart = decode_all(u, spread(u, tuple(gene._replace(split="channels") for gene in genome)))
     assert isinstance(apart, Plan)
     for mine, *either in zip(plan.segments, one.segments, wide.segments, apart.segments, strict=True):
         assert mine in either, "one of two cores, or both, with some rows or some channels each"
@@ -145,8 +147,8 @@ def test_what_does_not_fit_is_a_value_that_names_it() -> None:
     found = single_operators(small)
     assert isinstance(found, Infeasible)
     assert "1,024 B of L1" in str(found)
-    assert found.where in {spec.name for spec in small.kernels}
-    whole = realise_all(small, (Gene(0, len(small.kernels)),))
+    assert found.where in {spec.name for spec in small.operators}
+    whole = decode_all(small, (Gene(0, len(small.operators)),))
     assert isinstance(whole, Infeasible)
     assert "segment 0" in whole.where
     assert "in 1 blocks" in whole.what
@@ -165,8 +167,8 @@ def test_a_plan_carries_what_it_was_made_for() -> None:
 def test_equal_structures_cost_the_same_wherever_they_lie() -> None:
     u = make_unit(light_graph("resnet50"), load_machine("edge"), DataType.float16)
     structures, places = Structures(u), defaultdict(list)
-    for start in range(len(u.kernels)):
-        for stop in range(start + 1, min(len(u.kernels), start + 6) + 1):
+    for start in range(len(u.operators)):
+        for stop in range(start + 1, min(len(u.operators), start + 6) + 1):
             places[structures.structure(start, stop)].append((start, stop))
     repeated = [found for found in places.values() if len(found) > 1]
     assert len(repeated) >= 40, "ResNet-50 repeats its blocks"
@@ -195,7 +197,7 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     wide = make_unit(small_graph("inception_block"), u.machine, DataType.float32)
     assert Structures(wide).structure(0, 1) != structures.structure(0, 1)
     other = make_unit(small_graph("inception_block", 5), u.machine, DataType.float16)
-    assert Structures(other).structure(0, len(u.kernels)) == structures.structure(0, len(u.kernels)), "weights' values cost nothing"
+    assert Structures(other).structure(0, len(u.operators)) == structures.structure(0, len(u.operators)), "weights' values cost nothing"
     gene = Gene(0, 2, 2)
     changed = [gene._replace(**{name: value}) for name, value in
                (("blocks", 4), ("prefetch", 1), ("window", 2), ("chunk", 1), ("weights", "streamed"), ("choices", (1, 0)),
@@ -206,7 +208,7 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     assert len({structures.key(g) for g in (once, *same)}) == 1, "in one block nothing is loaded or made twice"
     assert structures.key(once) != structures.key(once._replace(weights="resident")), "all weights before the first tile, or in chunks"
     assert structures.key(gene) == structures.key(gene._replace(weights="resident")), "in two blocks they are read again"
-    pooling = next(k for k, spec in enumerate(u.kernels) if not isinstance(spec, ConvSpec))
+    pooling = next(k for k, spec in enumerate(u.operators) if not isinstance(spec, ConvSpec))
     assert len({structures.key(Gene(pooling, pooling + 1, weights=weights)) for weights in WEIGHTS}) == 1, "there are none"
     assert structures.key(once) != structures.key(once._replace(sliding=True)), "branches may run side by side"
     single = Gene(0, 1, 2)

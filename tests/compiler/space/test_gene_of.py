@@ -14,7 +14,7 @@ from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling, parse_plan
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.gene import WEIGHTS, WINDOWS, Gene, Genome, block_counts, choice_count, gene_json
 from compiler.space.gene_of import gene_of, genome_of
 from compiler.space.moves import MOVES, random_genome, verify
@@ -40,7 +40,7 @@ def unit(name: str, machine: str = "edge", cores: int | None = None) -> Unit:
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
     u, rng, found, named = unit(name, machine), np.random.default_rng(5), 0, 0
-    count = len(u.kernels)
+    count = len(u.operators)
     for _ in range(25):
         start = int(rng.integers(count))
         stop = min(count, start + int(rng.integers(1, 5)))
@@ -51,11 +51,11 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
             tuple(range(int(rng.integers(1, u.machine.cores + 1)))), int(rng.integers(-1, 1 << stop - start)),
             bool(rng.integers(2)), bool(rng.integers(2)), int(rng.choice([0, 64])), columns=int(rng.choice([1, 1, 3])),
         )  # fmt: skip
-        plan = realise(u, gene)
+        plan = decode(u, gene)
         if plan is not None:
             back = gene_of(u, plan, start)
             assert back is not None, gene
-            assert realise(u, back) == plan
+            assert decode(u, back) == plan
             named += not back.pinned
             found += 1
     assert found
@@ -67,14 +67,14 @@ def test_weights_stay_in_any_number_of_blocks(blocks: int) -> None:
     """What is read once may stay, too: a second spelling of the usual gene is the usual gene."""
     u = unit("conv_chain")
     gene = Gene(0, 2, blocks)
-    plans = {weights: realise(u, gene._replace(weights=weights)) for weights in WEIGHTS}
+    plans = {weights: decode(u, gene._replace(weights=weights)) for weights in WEIGHTS}
     for name in ("resident", "streamed"):
         plan = plans[name]
         assert plan is not None
         assert {t.weights for t in plan.tilings if isinstance(t, ConvTiling)} == {name}
         back = gene_of(u, plan, 0)
         assert back is not None
-        assert realise(u, back) == plan
+        assert decode(u, back) == plan
         usual = plan == plans["reused"]
         assert usual == ((name == "resident") == (blocks > 1))
         assert back.weights == ("reused" if usual else name)
@@ -83,16 +83,16 @@ def test_weights_stay_in_any_number_of_blocks(blocks: int) -> None:
 def test_a_whole_plan() -> None:
     u, rng, found = unit("conv_chain"), np.random.default_rng(0), 0
     for _ in range(20):
-        plan = realise_all(u, random_genome(u, rng))
+        plan = decode_all(u, random_genome(u, rng))
         if not isinstance(plan, Infeasible):
             genome = genome_of(u, plan)
             assert genome is not None
-            assert realise_all(u, genome) == plan
+            assert decode_all(u, genome) == plan
             found += 1
     assert found
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
-    plan = realise_all(u, genome)
+    plan = decode_all(u, genome)
     assert not isinstance(plan, Infeasible)
     assert genome_of(u, plan) == genome
     assert genome_of(u, plan.model_copy(update={"segments": plan.segments[:-1]})) is None
@@ -117,7 +117,7 @@ def test_every_plan_that_runs_has_a_gene(name: str, machine: str, cores: int, se
     if genome is None:
         return
     verify(u, genome)
-    assert realise_all(u, genome) == plan == parse_plan(plan.to_json())
+    assert decode_all(u, genome) == plan == parse_plan(plan.to_json())
     assert genome_from(json.loads(json.dumps([gene_json(gene) for gene in genome]))) == genome
     assert unpack_genes(pack_genes(genome)) == list(genome)
     structures = Structures(u)
@@ -155,7 +155,7 @@ def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
                 alike = [old for old in genome if all(getattr(old, field) == getattr(gene, field) for field in division)]
                 stays = any(len(old.cores) == len(gene.cores) for old in alike) and name not in ("change_tiling", "change_weights")
                 assert bool(gene.pinned) == (stays or gene in genome), (name, gene)
-                plan = realise(u, gene)
+                plan = decode(u, gene)
                 if gene.pinned and gene not in genome and plan is not None:
                     assert plan.tilings == pinned_tilings(gene.pinned)
                     kept[name] += 1
@@ -168,9 +168,9 @@ def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
 
 def odd_genome(u: Unit) -> Genome:
     """Operators in pairs, the last of odd ones alone, in two blocks, with tiles that no rank has."""
-    found, count = list[Gene](), len(u.kernels)
+    found, count = list[Gene](), len(u.operators)
     for start in range(0, count, 2):
-        plan = realise(u, Gene(start, min(count, start + 2), 2))
+        plan = decode(u, Gene(start, min(count, start + 2), 2))
         assert plan is not None
         tilings = [
             t.model_copy(update={"chunk_n1": t.chunk_n1 + 7} if isinstance(t, ConvTiling) else {"tile_rows": 1}) for t in plan.tilings
@@ -184,7 +184,7 @@ def odd_genome(u: Unit) -> Genome:
 
 def test_what_does_not_run_has_no_gene() -> None:
     u = unit("conv_chain")
-    plan = realise(u, Gene(0, 1))
+    plan = decode(u, Gene(0, 1))
     assert plan is not None
     tiling = plan.tilings[0]
     assert isinstance(tiling, ConvTiling)

@@ -16,7 +16,7 @@ from compiler.kinds.build import make_unit
 from compiler.plan.plan import MAX_PREFETCH
 from compiler.segment.strips import strips
 from compiler.space.columns import fewest_strips
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.space.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.unit.unit import Unit
@@ -227,7 +227,7 @@ def test_a_repaired_genome_fits(name: str, seed: int) -> None:
     genome = mutated(u, rng, 5)
 
     def fits(gene: Gene) -> bool:
-        return realise(u, gene) is not None
+        return decode(u, gene) is not None
 
     whole = repaired(u, genome, fits)
     if whole is None:
@@ -240,7 +240,7 @@ def test_a_repaired_genome_fits(name: str, seed: int) -> None:
 
 def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
     u = unit("conv_chain")
-    end = len(u.kernels)
+    end = len(u.operators)
     assert end >= 3
     tall = [k for k in range(end) if len(block_counts(u, k, k + 1)) > 2]
     assert tall
@@ -256,12 +256,12 @@ def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
 def test_some_genomes_need_repair_on_a_small_machine() -> None:
     u, rng = unit("inception_block"), np.random.default_rng(0)
     genomes = [mutated(u, rng, 5) for _ in range(50)]
-    assert any(realise(u, gene) is None for genome in genomes for gene in genome)
+    assert any(decode(u, gene) is None for genome in genomes for gene in genome)
 
 
 def test_verify_says_where_a_genome_breaks() -> None:
     u = unit("conv_chain")
-    end = len(u.kernels)
+    end = len(u.operators)
     for bad in (
         (Gene(1, end),),
         (Gene(0, end - 1),),
@@ -282,7 +282,7 @@ def test_features_are_finite_and_add_up(name: str, seed: int, machine: str) -> N
     u, rng = unit(name, machine), np.random.default_rng(seed)
     raws, genome = [], mutated(u, rng, 5)
     for gene in genome:
-        plan = realise(u, gene)
+        plan = decode(u, gene)
         if plan is not None:
             raws.append(raw_features(u, plan, gene.start))
     if not raws:

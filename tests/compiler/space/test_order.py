@@ -7,8 +7,8 @@ import pytest
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, parse_plan
-from compiler.segment.permuted import arranged, in_order
-from compiler.space.decode import realise_all
+from compiler.segment.permuted import permuted, permuted_to
+from compiler.space.decode import decode_all
 from compiler.space.moves import random_genome
 from compiler.space.order import ORDERS, Order, ordered
 from compiler.unit.unit import Unit
@@ -27,23 +27,23 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def names(unit: Unit) -> list[str]:
-    return [spec.name for spec in unit.kernels]
+    return [spec.name for spec in unit.operators]
 
 
 def shuffled(unit: Unit, rng: np.random.Generator) -> Unit:
     """Some topological order."""
     order = list[int]()
-    while len(order) < len(unit.kernels):
-        ready = [k for k in range(len(unit.kernels)) if k not in order and set(unit.producers[k]) <= set(order)]
+    while len(order) < len(unit.operators):
+        ready = [k for k in range(len(unit.operators)) if k not in order and set(unit.producers[k]) <= set(order)]
         order.append(int(rng.choice(ready)))
-    return arranged(unit, tuple(order))
+    return permuted(unit, tuple(order))
 
 
 def test_any_topological_order_keeps_values(case: Case) -> None:
     rng, tried = np.random.default_rng(1), set[tuple[str, ...]]()
     for _ in range(6):
         unit = shuffled(case.unit, rng)
-        plan = realise_all(unit, random_genome(unit, rng))
+        plan = decode_all(unit, random_genome(unit, rng))
         assert not isinstance(plan, Infeasible)
         plan = parse_plan(plan.to_json())
         program = Compiler(case.unit).compile(plan)
@@ -58,15 +58,15 @@ def test_any_topological_order_keeps_values(case: Case) -> None:
 
 def test_records_keep_the_numbers_of_the_file(case: Case) -> None:
     unit = shuffled(case.unit, np.random.default_rng(3))
-    assert [case.unit.kernels[spec.tag].name for spec in unit.kernels] == names(unit)
-    plan = realise_all(unit, random_genome(unit, np.random.default_rng(0)))
+    assert [case.unit.operators[spec.tag].name for spec in unit.operators] == names(unit)
+    plan = decode_all(unit, random_genome(unit, np.random.default_rng(0)))
     assert not isinstance(plan, Infeasible)
     program = Compiler(case.unit).compile(plan)
     assert not isinstance(program, Infeasible)
     (code,) = (code for code in program.streams if len(code))
     at = {name: i for i, segment in enumerate(plan.segments) for name in segment.operators}
     work = code[~np.isin(code[:, isa.OP], [int(isa.Op.SET), int(isa.Op.WAIT)])]
-    found = {(int(tag) >> 16, case.unit.kernels[int(tag) & 0xFFFF].name) for tag in np.unique(work[:, isa.TAG])}
+    found = {(int(tag) >> 16, case.unit.operators[int(tag) & 0xFFFF].name) for tag in np.unique(work[:, isa.TAG])}
     assert found == {(segment, name) for name, segment in at.items()}
 
 
@@ -74,7 +74,7 @@ def test_records_keep_the_numbers_of_the_file(case: Case) -> None:
 def test_an_order_does_not_depend_on_where_it_came_from(case: Case, order: Order) -> None:
     first = ordered(case.unit, order)
     assert sorted(names(first)) == sorted(names(case.unit))
-    assert in_order(case.unit, names(first)) is not None
+    assert permuted_to(case.unit, names(first)) is not None
     for other in ORDERS:
         assert names(ordered(ordered(case.unit, other), order)) == names(first)
     assert names(ordered(first, "file")) == names(case.unit)
@@ -84,7 +84,7 @@ def test_an_order_does_not_depend_on_where_it_came_from(case: Case, order: Order
 def test_depth_follows_a_branch() -> None:
     unit = make_case(inception_block(np.random.default_rng(0)), EDGE, DataType.float16).unit
     deep = ordered(unit, "depth")
-    for k, spec in enumerate(deep.kernels[:-1]):
+    for k, spec in enumerate(deep.operators[:-1]):
         readers = [c for c in deep.consumers[k] if set(deep.producers[c]) <= set(range(k + 1))]
         assert not readers or k + 1 in deep.consumers[k], f"{spec.name} could be followed"
 
@@ -97,6 +97,6 @@ def test_what_is_no_order(case: Case) -> None:
         ([*mine, mine[0]], "once"),
         (["nobody", *mine[1:]], "none of"),
     ):
-        found = in_order(case.unit, wrong)
+        found = permuted_to(case.unit, wrong)
         assert isinstance(found, Infeasible)
         assert what in found.what

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.npu import container as box
 from simulator.npu import isa
-from simulator.npu.container import Container, ContainerError, Operator, Segment, Variant, decode, encode, program
+from simulator.npu.container import Container, ContainerError, OperatorEntry, SegmentEntry, Variant, decode, encode, program
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import DataType, Engine, Memory, load_machine
@@ -65,12 +65,12 @@ def example() -> Container:
         TINY,
         memory,
         (
-            Variant("none", 65536, streams(4), "cd" * 16, cycles, (Segment(1, 2), Segment(1, 1))),
-            Variant("slight", 32768, other, "ef" * 16, cycles, (Segment(2, 1),)),
+            Variant("none", 65536, streams(4), "cd" * 16, cycles, (SegmentEntry(1, 2), SegmentEntry(1, 1))),
+            Variant("slight", 32768, other, "ef" * 16, cycles, (SegmentEntry(2, 1),)),
             Variant("severe", 16384, streams(4), "cd" * 16, cycles),
         ),
         bytes(range(64)),
-        (Operator("conv/\u00fc", 1000, 64), Operator("relu")),
+        (OperatorEntry("conv/\u00fc", 1000, 64), OperatorEntry("relu")),
     )
 
 

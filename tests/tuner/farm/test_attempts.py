@@ -37,10 +37,10 @@ def ended_at(folder: Path, ask: Ask) -> None:
 
 def test_the_second_end_at_an_ask_makes_it_a_culprit(tmp_path: Path) -> None:
     for ask in (ASK, OTHER, ASK):
-        assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits == ()
+        assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing == ()
         ended_at(tmp_path, ask)
     for _ in range(2):
-        ((ask, culprit),) = Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits
+        ((ask, culprit),) = Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing
     assert ask == ASK
     assert hash(ask) == hash(ASK)
     assert culprit == ("crash", "the worker process died", 1)
@@ -50,7 +50,7 @@ def test_what_an_interrupt_ends_in_time_is_innocent_and_later_it_hangs(tmp_path:
     for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(ASK, ("timeout", INTERRUPTED, 1))])):
         with suppress(KeyboardInterrupt), Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).at(ASK):
             raise KeyboardInterrupt
-        assert list(Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).culprits) == found
+        assert list(Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).failing) == found
 
 
 def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) 
     path = tmp_path / "attempts.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b'["crash", "segment", [[1, 2, {}]], true]\n' * 2 + b"[]\n" * 2 + whole + whole[:-9])
-    assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits == ()
+    assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing == ()
     ended_at(tmp_path, ASK)
-    assert [ask for ask, _ in Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits] == [ASK]
+    assert [ask for ask, _ in Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing] == [ASK]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.farm import pool
 from tuner.farm.conduct import Conductor, Jobs, SerialJobs
-from tuner.farm.jobs import WorkshopSpec
-from tuner.farm.ledger import Budget, Ledger
-from tuner.farm.pool import Pool
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.ledger import Ledger, RunBudget
+from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.schedule import Schedule
+from tuner.farm.schedule import EpochSchedule
 from tuner.farm.workers import JobWorker
 from tuner.learn.training import Trainer
 from tuner.measure.evaluate import Answer, Ask, Evaluator
@@ -82,17 +82,17 @@ class Make:
         return found
 
 
-def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
+def spec(harm: str, hurry: int = 0) -> JobRunnerSpec:
     unit = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
     config = load_config(None, QUICK)
-    return WorkshopSpec(Make(unit, harm, hurry), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
+    return JobRunnerSpec(Make(unit, harm, hurry), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
 
 
-def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
+def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
-    schedule = Schedule(first_states(3, made.config, 0))
+    schedule = EpochSchedule(first_states(3, made.config, 0))
     with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
-        ledger = Ledger(LEVELS, log, Champions(3), Budget(N))
+        ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
         conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))
         conductor.begin(())
         conductor.run()
@@ -100,9 +100,9 @@ def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
 
 
 @contextmanager
-def on_actors(made: WorkshopSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[Pool]:
+def on_actors(made: JobRunnerSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[ActorPool]:
     with RayActors(partial(JobWorker, made), 2, run_id=name, say=said.append) as actors:
-        yield Pool(actors, REAL.clock, said.append, item_timeout_s)
+        yield ActorPool(actors, REAL.clock, said.append, item_timeout_s)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     with on_actors(made, f"harm-{harm}", said, item_timeout_s=3.0) as jobs:
         found = searched(made, jobs, tmp_path / "run")
         assert jobs.replaced == 4, "as one of many, as what was announced, and alone, twice"
-        assert {culprit.status for culprit in jobs.culprits.values()} == {status}
+        assert {culprit.status for culprit in jobs.failing.values()} == {status}
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)
     log = read_log(tmp_path / "run")
     bad = log[log["status"] != "ok"]
@@ -180,7 +180,7 @@ def test_a_slow_worker_holds_up_nobody(expected: pd.DataFrame, tmp_path: Path) -
 def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_path: Path) -> None:
     made = spec("raise")
 
-    class Killing(Pool):
+    class Killing(ActorPool):
         """Kills the worker of the third job that it starts."""
 
         started = 0
@@ -196,5 +196,5 @@ def test_a_worker_killed_from_outside_costs_no_row(expected: pd.DataFrame, tmp_p
         jobs = Killing(actors, REAL.clock, lambda _: None)
         found = searched(made, jobs, tmp_path / "run")
         assert jobs.replaced == 1
-        assert not jobs.culprits
+        assert not jobs.failing
     pd.testing.assert_frame_equal(found, expected, check_categorical=False)

@@ -27,9 +27,9 @@ from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
 from tuner.farm import schedule as schedule_module
-from tuner.farm.jobs import Bulletin, Culprit, Job, News, Result, Training, WorkshopSpec
+from tuner.farm.jobs import Broadcast, FailingItem, Job, JobRunnerSpec, Result, Training, Update
 from tuner.farm.recorder import Facts
-from tuner.farm.schedule import BEGAN, Schedule, in_use_from, version_of
+from tuner.farm.schedule import BEGAN, EpochSchedule, in_use_from, version_of
 from tuner.farm.workers import JobWorker, Lone, Told
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import Ask, EvaluatorSpec
@@ -51,9 +51,9 @@ def unit(name: str = "residual_block") -> Unit:
     return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
 
 
-def spec(*overrides: str, seed: int = 0) -> WorkshopSpec:
+def spec(*overrides: str, seed: int = 0) -> JobRunnerSpec:
     facts = Facts(Origin("r", "m", "tiny", "v"), unit(), LEVELS)
-    return WorkshopSpec(EvaluatorSpec(unit(), LEVELS), facts, load_config(None, (*QUICK, "search.islands=3", *overrides)), {}, seed)
+    return JobRunnerSpec(EvaluatorSpec(unit(), LEVELS), facts, load_config(None, (*QUICK, "search.islands=3", *overrides)), {}, seed)
 
 
 # packing
@@ -188,7 +188,7 @@ def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int
     An island's epoch e measures e programs, of which the budget is told as what was complete when what it builds on was.
     """
     rng = np.random.default_rng(seed)
-    schedule, running, epochs = Schedule([bytes([i]) for i in range(islands)]), {}, list[list[bytes]]()
+    schedule, running, epochs = EpochSchedule([bytes([i]) for i in range(islands)]), {}, list[list[bytes]]()
     started: dict[tuple[int, int], Job] = {}
     programs = 0
     while schedule.complete < 7:
@@ -219,7 +219,7 @@ def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int
 
 
 def test_an_island_may_be_an_epoch_ahead() -> None:
-    schedule = Schedule([b"a", b"b"])
+    schedule = EpochSchedule([b"a", b"b"])
     for _ in range(5):  # epochs 0, 1 and the first evolving one
         due = schedule.next(None, None)
         assert due is not None
@@ -240,7 +240,7 @@ def test_an_island_may_be_an_epoch_ahead() -> None:
 
 
 def test_an_island_goes_where_it_was_before_if_there_is_a_choice() -> None:
-    schedule = Schedule([b"a", b"b", b"c"])
+    schedule = EpochSchedule([b"a", b"b", b"c"])
     first = schedule.next(None, None)
     assert first is not None
     schedule.received(first.key, blank(first.job))
@@ -252,7 +252,7 @@ def test_an_island_goes_where_it_was_before_if_there_is_a_choice() -> None:
 @pytest.mark.parametrize("commits", [0, 1, 2, 3, 4, 6, 9])
 @pytest.mark.usefixtures("lag")
 def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
-    schedule, found, epochs = Schedule([b"a", b"b", b"c"]), list[bytes](), list[list[bytes]]()
+    schedule, found, epochs = EpochSchedule([b"a", b"b", b"c"]), list[bytes](), list[list[bytes]]()
     for _ in range(commits):
         due = schedule.next(None, None)
         assert due is not None
@@ -261,7 +261,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
         found.append(result.findings)
         if (done := schedule.committed(len(found))) is not None:
             epochs.append(done)
-    again = Schedule([b"a", b"b", b"c"])
+    again = EpochSchedule([b"a", b"b", b"c"])
     assert again.restore(json.loads(json.dumps(schedule.state())), found, 0) == epochs
     for _ in range(6):
         one, two = schedule.next(50, None), again.next(50, None)
@@ -285,22 +285,22 @@ def parts(result: Result | Trained) -> tuple[object, ...]:
 class Course:
     """Three evolving epochs of three islands, job by job; keeps jobs, results and news."""
 
-    def __init__(self, made: WorkshopSpec) -> None:
-        self.spec, self.bulletin = made, Bulletin()
+    def __init__(self, made: JobRunnerSpec) -> None:
+        self.spec, self.broadcast = made, Broadcast()
         self.done: list[tuple[Job, Result]] = []
-        schedule, workshop, heard = Schedule(first_states(3, made.config, made.seed)), made(), 0
-        self.bulletin.epochs.append([])
+        schedule, job_runner, heard = EpochSchedule(first_states(3, made.config, made.seed)), made(), 0
+        self.broadcast.epochs.append([])
         while schedule.complete < 5:
             due = schedule.next(None, None)
             assert due is not None
-            result = workshop.work(due.job, self.bulletin.news(due.job, (heard, 0)))
+            result = job_runner.work(due.job, self.broadcast.update(due.job, (heard, 0)))
             heard = due.job.version
             assert isinstance(result, Result)
             self.done.append((due.job, result))
             schedule.received(due.key, result)
             while schedule.to_commit() is not None:
                 if (found := schedule.committed(0)) is not None:
-                    self.bulletin.epochs.append(found)
+                    self.broadcast.epochs.append(found)
 
 
 @pytest.fixture(scope="module")
@@ -311,22 +311,22 @@ def course() -> Course:
 def test_a_job_gives_the_same_in_a_new_workshop_and_after_any_other(course: Course) -> None:
     other = course.spec()
     for job, result in [course.done[-1], course.done[5], course.done[8]]:  # backwards too: it begins again
-        assert parts(other.work(job, course.bulletin.news(job, (other.known.version, 0)))) == parts(result)
+        assert parts(other.work(job, course.broadcast.update(job, (other.known.version, 0)))) == parts(result)
     fresh = course.spec()
     job, result = course.done[7]
-    assert parts(fresh.work(job, course.bulletin.news(job, (0, 0)))) == parts(result)
+    assert parts(fresh.work(job, course.broadcast.update(job, (0, 0)))) == parts(result)
 
 
 def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so(course: Course) -> None:
     worker, job, result = JobWorker(course.spec), *course.done[-1]
-    news, said = course.bulletin.news(job, (0, 0)), list[Ask]()
+    update, said = course.broadcast.update(job, (0, 0)), list[Ask]()
 
     def announce(item: bytes) -> None:
         assert worker.done == before + len(said), "what was announced before is finished, and nothing else"
         said.append(pickle.loads(item))
 
-    before = worker.done + len(news.epochs)
-    packed = worker.work(pickle.dumps(Told("w0", job, news.first)), (news.models, *news.epochs), announce)
+    before = worker.done + len(update.epochs)
+    packed = worker.work(pickle.dumps(Told("w0", job, update.first)), (update.models, *update.epochs), announce)
     found = pickle.loads(packed)
     assert parts(found) == parts(result)
     assert sum(ask.measure for ask in said) >= len(found.measured.status)
@@ -337,53 +337,55 @@ def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so
 
 def test_what_is_stopped_is_a_beginning(course: Course) -> None:
     job, result = course.done[-1]
-    workshop = course.spec()
-    short = workshop.work(job._replace(programs=2), course.bulletin.news(job, (0, 0)))
+    job_runner = course.spec()
+    short = job_runner.work(job._replace(programs=2), course.broadcast.update(job, (0, 0)))
     assert isinstance(short, Result)
     assert not short.whole
     assert short.measured.program.sum() == 2
     assert short.measured.status == result.measured.status[: len(short.measured.status)]
-    again = workshop.work(job, course.bulletin.news(job, (job.version, 0)))
+    again = job_runner.work(job, course.broadcast.update(job, (job.version, 0)))
     assert parts(again) == parts(result), "nothing of it is remembered"
 
 
 def test_culprits_are_not_tried(course: Course) -> None:
     asked = []
     job = course.done[-1][0]
-    workshop = course.spec()
-    answer = workshop.evaluator.answer
-    workshop.evaluator.answer = lambda ask: asked.append(ask) or answer(ask)  # type: ignore[method-assign, func-returns-value]
-    workshop.work(job, course.bulletin.news(job, (0, 0)))
+    job_runner = course.spec()
+    answer = job_runner.evaluator.answer
+    job_runner.evaluator.answer = lambda ask: asked.append(ask) or answer(ask)  # type: ignore[method-assign, func-returns-value]
+    job_runner.work(job, course.broadcast.update(job, (0, 0)))
     bad = next(ask for ask in asked if ask.measure and ask.kind == "segment")
     asked.clear()
-    found = workshop.work(job._replace(culprits=((bad, Culprit("timeout", "too long", 0)),)), course.bulletin.news(job, (job.version, 0)))
+    found = job_runner.work(
+        job._replace(failing=((bad, FailingItem("timeout", "too long", 0)),)), course.broadcast.update(job, (job.version, 0))
+    )
     assert isinstance(found, Result)
     assert bad not in asked
     assert found.measured.status.count("timeout") == 1
 
 
 def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
-    training = Training(1, len(course.bulletin.epochs), 0)
-    one, two = (made.work(training, course.bulletin.news(training, (0, 0))) for made in (course.spec(), course.spec()))
+    training = Training(1, len(course.broadcast.epochs), 0)
+    one, two = (made.work(training, course.broadcast.update(training, (0, 0))) for made in (course.spec(), course.spec()))
     assert isinstance(one, Trained)
     assert one == two
-    course.bulletin.models.append(one.models)
+    course.broadcast.models.append(one.models)
     job = course.done[-1][0]._replace(models=1)
-    workshop = course.spec()
-    workshop.work(job, course.bulletin.news(job, (0, 0)))
-    assert [model is not None for model in workshop.predictors] == [model is not None for model in one.models]
+    job_runner = course.spec()
+    job_runner.work(job, course.broadcast.update(job, (0, 0)))
+    assert [model is not None for model in job_runner.predictors] == [model is not None for model in one.models]
     assert any(model is not None for model in one.models)
 
 
 def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course) -> None:
     """Whatever bytes a checkpoint or an earlier run brought: no number that is none reaches a model."""
-    training = Training(1, len(course.bulletin.epochs) + 1, 0)
+    training = Training(1, len(course.broadcast.epochs) + 1, 0)
     good, bad = np.ones(len(FEATURES), np.float32), np.full(len(FEATURES), np.nan, np.float32)
     infinite = np.where(np.arange(len(FEATURES)) == 3, np.inf, good).astype(np.float32)
     genes = [Gene(0, 1, 1, 1, 1, 0, False, (60 + i,)) for i in range(4)]
     cycles = [np.full(3, value, np.int64) for value in (7, 7, 0, -5)]
     poison = Findings(genes, cycles, [5] * 4, [bad, infinite, good, good]).pack(0, 3)
-    found = [course.spec().work(training, News(0, [*course.bulletin.epochs, [data]], None)) for data in (findings(), poison)]
+    found = [course.spec().work(training, Update(0, [*course.broadcast.epochs, [data]], None)) for data in (findings(), poison)]
     clean, poisoned = found
     assert isinstance(clean, Trained)
     assert isinstance(poisoned, Trained)
@@ -394,4 +396,4 @@ def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course
 def test_a_workshop_that_missed_something_says_so(course: Course) -> None:
     job = course.done[-1][0]
     with pytest.raises(ValueError, match="news from epoch 2 on, where 0 are known"):
-        course.spec().work(job, course.bulletin.news(job, (2, 0)))
+        course.spec().work(job, course.broadcast.update(job, (2, 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from tests.tuner.world.by_hand import Hand
-from tuner.farm.progress import Progress
+from tuner.farm.progress import ProgressBar
 from tuner.request import Snapshot
 from tuner.world.real import REAL
 
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 def test_plain_lines_say_everything_and_not_too_often() -> None:
     out, clock = io.StringIO(), Hand()
-    with Progress(clock, candidates=100, already=10, stream=out) as progress:
+    with ProgressBar(clock, candidates=100, already=10, stream=out) as progress:
         clock.now_s = 100.0
         progress.update(Snapshot(11, note="epoch 1"))
         clock.now_s = 104.9
@@ -45,7 +45,7 @@ def test_plain_lines_say_everything_and_not_too_often() -> None:
 
 def test_a_line_is_repeated_once_a_minute() -> None:
     out, clock = io.StringIO(), Hand()
-    with Progress(clock, candidates=100, stream=out) as progress:
+    with ProgressBar(clock, candidates=100, stream=out) as progress:
         for clock.now_s in range(0, 130, 5):
             progress.update(Snapshot(0, note="epoch 0"))
         clock.now_s += 10.0
@@ -55,7 +55,7 @@ def test_a_line_is_repeated_once_a_minute() -> None:
 
 def test_quiet_shows_nothing() -> None:
     for out in (io.StringIO(), Terminal()):
-        with Progress(REAL.clock, seconds=5, quiet=True, stream=out) as progress:
+        with ProgressBar(REAL.clock, seconds=5, quiet=True, stream=out) as progress:
             progress.update(Snapshot(1, {"none": 3}))
             progress.say("hello")
         assert out.getvalue() == ""
@@ -63,7 +63,7 @@ def test_quiet_shows_nothing() -> None:
 
 def test_a_terminal_gets_a_table() -> None:
     out = Terminal()
-    with Progress(REAL.clock, seconds=60, stream=out) as progress:
+    with ProgressBar(REAL.clock, seconds=60, stream=out) as progress:
         progress.update(Snapshot(7, {"none": 1500}, {"none": 3000}))
         progress.say("[a line] with brackets")
     text = out.getvalue()

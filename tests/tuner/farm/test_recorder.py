@@ -19,7 +19,7 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tuner.farm.ledger import Budget, Deadline, Ledger
+from tuner.farm.ledger import Deadline, Ledger, RunBudget
 from tuner.farm.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
 from tuner.measure.evaluate import Answer, Ask, Evaluator
 from tuner.measure.outcome import Outcome
@@ -81,7 +81,7 @@ def segment(gene: Gene, predicted: Any = None) -> Question:
     return Question(Ask("segment", (gene,)), predicted)
 
 
-def ledger(log: RunLog, budget: Budget) -> Ledger:
+def ledger(log: RunLog, budget: RunBudget) -> Ledger:
     return Ledger(LEVELS, log, Champions(3), budget)
 
 
@@ -122,7 +122,7 @@ def test_features_are_no_measurement(bench: Bench) -> None:
 
 
 def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
-    huge = Gene(0, len(unit.kernels), 1, choices=(63,) * len(unit.kernels))
+    huge = Gene(0, len(unit.operators), 1, choices=(63,) * len(unit.operators))
     asks = [Ask("segment", (gene,)) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
     recorder = bench.recorder()
     replies = recorder([*(Question(ask, np.array([1.0, 2.0, 3.0])) for ask in asks), program(unit, predicted=np.array([10.0, 20.0, 30.0]))])
@@ -131,7 +131,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     measured = recorder.measured()
     assert unpacked(measured.batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
     assert unpacked(measured.batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
-    book = ledger(log, Budget(candidates=9))
+    book = ledger(log, RunBudget(candidates=9))
     book.commit(measured)
     found = rows(log, tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(5) for _ in LEVELS]
@@ -146,7 +146,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert kinds["error"].tolist()[1] == "RuntimeError: this gene is bad"
     assert kinds["attempt"].tolist() == [0, 1, 0, 0, 0]
     assert kinds["wall_s"].tolist() == pytest.approx([0.25 / 3, 0.5 / 3, *[0.25 / 3] * 3])
-    first, second, last = (unit.kernels[at].name for at in (0, 1, -1))
+    first, second, last = (unit.operators[at].name for at in (0, 1, -1))
     assert set(kinds["workload"]) == {f"m:{first}", f"m:{first}..{second}", "m", f"m:{first}..{last}"}
     for name, value in {
         "run": "r",
@@ -179,7 +179,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
 def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
     unit: Unit, bench: Bench, log: RunLog, tmp_path: Path
 ) -> None:
-    book = ledger(log, Budget(candidates=9))
+    book = ledger(log, RunBudget(candidates=9))
     first = bench.recorder()
     first([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
     second = bench.recorder(versions=["a", None, "c"])
@@ -204,7 +204,7 @@ def several(unit: Unit, bench: Bench, *blocks: int) -> Measured:
 
 
 def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
-    book = ledger(log, Budget(candidates=3))
+    book = ledger(log, RunBudget(candidates=3))
     book.commit(several(unit, bench, 1, 2))
     assert not book.spent
     book.commit(several(unit, bench, 2, 3, 4))
@@ -218,16 +218,16 @@ def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, 
 
 def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     recorder = bench.recorder()
-    whole = Question(Ask("program", (Gene(0, len(unit.kernels), 4),)))
+    whole = Question(Ask("program", (Gene(0, len(unit.operators), 4),)))
     recorder([program(unit, 1), program(unit, 4), whole])
-    book = ledger(log, Budget(candidates=9))
+    book = ledger(log, RunBudget(candidates=9))
     book.commit(recorder.measured())
     found = rows(log, tmp_path)
     best = found[found["kind"] == "program"].groupby("level", observed=True)["cycles"].min()
     champions = book.champions
     assert [m.cycles[i] for i, m in enumerate(champions.best) if m is not None] == [best[level] for level in LEVELS]
     assert champions.baseline is not None
-    assert len(champions.baseline.genome) == len(unit.kernels), "the baseline is made of single operators"
+    assert len(champions.baseline.genome) == len(unit.operators), "the baseline is made of single operators"
     again = Champions(len(LEVELS))
     again.restore(champions.state())
     assert again.state() == champions.state()
@@ -236,7 +236,7 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
 
 
 def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Unit, bench: Bench, log: RunLog) -> None:
-    book = ledger(log, Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
+    book = ledger(log, RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     assert not book.spent
     book.commit(several(unit, bench, 1))
     assert book.spent
@@ -245,7 +245,7 @@ def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Uni
 def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Bench, tmp_path: Path) -> None:
     for blocks in ((1, 2), (1, 2, 3)):
         with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
-            ledger(log, Budget(candidates=9)).commit(several(unit, bench, *blocks))
+            ledger(log, RunBudget(candidates=9)).commit(several(unit, bench, *blocks))
     found = read_log(tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(6) for _ in LEVELS]
     assert found["row_id"].is_unique

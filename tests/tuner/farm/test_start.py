@@ -12,7 +12,7 @@ import pytest
 
 from compiler.plan.plan import ConvTiling, Plan
 from compiler.source import Source, open_source
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError, InfeasibleError
@@ -151,7 +151,7 @@ def test_a_plan_in_another_order_says_so(net: Path, odd: Path, tmp_path: Path) -
 def test_where_all_else_is_spread_over_all_cores_it_stays_on_its_own(net: Path, tmp_path: Path) -> None:
     machine = "edge:cores=2"
     unit = ordered(open_source(Source(net, load_machine(machine), DataType.float16)).unit, "depth")
-    segment = realise(unit, Gene(0, len(unit.kernels), 2))
+    segment = decode(unit, Gene(0, len(unit.operators), 2))
     assert segment is not None
     plan = plan_of(unit, [segment])
     (tmp_path / "one.json").write_text(plan.to_json())

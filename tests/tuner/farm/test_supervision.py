@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.farm.orders import Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
+from tuner.farm.orders import Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
 from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
 from tuner.measure.outcome import DIED
 from tuner.world.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
@@ -27,7 +27,7 @@ class Play:
     def __init__(self, slots: int, built: bool = True) -> None:
         self.machine, self.now_s = Supervision(slots, ITEM_S), 0.0
         self._sent: dict[tuple[int, int], int] = {}
-        assert self.machine.begin(0.0) == [Start(slot, slot) for slot in range(slots)]
+        assert self.machine.begin(0.0) == [StartActor(slot, slot) for slot in range(slots)]
         for slot in range(slots if built else 0):
             assert self(Built(slot, f"host:{slot}")) == []
 
@@ -57,7 +57,7 @@ def send(actor: int, work: int, announces: bool = False, item: bytes | None = No
 
 
 def again(slot: int, old: int, new: int) -> list[Action]:
-    return [Kill(old), Start(slot, new)]
+    return [Kill(old), StartActor(slot, new)]
 
 
 def test_an_actor_that_dies_while_it_starts_is_tried_again_and_the_others_go_on() -> None:
@@ -341,7 +341,7 @@ class World:
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Start):
+            if isinstance(action, StartActor):
                 assert action.slot not in [process.slot for process in self.processes.values()] + list(self.building.values())
                 self.building[action.actor] = action.slot
             elif isinstance(action, Kill):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import FEATURES, scaled, seen
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
-from tuner.learn.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
+from tuner.learn.cost_model import CostModel, TrainingRows, evaluate, held_out, load_cost_model, retrain, train
 from tuner.world.local import LocalPlace
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
@@ -43,10 +43,10 @@ def test_learns_to_rank_an_unseen_workload() -> None:
 def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() -> None:
     x, cycles, groups = synthetic()
     model = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
-    back = held_out(Rows(x, cycles, np.array(groups)), 1, PARAMS.hold_out)
+    back = held_out(TrainingRows(x, cycles, np.array(groups)), 1, PARAMS.hold_out)
     errors = [float(np.abs(np.log2(predicted / cycles))[back].mean()) for predicted in (model.predict(x), model.judged(x))]
     assert errors[0] < errors[1] / 2
-    assert evaluate(model.judged(x[back]), Rows(x[back], cycles[back], np.array(groups)[back]), 1) == model.metrics
+    assert evaluate(model.judged(x[back]), TrainingRows(x[back], cycles[back], np.array(groups)[back]), 1) == model.metrics
 
 
 def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
@@ -69,23 +69,23 @@ def test_noise_cannot_be_learnt() -> None:
 
 def test_hold_out_is_by_workload_and_stays_when_rows_arrive() -> None:
     x, cycles, groups = synthetic(400, groups=8)
-    rows = Rows(x, cycles, np.array(groups))
+    rows = TrainingRows(x, cycles, np.array(groups))
     back = held_out(rows, 5, 0.3)
     assert 0 < back.sum() < len(back)
     assert not set(rows.groups[back]) & set(rows.groups[~back])
-    half = Rows(x[:200], cycles[:200], np.array(groups[:200]))
+    half = TrainingRows(x[:200], cycles[:200], np.array(groups[:200]))
     np.testing.assert_array_equal(held_out(half, 5, 0.3), back[:200])
-    one = Rows(np.vstack([x, x[:1]]), np.append(cycles, 1), np.array(["one"] * 401))
+    one = TrainingRows(np.vstack([x, x[:1]]), np.append(cycles, 1), np.array(["one"] * 401))
     mask = held_out(one, 5, 0.3)
     assert 0.2 < mask.mean() < 0.4
     assert mask[0] == mask[400], "equal features are on one side"
-    two = Rows(x[:2], cycles[:2], np.array(["a", "b"]))
+    two = TrainingRows(x[:2], cycles[:2], np.array(["a", "b"]))
     assert held_out(two, 0, 0.01).sum() == 1
 
 
 def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
     truth = np.arange(1, 101, dtype=np.float64)
-    rows = Rows(np.zeros((100, 1), np.float32), truth, np.array(["a"] * 100))
+    rows = TrainingRows(np.zeros((100, 1), np.float32), truth, np.array(["a"] * 100))
     perfect = evaluate(truth, rows, 0)
     assert (perfect.spearman, perfect.pair_accuracy, perfect.regret["1"], perfect.log2_error) == (pytest.approx(1), 1, 0, 0)
     wrong = evaluate(truth[::-1], rows, 0)
@@ -117,26 +117,26 @@ def test_poisoned_rows_are_left_out_and_counted() -> None:
 def test_the_gate_keeps_the_better_model() -> None:
     x, cycles, groups = synthetic(1200)
     names = np.array(groups)
-    little = retrain(Rows(x[:60], cycles[:60], names[:60]), SHARE, 1, PARAMS, None)
+    little = retrain(TrainingRows(x[:60], cycles[:60], names[:60]), SHARE, 1, PARAMS, None)
     assert little.promoted
     assert little.model is little.candidate
-    more = retrain(Rows(x, cycles, names), SHARE, 1, PARAMS, little.model)
+    more = retrain(TrainingRows(x, cycles, names), SHARE, 1, PARAMS, little.model)
     assert more.promoted
     assert more.incumbent is not None
     assert more.candidate.metrics.pair_accuracy > more.incumbent.pair_accuracy
-    again = retrain(Rows(x, cycles, names), SHARE, 1, PARAMS, more.model)
+    again = retrain(TrainingRows(x, cycles, names), SHARE, 1, PARAMS, more.model)
     assert not again.promoted, "an equal model is not better"
     assert again.model is more.model
-    back = held_out(Rows(x, cycles, names), 1, PARAMS.hold_out)
+    back = held_out(TrainingRows(x, cycles, names), 1, PARAMS.hold_out)
     garbage = np.where(back, cycles, np.random.default_rng(0).permutation(cycles))
-    worse = retrain(Rows(x, garbage, names), SHARE, 1, PARAMS, more.model)
+    worse = retrain(TrainingRows(x, garbage, names), SHARE, 1, PARAMS, more.model)
     assert not worse.promoted
     assert worse.model is more.model
 
 
 def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
     x, cycles, groups = synthetic(400)
-    rows = Rows(x, np.full(400, 7.0), np.array(groups))
+    rows = TrainingRows(x, np.full(400, 7.0), np.array(groups))
     result = retrain(rows, SHARE, 1, PARAMS, None)
     assert result.model is None
     assert not result.promoted

@@ -14,10 +14,10 @@ from tests.models import small_graph
 from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.farm.conduct import Conductor, SerialJobs
-from tuner.farm.jobs import WorkshopSpec
-from tuner.farm.ledger import Budget, Ledger
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.ledger import Ledger, RunBudget
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.schedule import Schedule
+from tuner.farm.schedule import EpochSchedule
 from tuner.learn.training import Trainer
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.search.champions import Champions
@@ -36,11 +36,11 @@ def test_a_training_learns_from_the_segments_that_the_log_holds(tmp_path: Path, 
     """Features and cycles, bit by bit, of every segment that fits, up to the last epoch that is complete; and of nothing else."""
     unit = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
     config = load_config(None, QUICK)
-    made = WorkshopSpec(EvaluatorSpec(unit, LEVELS), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
+    made = JobRunnerSpec(EvaluatorSpec(unit, LEVELS), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
     (tmp_path / "models").mkdir()
     with SerialJobs(made) as jobs, RunLog(LocalPlace(tmp_path), REAL, made.facts.origin, FEATURE_SETS) as log:
-        schedule = Schedule(first_states(3, config, 0))
-        ledger = Ledger(LEVELS, log, Champions(3), Budget(programs))
+        schedule = EpochSchedule(first_states(3, config, 0))
+        ledger = Ledger(LEVELS, log, Champions(3), RunBudget(programs))
         conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(tmp_path / "models"), LEVELS, config.model))
         conductor.begin(())
         conductor.run()

@@ -18,7 +18,7 @@ from compiler.ir.operators import Concat
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.decode import realise, realise_all
+from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.moves import random_genome
 from compiler.space.starts import layer_by_layer, single_operators
@@ -68,10 +68,10 @@ def test_no_program_is_faster_than_its_roofline() -> None:
     """A vision transformer reads one token in the end: rows that nobody reads are no work, for the program or for its bound."""
     u = make_unit(lower(seed_weights(prepare(build("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16)
     roofline = Roofline(u)
-    assert roofline._work(tuple(range(len(u.kernels))))[0] == sum(operator.macs for operator in operators(u)) < u.macs
-    program = Compiler(u).compile(realise_all(u, (Gene(0, 12), Gene(12, len(u.kernels)))))
+    assert roofline._work(tuple(range(len(u.operators))))[0] == sum(operator.macs for operator in operators(u)) < u.macs
+    program = Compiler(u).compile(decode_all(u, (Gene(0, 12), Gene(12, len(u.operators)))))
     for level, timing in simulate_levels(program, u.machine, LEVELS).items():
-        assert timing.cycles >= roofline.cycles(0, len(u.kernels), level)
+        assert timing.cycles >= roofline.cycles(0, len(u.operators), level)
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
@@ -81,7 +81,7 @@ def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     rng, measured = np.random.default_rng(1), 0
     for genome in (singles(u), *(random_genome(u, rng) for _ in range(4))):
         answer = evaluator.answer(Ask("program", genome))
-        plan = realise_all(u, genome)
+        plan = decode_all(u, genome)
         if isinstance(plan, Infeasible):
             assert answer.status == "infeasible"
             assert "no tiling fits L1" in (answer.error or "")
@@ -115,7 +115,7 @@ def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
     """Eight cores that draw 17 of 136 bytes per cycle each against one; and not at the price of loading many weights twice."""
     machine = load_machine("ascend310p")
     u = make_unit(light_graph("squeezenet"), machine, DataType.float16)
-    plan, one = layer_by_layer(u), realise_all(u, singles(u))
+    plan, one = layer_by_layer(u), decode_all(u, singles(u))
     assert isinstance(plan, Plan)
     assert isinstance(one, Plan)
     widths = [len(segment.cores) for segment in plan.segments]
@@ -139,7 +139,7 @@ def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
     assert whole.features == pytest.approx(np.sum([part.features for part in parts], 0))
     measured = evaluator.answer(Ask("program", genome))
     assert np.array_equal(measured.features, whole.features)
-    plan = realise(u, genome[0])
+    plan = decode(u, genome[0])
     assert plan is not None
     assert np.array_equal(parts[0].features, raw_features(u, plan, 0))
     assert whole.features[FEATURES.index("segments")] == len(genome)
@@ -161,7 +161,7 @@ def test_answers_follow_from_the_question_alone() -> None:
 def test_a_segment_alone_reads_and_writes_its_borders() -> None:
     u = unit("conv_chain")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
-    fused = evaluator.answer(Ask("segment", (Gene(0, len(u.kernels)),)))
+    fused = evaluator.answer(Ask("segment", (Gene(0, len(u.operators)),)))
     apart = [evaluator.answer(Ask("segment", (gene,))) for gene in genome]
     moved = COLUMNS.index("ddr_read_bytes")
     assert fused.values is not None
@@ -197,7 +197,7 @@ def test_roofline_of_a_convolution_with_many_macs() -> None:
 def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> None:
     """Nested concatenations share their parts: each part is read once, at 16 bytes per cycle."""
     u = unit("dense_block")
-    roofline, end, shapes = Roofline(u), len(u.kernels), u.graph.shapes
+    roofline, end, shapes = Roofline(u), len(u.operators), u.graph.shapes
     assert roofline.cycles(0, end, "severe") < sum(roofline.cycles(k, k + 1, "severe") for k in range(end)), "intermediates stay"
     made_of = {op.y: op.inputs for op in u.graph.operators if isinstance(op, Concat)}
 
@@ -209,9 +209,9 @@ def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> N
 
     shared = 0
     for start in range(1, end):
-        specs = u.kernels[start:]
-        made = {spec.kernel.y for spec in specs}
-        read = {name for spec in specs for name in spec.kernel.inputs}
+        specs = u.operators[start:]
+        made = {spec.operator.y for spec in specs}
+        read = {name for spec in specs for name in spec.operator.inputs}
         inputs = set().union(*map(parts, read)) - made
         shared += size(inputs) < sum(size(parts(name) - made) for name in read)
         weights = sum(roofline.weight_bytes[start:])

@@ -11,7 +11,7 @@ from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.decode import realise_all
+from compiler.space.decode import decode_all
 from compiler.space.order import ordered
 from compiler.space.starts import single_operators
 from simulator.npu.machine import DataType, load_machine
@@ -34,7 +34,7 @@ def test_the_faster_order() -> None:
         mine = ordered(unit, order)  # type: ignore[arg-type]
         genome = single_operators(mine)
         assert not isinstance(genome, Infeasible)
-        plan = realise_all(mine, genome)
+        plan = decode_all(mine, genome)
         assert not isinstance(plan, Infeasible)
         plans.append(plan)
     in_file, deep = plans

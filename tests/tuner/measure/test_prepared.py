@@ -11,7 +11,7 @@ from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.space.decode import plan_of, realise
+from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Genome
 from compiler.space.moves import random_genome, repaired
 from compiler.unit.unit import Unit
@@ -23,7 +23,7 @@ from tuner.measure.prepared import prepared
 
 def fitting_genome(unit: Unit, seed: int) -> Genome:
     rng = np.random.default_rng(seed)
-    genome = repaired(unit, random_genome(unit, rng), lambda gene: realise(unit, gene) is not None)
+    genome = repaired(unit, random_genome(unit, rng), lambda gene: decode(unit, gene) is not None)
     assert genome is not None
     return genome
 
@@ -41,7 +41,7 @@ def test_times_without_records_are_those_of_the_linked_program(network: str, mac
     levels = tuple(machine.contention)
     for seed in range(4):
         genome = fitting_genome(unit, seed)
-        segments = [plan for gene in genome if (plan := realise(unit, gene)) is not None]
+        segments = [plan for gene in genome if (plan := decode(unit, gene)) is not None]
         parts = compiler.parts(plan_of(unit, segments))
         assert not isinstance(parts, Infeasible)
         program = compiler.link(parts)
@@ -59,7 +59,7 @@ def test_times_without_records_are_those_of_the_linked_program(network: str, mac
 def test_a_schedule_does_not_remember_the_one_before() -> None:
     machine = load_machine("edge")
     compiler = Compiler(make_unit(lower(light_model("squeezenet")), machine, DataType.float16))
-    plans = [plan_of(compiler.unit, [p for g in fitting_genome(compiler.unit, s) if (p := realise(compiler.unit, g))]) for s in (0, 1)]
+    plans = [plan_of(compiler.unit, [p for g in fitting_genome(compiler.unit, s) if (p := decode(compiler.unit, g))]) for s in (0, 1)]
     alone = [Compiler(compiler.unit).compile(plan) for plan in plans]
     after = [compiler.compile(plan) for plan in (*plans, *plans)]
     digests = [program.digest for program in (*alone, *after) if not isinstance(program, Infeasible)]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from simulator.compiled import Compiled
-from simulator.npu.container import Operator
+from simulator.npu.container import OperatorEntry
 from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
@@ -113,7 +113,9 @@ def test_nothing_is_fetched(view: RunView) -> None:
 
 
 def test_hostile_names_stay_text(view: RunView) -> None:
-    operators = tuple(Operator(HOSTILE, operator.macs, operator.accumulators) for operator in view.compiled.pieces[0].container.operators)
+    operators = tuple(
+        OperatorEntry(HOSTILE, operator.macs, operator.accumulators) for operator in view.compiled.pieces[0].container.operators
+    )
     summary = {**view.summary, "model": HOSTILE, "run": HOSTILE, "tags": {HOSTILE: HOSTILE}}
     bad = dataclasses.replace(
         view,

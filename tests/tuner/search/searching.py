@@ -9,10 +9,10 @@ from compiler.unit.unit import Unit
 from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.measure.evaluate import Ask, Evaluator
+from tuner.search.context import SearchContext
 from tuner.search.epoch import run_epoch
 from tuner.search.islands import first_states, unpack_island
 from tuner.search.knowledge import Knowledge
-from tuner.search.lab import Lab
 from tuner.search.question import Question, Reply
 from tuner.search.rules import Rules
 from tuner.store.digests import text_digest
@@ -47,19 +47,19 @@ class LocalSearch:
         self.known = Knowledge(Structures(u), len(LEVELS))
         self.islands = [unpack_island(state) for state in first_states(len(LEVELS), config, seed)]
         self.epoch = 0
-        self.labs: list[Lab] = []
+        self.contexts: list[SearchContext] = []
 
     def step(self, measure: Local) -> None:
         """An epoch of every island."""
-        labs = [
-            Lab(self.rules, self.known, measure, number, self.epoch, [None] * len(LEVELS))
+        contexts = [
+            SearchContext(self.rules, self.known, measure, number, self.epoch, [None] * len(LEVELS))
             for number in range(1 if self.epoch == 0 else len(self.islands))
         ]
-        for lab in labs:
+        for context in contexts:
             with self.known.aside():
-                run_epoch(lab, self.islands[lab.island])
-        self.known.learn_epoch([lab.findings.pack(lab.island, len(LEVELS)) for lab in labs])
-        self.labs += labs
+                run_epoch(context, self.islands[context.island])
+        self.known.learn_epoch([context.findings.pack(context.island, len(LEVELS)) for context in contexts])
+        self.contexts += contexts
         self.epoch += 1
 
     def steps(self, measure: Local, count: int) -> LocalSearch:

@@ -21,9 +21,9 @@ from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tuner.measure.evaluate import Answer
+from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.explore import unlimited
-from tuner.search.lab import Lab
 from tuner.search.names import genome_name
 from tuner.search.population import Individual
 from tuner.search.proposals import best_unlimited
@@ -57,17 +57,20 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
         measure = Local(u)
         search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
         shares.append({search.known.key(ask.genome[0]) for ask in measure.measured() if ask.kind == "segment"})
-        counts = [len(lab.findings.segments) for lab in search.labs[1:]]
+        counts = [len(context.findings.segments) for context in search.contexts[1:]]
         assert max(counts) - min(counts) <= 2, "no island has more to do than another"
     assert shares[0] == shares[1]
 
 
 def test_islands_do_not_measure_each_others_segments() -> None:
-    """They look near the same covers, and hear of each other an epoch late: undealt, a fifth was measured twice."""
+    """They look near the same segmentations, and hear of each other an epoch late: undealt, a fifth was measured twice."""
     u = unit("inception_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 7)
-    shares = [{search.known.key(gene) for lab in search.labs if lab.island == i for gene in lab.findings.segments} for i in range(3)]
+    shares = [
+        {search.known.key(gene) for context in search.contexts if context.island == i for gene in context.findings.segments}
+        for i in range(3)
+    ]
     assert sum(map(len, shares)) == len(set.union(*shares))
     assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no island has much less to look for"
 
@@ -76,7 +79,10 @@ def test_a_model_of_one_operator_has_something_for_every_island() -> None:
     b = Builder(np.random.default_rng(0), (1, 16, 14, 14))
     u = make_unit(lower(b.model(b.conv("x", 32, (3, 3), pads=(1, 1, 1, 1)))), load_machine("tiny"), DataType.float16)
     search = LocalSearch(u, "search.islands=3").steps(Local(u), 4)
-    shares = [[len(lab.findings.segments) for lab in search.labs if lab.island == i and lab.epoch >= EVOLVING] for i in range(3)]
+    shares = [
+        [len(context.findings.segments) for context in search.contexts if context.island == i and context.epoch >= EVOLVING]
+        for i in range(3)
+    ]
     assert min(map(sum, shares)) > 10
 
 
@@ -92,10 +98,10 @@ def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
 
 
 def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
-    """Without covers only the first island is told of a program; the others measured none until its elites reached them."""
+    """Without segmentations only the first island is told of a program; the others measured none until its elites reached them."""
     u = unit("residual_block")
-    search = LocalSearch(u, "use.covers=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
-    counts = [len(lab.findings.programs) for lab in search.labs[4:]]
+    search = LocalSearch(u, "use.segmentations=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
+    counts = [len(context.findings.programs) for context in search.contexts[4:]]
     assert all(0 < count <= 2 for count in counts)
     assert all(island.members for island in search.islands)
 
@@ -107,9 +113,9 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     share = -(-16 * search.rules.several // 3)
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
-    assert [len(lab.findings.segments) for lab in search.labs[4:]] == [share] * 3
-    for lab in search.labs[4:]:
-        assert sum(len(gene.cores) == 2 for gene in lab.findings.segments) > 0.6 * share
+    assert [len(context.findings.segments) for context in search.contexts[4:]] == [share] * 3
+    for context in search.contexts[4:]:
+        assert sum(len(gene.cores) == 2 for gene in context.findings.segments) > 0.6 * share
 
 
 @pytest.mark.parametrize("window", [True, False])
@@ -118,20 +124,20 @@ def test_the_best_program_is_proposed_without_a_limit_to_its_windows(window: boo
     u = unit("residual_block")
     search = LocalSearch(u, "search.islands=1", f"use.window={str(window).lower()}")
     measure, island = Local(u), search.islands[0]
-    lab = Lab(search.rules, search.known, measure, 0, EVOLVING, [None] * 3)
-    genome = (Gene(0, len(u.kernels), 2),)
+    context = SearchContext(search.rules, search.known, measure, 0, EVOLVING, [None] * 3)
+    genome = (Gene(0, len(u.operators), 2),)
     wide = unlimited(u, genome)
     assert (wide[0].window, wide[0].sliding) == (ALL, True)
     assert measure.evaluator.plan(wide[0]) is not None, "or this shows nothing"
-    for k in range(len(u.kernels)):
-        lab.table.add(Gene(k, k + 1), np.full(3, 1 << 30))
-    lab.table.add(genome[0], np.full(3, 1000))
-    island.admit(lab.measure_programs([genome])[0], lab.config.search)
-    lab.table.add(wide[0], np.array([1005, 1000, 1020]))
+    for k in range(len(u.operators)):
+        context.table.add(Gene(k, k + 1), np.full(3, 1 << 30))
+    context.table.add(genome[0], np.full(3, 1000))
+    island.admit(context.measure_programs([genome])[0], context.config.search)
+    context.table.add(wide[0], np.array([1005, 1000, 1020]))
     turns = [search.rules.order.index(level) for level in range(3)]
-    assert [best_unlimited(lab, island, turn) for turn in turns] == ([wide, wide, None] if window else [None] * 3)
-    lab.known.add_programs([genome_name(wide)])
-    assert not any(best_unlimited(lab, island, turn) for turn in turns), "not again"
+    assert [best_unlimited(context, island, turn) for turn in turns] == ([wide, wide, None] if window else [None] * 3)
+    context.known.add_programs([genome_name(wide)])
+    assert not any(best_unlimited(context, island, turn) for turn in turns), "not again"
 
 
 def test_islands_take_in_the_elites_of_their_neighbour() -> None:
@@ -154,16 +160,16 @@ def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
     search = LocalSearch(u)
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
-    lab = Lab(search.rules, search.known, Local(u), 0, 2, [None] * 3)
+    context = SearchContext(search.rules, search.known, Local(u), 0, 2, [None] * 3)
     for gene in genome:
-        lab.table.add(gene, np.array([100, 200, 300]))
-    alone = lab.table.alone(genome)
+        context.table.add(gene, np.array([100, 200, 300]))
+    alone = context.table.alone(genome)
     assert alone is not None
     borders = len(genome) - 1
     cycles: NDArray[np.int64] = (alone - borders * np.array([10, 20, -5])).astype(np.int64)
-    lab._learn_border([Individual(genome, cycles, "t")])
+    context._learn_border([Individual(genome, cycles, "t")])
     assert search.known.border.tolist() == [5.0, 10.0, 0.0], "half of what is new; a border never costs"
-    assert lab.expected([genome])[0].tolist() == (alone - borders * search.known.border).tolist()
+    assert context.expected([genome])[0].tolist() == (alone - borders * search.known.border).tolist()
 
 
 def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:
@@ -174,7 +180,7 @@ def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:
     assert not isinstance(genome, Infeasible)
     assert max(gene.blocks for gene in genome) > block_counts(u, 0, 1)[11]
     search = LocalSearch(u).steps(Local(u), 2)
-    assert search.known.table.cover(0) is not None
+    assert search.known.table.segmentation(0) is not None
     assert search.known.table.singles() is not None
 
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.kinds.build import make_unit
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome
 from compiler.space.moves import MOVES, verify
 from compiler.space.structures import Structures
@@ -23,9 +23,9 @@ from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
 from tuner.measure.evaluate import COLUMNS, Ask, Evaluator
 from tuner.search.annealer import Annealer
+from tuner.search.context import SearchContext
 from tuner.search.epoch import hopeful
 from tuner.search.explore import first_genes, propose
-from tuner.search.lab import Lab
 from tuner.search.placing import Placer, cut_of, one_after_another
 from tuner.search.table import SegmentTable
 
@@ -74,9 +74,9 @@ class Ears:
 
 
 def singles(table: SegmentTable) -> Genome:
-    cover = table.cover(0, longest=1, width=1)
-    assert cover is not None
-    return cover[0]
+    segmentation = table.segmentation(0, longest=1, width=1)
+    assert segmentation is not None
+    return segmentation[0]
 
 
 def test_a_stage_of_everything_is_the_program() -> None:
@@ -116,7 +116,7 @@ def test_pieces_know_what_was_measured() -> None:
             assert (times[width], len(gene.cores)) == (known[0], width)
             assert moved[width] > 0
         assert list(times.values()) == sorted(times.values(), reverse=True), "more cores only where that is faster"
-    assert placer(table).pieces([(0, len(unit().kernels))], 0, 0.0) is None, "never measured"
+    assert placer(table).pieces([(0, len(unit().operators))], 0, 0.0) is None, "never measured"
 
 
 @pytest.mark.parametrize("cores", [2, 4])
@@ -186,7 +186,7 @@ def annealer(table: SegmentTable, cores: int = 2) -> Annealer:
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
     _, table = measured()
-    wide = table.cover(0, width=2)
+    wide = table.segmentation(0, width=2)
     assert wide is not None
     for start in (singles(table), wide[0]):
         estimate = annealer(table)
@@ -197,7 +197,7 @@ def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
         assert estimate.annealed(start, 0, np.random.default_rng(0), noise) == start
         assert noise or estimate.expected(found) <= estimate.expected(start)
         assert noise or estimate.expected(found) <= estimate.expected(wide[0]), "wherever it starts"
-    assert estimate.expected((Gene(0, len(unit().kernels)),)) == np.inf, "never measured"
+    assert estimate.expected((Gene(0, len(unit().operators)),)) == np.inf, "never measured"
 
 
 def test_proposals_are_placed_new_and_follow_the_generator() -> None:
@@ -219,17 +219,17 @@ def test_proposals_are_placed_new_and_follow_the_generator() -> None:
 def test_covers_on_so_many_cores() -> None:
     _, table = measured()
     for width in (1, 2):
-        cover = table.cover(0, width=width)
-        assert cover is not None
-        assert {len(gene.cores) for gene in cover[0]} == {width}
-        for gene in cover[0]:
+        segmentation = table.segmentation(0, width=width)
+        assert segmentation is not None
+        assert {len(gene.cores) for gene in segmentation[0]} == {width}
+        for gene in segmentation[0]:
             best = table.best(gene.start, gene.stop, 0, width)
             lean = table.lean(gene.start, gene.stop, 0, width)
             assert best is not None
             assert lean is not None
             assert best[0] <= lean[0]
             assert table.moved(lean[1]) <= table.moved(best[1])
-    either, narrow, wide = (table.cover(0, width=width) for width in (None, 1, 2))
+    either, narrow, wide = (table.segmentation(0, width=width) for width in (None, 1, 2))
     assert either is not None
     assert narrow is not None
     assert wide is not None
@@ -245,25 +245,25 @@ def test_segments_beside_each_other() -> None:
 def test_segments_are_proposed_for_so_many_cores(width: int) -> None:
     _, table = measured("inception_block", 4)
     u = unit("inception_block", 4)
-    cover = table.cover(0)
-    assert cover is not None
+    segmentation = table.segmentation(0)
+    assert segmentation is not None
     moves = {name: move for name, move in MOVES.items() if name != "change_cores"}
-    genes = propose(u, table, [cover[0]], 40, np.random.default_rng(2), moves, width)
+    genes = propose(u, table, [segmentation[0]], 40, np.random.default_rng(2), moves, width)
     assert len(genes) >= 30
     assert {gene.cores for gene in genes} == {tuple(range(width))}
-    assert all(realise(u, gene) is not None for gene in genes), "they fit, in more blocks where it takes more"
+    assert all(decode(u, gene) is not None for gene in genes), "they fit, in more blocks where it takes more"
     assert not any(table.known(gene) for gene in genes)
 
 
 def test_what_is_hopeful_is_so_at_some_level() -> None:
     _, table = measured()
-    cover = table.cover(0)
-    assert cover is not None
-    a, b, c, d = (tuple(gene._replace(prefetch=n) for gene in cover[0]) for n in (1, 2, 3, 4))
+    segmentation = table.segmentation(0)
+    assert segmentation is not None
+    a, b, c, d = (tuple(gene._replace(prefetch=n) for gene in segmentation[0]) for n in (1, 2, 3, 4))
     cycles = {a: (100, 200), b: (110, 190), c: (105, 193), d: (103, 195)}
-    lab = cast(Lab, SimpleNamespace(expected=lambda genomes: [np.array(cycles[genome]) for genome in genomes]))
-    assert hopeful(lab, [a, b, c, d], {a, b}) == [a, b, c]
-    assert hopeful(lab, [c, d], {a, b}) == [c, d], "nothing to compare with"
+    context = cast(SearchContext, SimpleNamespace(expected=lambda genomes: [np.array(cycles[genome]) for genome in genomes]))
+    assert hopeful(context, [a, b, c, d], {a, b}) == [a, b, c]
+    assert hopeful(context, [c, d], {a, b}) == [c, d], "nothing to compare with"
 
 
 def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
@@ -279,7 +279,7 @@ def test_the_search_places_segments_and_learns_what_borders_save() -> None:
     runs = [gene for genome in programs for gene in genome if gene.stop - gene.start > 1]
     assert {len(gene.cores) for gene in runs} > {4}, "where nothing is placed, all of them are on all cores"
     assert any(ask.kind == "stage" for ask in measure.measured())
-    assert any(lab.findings.border is not None and (lab.findings.border > 0).any() for lab in search.labs)
+    assert any(context.findings.border is not None and (context.findings.border > 0).any() for context in search.contexts)
     one, _ = searched("use.cores=false")
     mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
     assert mine < theirs
@@ -289,13 +289,13 @@ def test_what_is_expected_of_a_placed_program_is_less_than_the_sum() -> None:
     search, _ = searched(epochs=3)
     genes = singles(search.known.table)
     placed = tuple(gene._replace(cores=(k % 2,)) for k, gene in enumerate(genes))
-    assert np.less(*search.labs[-1].expected([placed, genes])).all()
+    assert np.less(*search.contexts[-1].expected([placed, genes])).all()
 
 
 @pytest.mark.parametrize("switch", ["use.placement=false", "use.cores=false"])
 def test_switched_off_nothing_is_placed(switch: str) -> None:
     search, measure = searched(switch, epochs=4)
-    assert search.labs[-1].placer is None
+    assert search.contexts[-1].placer is None
     assert not any(ask.kind == "stage" for ask in measure.measured())
     if switch == "use.cores=false":
         assert {gene.cores for ask in measure.measured() for gene in ask.genome} == {(0,)}

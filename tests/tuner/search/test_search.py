@@ -1,4 +1,4 @@
-"""The parts of the search: the table and its covers, what to look at, populations."""
+"""The parts of the search: the table and its segmentations, what to look at, populations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.kinds.build import make_unit
-from compiler.space.decode import realise
+from compiler.space.decode import decode
 from compiler.space.gene import ALL, Gene, Genome, block_counts, widths
 from compiler.space.moves import MOVES, random_genome, verify
 from compiler.space.starts import spread
@@ -49,11 +49,11 @@ def random_table(name: str, rng: np.random.Generator, genes: int, singles: bool 
     """A table of invented costs, and the genes that were added."""
     u = unit(name)
     table, added = SegmentTable(structures(name), len(LEVELS)), []
-    for k in range(len(u.kernels) if singles else 0):
+    for k in range(len(u.operators) if singles else 0):
         added.append(Gene(k, k + 1))
     for _ in range(genes):
-        start = int(rng.integers(len(u.kernels)))
-        stop = int(rng.integers(start + 1, len(u.kernels) + 1))
+        start = int(rng.integers(len(u.operators)))
+        stop = int(rng.integers(start + 1, len(u.operators) + 1))
         added.append(Gene(start, stop, int(rng.choice(block_counts(u, start, stop))), int(rng.integers(1, 3))))
     for gene in added:
         fits = rng.random() > 0.2 or gene.stop - gene.start == 1
@@ -76,7 +76,7 @@ def cuts(operators: int) -> Iterator[list[tuple[int, int]]]:
 def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, border: float) -> None:
     u, rng = unit(name), np.random.default_rng(seed)
     table, added = random_table(name, rng, genes)
-    operators = len(u.kernels)
+    operators = len(u.operators)
     assert operators <= 10
     longest = int(rng.integers(1, operators + 1))
     for level in range(len(LEVELS)):
@@ -88,7 +88,7 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
             if known and stop - start <= longest:
                 price[start, stop] = max(min(known) - border, 0.5 * min(known))
         expected = min(sum(price[part] for part in cut) for cut in cuts(operators) if all(part in price for part in cut))
-        found = table.cover(level, border, longest=longest)
+        found = table.segmentation(level, border, longest=longest)
         assert found is not None
         genome, cost = found
         verify(u, genome)
@@ -103,18 +103,18 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
 
 def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
     u, table = unit("conv_chain"), SegmentTable(structures("conv_chain"), len(LEVELS))
-    assert table.cover(0) is None
+    assert table.segmentation(0) is None
     assert table.singles() is None
-    for k in range(len(u.kernels) - 1):
+    for k in range(len(u.operators) - 1):
         table.add(Gene(k, k + 1), np.array([5, 6, 7]))
-    assert table.cover(0) is None
-    table.add(Gene(len(u.kernels) - 1, len(u.kernels)), None)
-    assert table.cover(0) is None, "infeasible is known, and covers nothing"
-    table.add(Gene(len(u.kernels) - 2, len(u.kernels)), np.array([5, 6, 7]))
+    assert table.segmentation(0) is None
+    table.add(Gene(len(u.operators) - 1, len(u.operators)), None)
+    assert table.segmentation(0) is None, "infeasible is known, and segmentations nothing"
+    table.add(Gene(len(u.operators) - 2, len(u.operators)), np.array([5, 6, 7]))
     assert table.singles() is None
-    found = table.cover(0)
+    found = table.segmentation(0)
     assert found is not None
-    assert found[0][-1] == Gene(len(u.kernels) - 2, len(u.kernels))
+    assert found[0][-1] == Gene(len(u.operators) - 2, len(u.operators))
 
 
 @settings(max_examples=30, deadline=None)
@@ -122,7 +122,7 @@ def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
 def test_singles_are_single_and_best_over_the_levels(seed: int) -> None:
     u, rng = unit("residual_block"), np.random.default_rng(seed)
     table, added = random_table("residual_block", rng, 0)
-    for k in range(len(u.kernels)):
+    for k in range(len(u.operators)):
         for blocks in block_counts(u, k, k + 1)[1:4]:
             added.append(Gene(k, k + 1, blocks))
             table.add(added[-1], rng.integers(1, 1000, len(LEVELS)))
@@ -173,7 +173,7 @@ def test_what_a_table_learns_aside_is_forgotten(seed: int) -> None:
     assert table.moved_bytes == twin.moved_bytes
     assert table.singles() == twin.singles()
     for level in range(len(LEVELS)):
-        mine, theirs = table.cover(level, 3.0), twin.cover(level, 3.0)
+        mine, theirs = table.segmentation(level, 3.0), twin.segmentation(level, 3.0)
         assert mine is not None
         assert theirs is not None
         assert mine[0] == theirs[0]
@@ -181,12 +181,12 @@ def test_what_a_table_learns_aside_is_forgotten(seed: int) -> None:
 
 def test_noise_moves_covers_and_follows_its_generator() -> None:
     table, _ = random_table("residual_block", np.random.default_rng(0), 60)
-    covers = [table.cover(0, 0.0, 0.5, np.random.default_rng(seed)) for seed in range(20)]
-    assert len({found[0] for found in covers if found}) > 1
-    again = table.cover(0, 0.0, 0.5, np.random.default_rng(3))
+    segmentations = [table.segmentation(0, 0.0, 0.5, np.random.default_rng(seed)) for seed in range(20)]
+    assert len({found[0] for found in segmentations if found}) > 1
+    again = table.segmentation(0, 0.0, 0.5, np.random.default_rng(3))
     assert again is not None
-    assert covers[3] is not None
-    assert again[0] == covers[3][0]
+    assert segmentations[3] is not None
+    assert again[0] == segmentations[3][0]
 
 
 # what to look at
@@ -199,7 +199,7 @@ def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) ->
     assert any(gene.cached for gene in genes) == caching
     keys = [structures("residual_block").key(gene) for gene in genes]
     assert len(set(keys)) == len(keys), "equal structures once"
-    for k in range(len(u.kernels)):
+    for k in range(len(u.operators)):
         for blocks in block_counts(u, k, k + 1)[:12]:
             assert structures("residual_block").key(Gene(k, k + 1, blocks, cached=-1 if caching else 0)) in keys
     table.add(genes[0], np.array([1, 1, 1]))
@@ -216,20 +216,20 @@ def test_widths_are_looked_at_where_there_are_cores() -> None:
     assert {len(gene.cores) for gene in found if gene.split == "channels"} == {2, 4}
     assert [gene for gene in found if len(gene.cores) == 1] == first_genes(one, SegmentTable(Structures(one), len(LEVELS)), False)
     assert widths(make_unit(small_graph("inception_block"), with_cores(load_machine("tiny"), 6), DataType.float16)) == [1, 2, 4, 6]
-    wide = spread(four, tuple(Gene(k, k + 1) for k in range(len(four.kernels))))
-    assert {gene.cores for gene in wide if four.kernels[gene.start].out_h >= 4} == {(0, 1, 2, 3)}
-    assert all(realise(four, gene) for gene in wide)
+    wide = spread(four, tuple(Gene(k, k + 1) for k in range(len(four.operators))))
+    assert {gene.cores for gene in wide if four.operators[gene.start].out_h >= 4} == {(0, 1, 2, 3)}
+    assert all(decode(four, gene) for gene in wide)
 
 
 def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is found out whether they fit; what is proposed is the same."""
     u = unit("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
-    covers = [found[0] for level in range(len(LEVELS)) if (found := table.cover(level))]
+    segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
     shares = [Share(table.structures, 3, island) for island in range(3)]
 
     def proposed() -> list[list[Gene]]:
-        return [propose(u, table, covers, 60, np.random.default_rng(1), MOVES, u.machine.cores, share) for share in shares]
+        return [propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, u.machine.cores, share) for share in shares]
 
     found = proposed()
     for share, genes in zip(shares, found, strict=True):
@@ -242,23 +242,23 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
 def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     u = unit("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
-    covers = [found[0] for level in range(len(LEVELS)) if (found := table.cover(level))]
-    genes = propose(u, table, covers, 90, np.random.default_rng(1), MOVES)
-    assert genes == propose(u, table, covers, 90, np.random.default_rng(1), MOVES)
+    segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
+    genes = propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES)
+    assert genes == propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES)
     assert 45 <= len(genes) <= 90 + 8
     keys = [structures("inception_block").key(gene) for gene in genes]
     assert len(set(keys)) == len(keys)
     assert not set(keys) & set(table.cycles)
     for gene in genes:
-        assert 0 <= gene.start < gene.stop <= len(u.kernels)
+        assert 0 <= gene.start < gene.stop <= len(u.operators)
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
-    several = (propose(u, table, covers, 90, np.random.default_rng(seed), MOVES) for seed in range(4))
+    several = (propose(u, table, segmentations, 90, np.random.default_rng(seed), MOVES) for seed in range(4))
     assert len({gene.window for found in several for gene in found if gene.sliding}) >= 3
     assert any(gene.cached for gene in genes)
     without = propose(
         u,
         table,
-        covers,
+        segmentations,
         60,
         np.random.default_rng(1),
         {name: move for name, move in MOVES.items() if name not in ("change_window", "toggle_halo")},
@@ -269,7 +269,7 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
 
 def test_windows_without_a_limit_are_given_to_segments_that_have_one() -> None:
     u = unit("residual_block")
-    genome = (Gene(0, 1, 2), Gene(1, 3, 1), Gene(3, len(u.kernels), 2, window=2, sliding=True))
+    genome = (Gene(0, 1, 2), Gene(1, 3, 1), Gene(3, len(u.operators), 2, window=2, sliding=True))
     wide = unlimited(u, genome)
     assert wide[:2] == genome[:2]
     assert wide[2] == genome[2]._replace(window=ALL)

@@ -16,7 +16,7 @@ from simulator.npu.errors import BadInputError
 from tests.rows import Row, put, write_part
 from tuner.cli import main
 from tuner.store.care import verify
-from tuner.store.migrate import STEPS, Migrated, Step, Steps, migrate
+from tuner.store.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
 from tuner.store.part import read_part
 from tuner.store.read import read_log, read_tasks
 from tuner.store.run_log import Origin, RunLog
@@ -28,13 +28,13 @@ FEATURES = (FeatureSet("s", ("m", "k")),)
 LAST, FIRST = SCHEMA_VERSION - 1, SCHEMA_VERSION - 2
 LONG_AGO: Steps = {
     "log": {
-        FIRST: Step(renamed={"engine": "kind", "run_time": "cycles"}, dropped=("comment",)),
-        LAST: Step(
+        FIRST: MigrationStep(renamed={"engine": "kind", "run_time": "cycles"}, dropped=("comment",)),
+        LAST: MigrationStep(
             added={"runner": "simulator", "wall_s": lambda table: pc.divide(table["wall_ms"], 1000.0)},
             dropped=("wall_ms",),
         ),
     },
-    "tasks": {FIRST: Step(), LAST: Step(added={"parents": ""})},
+    "tasks": {FIRST: MigrationStep(), LAST: MigrationStep(added={"parents": ""})},
 }
 """Steps between versions that there never were."""
 

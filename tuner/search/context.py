@@ -24,7 +24,7 @@ from tuner.search.question import Measure, Question, Reply
 from tuner.search.rules import Rules
 
 
-class Lab:
+class SearchContext:
     """island, epoch: whose and when.  models: of every level, None where the formula predicts.
 
     findings: what was found.
