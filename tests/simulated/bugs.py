@@ -58,9 +58,9 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "outage-blamed": (Edit(f"{_SUPERVISION}heard", "event.outside", "False"),),
     "told-too-little": (
         Edit(
-            "tuner.farm.pool:Pool.message",
-            "self._bulletin.news(job, self._heard.get(send.actor, (0, 0)))",
-            "self._bulletin.news(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
+            "tuner.farm.pool:ActorPool.message",
+            "self._broadcast.update(job, self._heard.get(send.actor, (0, 0)))",
+            "self._broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),

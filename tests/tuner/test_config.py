@@ -46,7 +46,7 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
         ("search=4", "no such setting"),
         ("search.population", r"expected a\.b=value"),
         ("search.elites=1000", "1000 of a population"),
-        ("use.segmentations=1", r"use\.covers: .*boolean"),
+        ("use.segmentations=1", r"use\.segmentations: .*boolean"),
         ("budget.seconds=4", "give candidates or seconds"),
         ("search.population=[", "not a YAML value"),
         ("level_weights.none=-1", r"level_weights\.none: .*greater than 0"),

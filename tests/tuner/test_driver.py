@@ -383,7 +383,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "part", ["cost_model", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "covers"]
+    "part", ["cost_model", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "segmentations"]
 )
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
@@ -408,7 +408,7 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
     elif part == "prefetch":
         longer = [segment for segment in segments if len(segment.operators) > 1]
         assert {(segment.spread, segment.ahead_kib) for segment in longer} == {(False, 0)}
-    elif part == "covers":
+    elif part == "segmentations":
         assert summary.levels["none"].speedup > 1, "evolution alone finds something"
     elif part == "halo_cache":
         assert not any(segment.halo for segment in segments)

@@ -15,7 +15,7 @@ from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Step, Vector
 from compiler.ir.taps import places, weighted
 from compiler.rewrites.engine import rewrite
-from compiler.rewrites.rules import LAST_RULES, RULES, Rule
+from compiler.rewrites.rules import LAST_RULES, RULES, RewriteRule
 from tests.models import random_feeds, random_model
 
 SHAPE = (1, 6, 5, 4)
@@ -212,7 +212,7 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
     "drop-needless-relu": [([conv("x", "a"), chain("r", "a", steps=(RELU,))], ["r"])],
 }
 
-BY_NAME: dict[str, Rule] = {rule.name: rule for rule in LAST_RULES}
+BY_NAME: dict[str, RewriteRule] = {rule.name: rule for rule in LAST_RULES}
 
 
 def feeds() -> dict[str, np.ndarray]:  # type: ignore[type-arg]

@@ -65,7 +65,7 @@ import re, sys
 from pathlib import Path
 import onnx
 from simulator.npu.machine import DataType
-from tuner.checks.reference_body import Piece, first_beyond
+from tuner.checks.reference_body import ReferencePiece, first_beyond
 import numpy as np
 model = onnx.load(sys.argv[1])
 names = [node.output[0] for node in model.graph.node]
@@ -73,7 +73,7 @@ def peak():  # that of getrusage is at least what the process that forked this o
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 before = peak()
 x = np.ones((1, 16, 256, 256), np.float32)
-piece = Piece(("x",), (names[-1],), range(len(names)))
+piece = ReferencePiece(("x",), (names[-1],), range(len(names)))
 assert first_beyond(model, (piece,), set(names), set(names), {"x": x}, DataType.float16) is None
 print((peak() - before) * 1024 // x.nbytes)
 """

@@ -216,5 +216,5 @@ def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> N
         shared += size(inputs) < sum(size(parts(name) - made) for name in read)
         weights = sum(roofline.weight_bytes[start:])
         macs = sum(spec.macs for spec in specs)
-        assert roofline.cycles(start, end, "severe") == max(-(-macs // 4096), -(-(size(inputs | {specs[-1].kernel.y}) + weights) // 16))
+        assert roofline.cycles(start, end, "severe") == max(-(-macs // 4096), -(-(size(inputs | {specs[-1].operator.y}) + weights) // 16))
     assert shared, "some segment reads two concatenations that share parts"

@@ -216,7 +216,7 @@ def test_proposals_are_placed_new_and_follow_the_generator() -> None:
     assert placer(table, annealing=2000, gain=0.9).proposals(0, 0.0, [], np.random.default_rng(3)) == [], "it cannot gain so much"
 
 
-def test_covers_on_so_many_cores() -> None:
+def test_segmentations_on_so_many_cores() -> None:
     _, table = measured()
     for width in (1, 2):
         segmentation = table.segmentation(0, width=width)

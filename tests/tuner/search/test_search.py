@@ -179,7 +179,7 @@ def test_what_a_table_learns_aside_is_forgotten(seed: int) -> None:
         assert mine[0] == theirs[0]
 
 
-def test_noise_moves_covers_and_follows_its_generator() -> None:
+def test_noise_moves_segmentations_and_follows_its_generator() -> None:
     table, _ = random_table("residual_block", np.random.default_rng(0), 60)
     segmentations = [table.segmentation(0, 0.0, 0.5, np.random.default_rng(seed)) for seed in range(20)]
     assert len({found[0] for found in segmentations if found}) > 1
