@@ -16,20 +16,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.product_features import PRODUCT_FEATURES, SERIAL, one_after_another, product_features
+from compiler.cost import closed
+from compiler.cost.closed import SERIAL, cost_of, tables
+from compiler.cost.moved import ddr_rates, loaded_blocks, stored_blocks
+from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
-from compiler.cost.tiling_space import tables
 from compiler.kinds.alike import Kind, kind_of
 from compiler.kinds.base import Heights, VectorTiles, on_vector
 from compiler.kinds.conv import product_of
-from compiler.kinds.counts import pieces
+from compiler.kinds.counts import cut_in
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.segment.memory import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
-from compiler.segment.strips import row_blocks_stored
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, Memory
 
 FEATURE_SET = "schedule-8"
 _EXTENSIVE = (
@@ -71,12 +72,12 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         several[_OF_ONE] = sums[segment.largest, _OF_ONE]
         several[_A_CORES] = sums[:, _A_CORES].max(0)
         out = several.tolist()
-    ddr, cores = unit.machine.ddr, len(plan.cores)
+    cores = len(plan.cores)
+    read_rate, write_rate = ddr_rates(unit.machine, cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
-    out[_AT["read_cycles"]] = read / min(ddr.bytes_per_cycle, cores * ddr.read_cap_bytes_per_cycle)
-    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / min(ddr.bytes_per_cycle, cores * ddr.write_cap_bytes_per_cycle)
-    moved = out[_AT["read_cycles"]] + out[_AT["write_cycles"]]
-    out[_AT["busiest_cycles"]] = max(moved, *(out[at] for at in _BUSY))
+    out[_AT["read_cycles"]] = read / read_rate
+    out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / write_rate
+    out[_AT["busiest_cycles"]] = max(out[_AT["read_cycles"]] + out[_AT["write_cycles"]], *(out[at] for at in _BUSY))
     out[_AT["cores"]] = float(cores * len(plan.operators))
     found = np.array(out)
     found.flags.writeable = False
@@ -170,9 +171,8 @@ def _laid(strip: StripBlocks) -> _Laid:
     for k, spec in enumerate(unit.kernels[blocks.start : blocks.stop]):
         heights = tuple(blocks.heights[k].items())
         standings.append(_Standing(kind_of(unit, spec), heights, blocks.inside[k], strip.residence(k), unit.strips))
-        stored += blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
-    loaded = [blocks.staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes for load in blocks.loads]
-    return _Laid(tuple(standings), stored, tuple(loaded))
+        stored += stored_blocks(unit, blocks, k)
+    return _Laid(tuple(standings), stored, tuple([loaded_blocks(unit, blocks, load) for load in blocks.loads]))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -181,7 +181,7 @@ def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -
     found = np.zeros(len(FEATURES))
     kind, machine = standing.kind, standing.kind.unit.machine
     # as if one core did all: its share of a segment is taken later
-    read_rate = float(min(machine.ddr.bytes_per_cycle / cores, machine.ddr.read_cap_bytes_per_cycle))
+    read_rate = ddr_rates(machine, cores)[0] / cores
     if isinstance(tiling, ConvTiling):
         found[_OF_PRODUCT] = _product(standing, tiling, images, cores, read_rate)
     else:
@@ -198,65 +198,41 @@ def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
 
 
 def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, read_rate: float) -> NDArray[np.float64]:
-    kind, product = standing.kind, product_of(standing.kind.spec)
-    heights = np.array(standing.heights, np.int64).reshape(-1, 2)
-    residual_in = -1
+    product, residual_in = product_of(standing.kind.spec), -1
     if product is not None and product.residual is not None:
         residual_in = int(Memory.L1 if standing.reads[1][0] else Memory.DDR)
-    return product_features(kind, tiling, heights, standing.inside, residual_in, cores, standing.strips, images, read_rate)
-
-
-class _Rates(NamedTuple):
-    """What a machine's vector unit takes, as plain numbers: bytes per cycle of paths, cycles of start-ups (see `CostTables`)."""
-
-    ub_l1: int
-    l1_ub: int
-    start_out: int
-    start_in: int
-    startup: int
-    cycles: list[int]
-
-
-@lru_cache(maxsize=64)
-def _rates(machine: Machine) -> _Rates:
-    t = tables(machine)
-    ub_l1, l1_ub = int(t.rate[Memory.UB, Memory.L1]), int(t.rate[Memory.L1, Memory.UB])
-    start_out, start_in = int(t.startup[Memory.UB, Memory.L1]), int(t.startup[Memory.L1, Memory.UB])
-    return _Rates(ub_l1, l1_ub, start_out, start_in, int(t.scalars[1]), t.vector_cycles.tolist())
+    where = ProductStanding(standing.inside, residual_in, cores, standing.strips, images, read_rate)
+    return product_features(standing.kind, tiling, standing.heights, where)
 
 
 def _tiles(s: KernelSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
     """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
     across = tiling.tile_columns or s.out_w
-    deep, wide = _pieces(s.y.planes, tiling.tile_planes), _pieces(s.out_w, across)
+    deep, wide = cut_in(s.y.planes, tiling.tile_planes), cut_in(s.out_w, across)
     high: dict[int, int] = {}
     for rows, count in heights:
-        for size, times in _pieces(rows, tiling.tile_rows if across >= s.out_w else 1):
+        for size, times in cut_in(rows, tiling.tile_rows if across >= s.out_w else 1):
             high[size] = high.get(size, 0) + count * times
     return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
-
-
-def _pieces(length: int, size: int) -> list[tuple[int, int]]:
-    return [(size, count) for size, count in pieces(length, size) if count]
 
 
 def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """[len(_OF_VECTOR)]"""
     unit, s, rows = standing.kind.unit, standing.kind.spec, standing.heights
-    t = _rates(unit.machine)
+    c, cycles = cost_of(unit.machine, int(unit.dtype), False), tables(unit.machine).vector_cycles.tolist()
     high = sum([each * count for each, count in rows])
     size = float(high) * s.out_w * s.y.planes * images
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))
     made = _tiles(s, tiling, rows)
     tiles = float(sum([count for *_, count in made]) * images)
-    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.dtype, t.cycles))
+    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.dtype, cycles))
     calls, reads = work.calls, work.reads
-    vector = work.repeats + calls * t.startup
+    vector = work.repeats + calls * c.vector_startup
     near = [blocks for blocks, (staged, _) in zip(reads, standing.reads, strict=True) if staged]
     load = (sum(reads) - sum(near)) * BLOCK_BYTES
-    mte1 = sum(near) * BLOCK_BYTES / t.l1_ub + len(near) * tiles * t.start_in
-    mte3 = size * BLOCK_BYTES / t.ub_l1 + tiles * t.start_out if standing.inside else 0.0
-    serial = one_after_another(max(vector, mte1, mte3), load / read_rate)
+    mte1 = closed.moves(sum(near, 0.0) * BLOCK_BYTES, c.in_rate, len(near) * tiles, c.in_startup)
+    mte3 = closed.moves(size * BLOCK_BYTES, c.back_rate, tiles, c.back_startup) if standing.inside else 0.0
+    serial = closed.serial(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
     return mte1, vector, mte3, load, instructions, tiles, high / s.out_h, *serial
 
@@ -268,9 +244,13 @@ def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.
     how far they do is what nobody knows yet.
     """
     engines = raw[..., _BUSY].max(-1)
-    moving = (raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share
-    bound = np.maximum(engines, moving) + raw[..., _AT["drain_cycles"]]
+    bound = np.maximum(engines, _moving(raw, share)) + raw[..., _AT["drain_cycles"]]
     return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / share))))
+
+
+def _moving(raw: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Cycles in which DDR is at work."""
+    return np.asarray((raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share)
 
 
 def _serial(raw: NDArray[np.float64], slower: float) -> NDArray[np.float64]:
@@ -315,7 +295,6 @@ def seen(features: NDArray[np.float32], share: float) -> Seen:
     logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
     raw = np.exp2(logs) - 1.0
     expected = 1.0 + expected_cycles(raw, share)
-    moving = (raw[:, _AT["read_cycles"]] + raw[:, _AT["write_cycles"]]) / share
     fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
-    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + moving), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
+    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
     return Seen(np.column_stack([features, parts.astype(np.float32)]), expected)

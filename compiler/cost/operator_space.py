@@ -19,14 +19,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cost.moved import ddr_rates, fetched_blocks, loaded_blocks, stored_blocks
 from compiler.cost.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
 from compiler.cost.tiling_space import engine_cycles, estimate, legal_points, shape_of
 from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import SegmentPlan
-from compiler.segment.blocks import Blocks, cut
+from compiler.segment.blocks import cut
 from compiler.segment.buffers import fits
 from compiler.segment.memory import tensor_requests, weight_requests
-from compiler.segment.run import Load
 from compiler.unit.unit import Unit
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
@@ -45,10 +45,9 @@ class OperatorSpace(NamedTuple):
 
     def bound(self, unit: Unit, level: str) -> NDArray[np.int64]:
         """int64 [p]: cycles that no program of the point can do without at a level."""
-        ddr, share = unit.machine.ddr, unit.machine.contention[level]
-        port = ddr.bytes_per_cycle * share
-        rates = np.array([min(ddr.read_cap_bytes_per_cycle, port), min(ddr.write_cap_bytes_per_cycle, port)])
-        transfers = np.maximum((self.moved / rates).max(1), self.moved.sum(1) / port)
+        share = unit.machine.contention[level]
+        alone = np.array(ddr_rates(unit.machine, 1, share))
+        transfers = np.maximum((self.moved / alone).max(1), self.moved.sum(1) / (unit.machine.ddr.bytes_per_cycle * share))
         return np.maximum(self.engines.max(1), transfers.astype(np.int64))
 
     def plan(self, i: int) -> SegmentPlan:
@@ -69,11 +68,11 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
         whole = cut(unit, k, k + 1, blocks)
         sizes = whole.heights[0]
         rows = max(sizes)
-        stored = sum(size * count for size, count in sizes.items()) * spec.out_w * spec.y.planes
+        stored = stored_blocks(unit, whole, 0)
         for resident, chunk in _chunks(unit, spec, rows):
             right = spec.right_blocks
             layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
-            loaded = sum(_load_blocks(unit, layout, load) for load in layout.loads)
+            loaded = sum(loaded_blocks(unit, layout, load) for load in layout.loads)
             read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.staged else 0)
             shape = shape_of(machine, unit.dtype, spec, rows, False, chunk)
             points = legal_points(machine, shape)
@@ -90,8 +89,8 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
                 mine = shape._replace(pixels=size * spec.out_w)
                 engines += count * images * engine_cycles(machine, mine, spec.n1, spec.k1, points)
                 guess += count * images * estimate(machine, mine, points)
-            weights = spec.weight_blocks if resident else (spec.weight_blocks + right) * layout.count * images
-            moved = np.array([(read * images + weights + spec.bias_blocks) * BLOCK_BYTES, stored * images * BLOCK_BYTES])
+            fetched = fetched_blocks(spec.weight_blocks, spec.bias_blocks, right, resident, True, 1.0, float(layout.count * images))
+            moved = np.array([(read * images + int(sum(fetched))) * BLOCK_BYTES, stored * images * BLOCK_BYTES])
             for prefetch in slots:
                 head = np.array([blocks, prefetch, resident, *chunk], np.int64)
                 full = np.concatenate([np.broadcast_to(head, (len(points), len(head))), points], 1)
@@ -99,11 +98,6 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
     empty = (np.empty((0, _COLUMNS), np.int64), np.empty((0, 3), np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64))
     columns = zip(*(parts or [empty]), strict=True)
     return OperatorSpace(spec.name, *(np.concatenate(column) for column in columns))
-
-
-def _load_blocks(unit: Unit, layout: Blocks, load: Load) -> int:
-    """Blocks that a load brings for all blocks of an image."""
-    return layout.staged[load.storage].loaded * unit.storages[load.storage].row_blocks * load.planes
 
 
 def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:

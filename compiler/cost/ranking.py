@@ -12,15 +12,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.cost import closed
+from compiler.cost.closed import Cost, cost_of
 from compiler.cost.tiling_space import (
-    Cost,
     Layer,
     Shape,
     axes,
     block_cycles,
-    cost_of,
     cycles_out,
     estimate,
+    fill_cycles,
     is_legal,
     k_side,
     largest_k,
@@ -30,8 +31,6 @@ from compiler.cost.tiling_space import (
     m_side,
     n_side,
     orders,
-    to_l0a,
-    to_l0b,
     work,
 )
 from compiler.kinds.conv import ConvSpec
@@ -58,7 +57,7 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
     fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
     for j in range(ks.shape[0]):
         fewest_steps[j] = all_k[j][1] if j == 0 else min(fewest_steps[j - 1], all_k[j][1])
-    weights = to_l0b(c, s.n1, s.k1)
+    weights = int(closed.b_cycles(c, s.n1 * s.k1))
     table, order, used = np.empty((most, 7), np.int64), np.empty((most, 2), np.int64), 0  # order: (cycles, row), the best first
     for m in ms[::-1]:
         along_m, largest = m_side(s, c, m), 0
@@ -82,7 +81,7 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
                     cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, 0, fix, drain, n_outer)
                     if used == most and cycles > order[most - 1, 0]:
                         continue
-                    cycles += to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+                    cycles += fill_cycles(c, along_m[3], n, k)
                     if used == most and cycles > order[most - 1, 0]:
                         continue
                     at = used
@@ -106,7 +105,7 @@ def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
     """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
-    weights = to_l0b(c, s.n1, s.k1)
+    weights = int(closed.b_cycles(c, s.n1 * s.k1))
     out, least = np.zeros(7, np.int64), (np.int64(1) << 62, np.int64(0))
     for m in ms:
         along_m = m_side(s, c, m)
@@ -119,7 +118,7 @@ def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
                     if cube + moves > least[0]:
                         continue
                     fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
-                    fill = to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
+                    fill = fill_cycles(c, along_m[3], n, k)
                     cycles = block_cycles(s, c, along_m, along_n, along_k, weights, fill, fix, drain, n_outer)
                     if (cube + moves, cycles) <= least:
                         least = cube + moves, cycles

@@ -14,10 +14,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.cost import closed
+from compiler.cost.closed import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import all_steps, counts, loads_of_tiles, padded, pieces, steps_of_pieces
-from simulator.npu.cycles import CostTables, cost_tables, latency_cycles
+from compiler.kinds.counts import counts, l0_blocks, of_chunk, padded, partial_blocks, pieces
+from compiler.unit.machine import writes_l1
 from simulator.npu.machine import DataType, Machine, Memory
 
 _SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
@@ -53,26 +55,6 @@ class Layer(NamedTuple):
     cut: Cut
 
 
-class Cost(NamedTuple):
-    """Halves of L0 in blocks, cycles and bytes per cycle (0 where there is no path), as the kernels below want them."""
-
-    half_a: int
-    half_b: int
-    half_c: int
-    planes_per_n1: int
-    lanes: int
-    cube_startup: int
-    cube_latency: int
-    step_cycles: int
-    axes: NDArray[np.int64]  # [3, 3], see `CostTables.matrix`
-    a_rate: int
-    a_startup: int
-    b_rate: int
-    b_startup: int
-    out_rate: int
-    out_startup: int
-
-
 @lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
     return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None, spec.parts.cut)
@@ -80,7 +62,7 @@ def layer_of(spec: ConvSpec) -> Layer:
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
     """`rows` output rows with weights in chunks of (n1, k1); to_l1: results stay on chip, by FIXPIPE where it has the path."""
-    return layer_shape(machine, int(dtype), layer_of(spec), rows, to_l1 and machine.path(Memory.L0C, Memory.L1) is not None, chunk)
+    return layer_shape(machine, int(dtype), layer_of(spec), rows, to_l1 and writes_l1(machine), chunk)
 
 
 def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:
@@ -95,22 +77,6 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
         ub = 0
     chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
     return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, ub, layer.cut)
-
-
-@lru_cache(maxsize=64)
-def tables(machine: Machine) -> CostTables:
-    return cost_tables(machine)
-
-
-@lru_cache(maxsize=64)
-def cost_of(machine: Machine, dtype: int, direct: bool) -> Cost:
-    t = tables(machine)
-    halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
-    paths = ((Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB))
-    rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
-    lanes = DataType(dtype).lanes
-    matrix = (int(t.scalars[0]), latency_cycles(machine), int(t.step_cycles[dtype]), t.matrix[dtype])
-    return Cost._make((*halves, 16 // lanes, lanes, *matrix, *rates))
 
 
 @njit(cache=True)
@@ -133,11 +99,12 @@ def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
 @njit(cache=True)
 def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
-    if m * k > c.half_a or n * k * 16 > c.half_b or n * m * 2 > c.half_c:
+    a, b, sums = l0_blocks(m, n, k)
+    if a > c.half_a or b > c.half_b or sums > c.half_c:
         return False
     if s.ub_blocks and n * m * c.planes_per_n1 > s.ub_blocks:
         return False
-    return s.chunks_k == 1 or (s.pixels + m - 1) // m * m * s.n1 * 2 <= 2 * c.half_c
+    return s.chunks_k == 1 or partial_blocks(s.pixels, s.n1, m) <= 2 * c.half_c
 
 
 @njit(cache=True)
@@ -147,27 +114,22 @@ def largest_k(c: Cost, m: int, n: int) -> int:
 
 
 @njit(cache=True)
-def _per(amount: int, rate: int) -> int:
-    return amount // rate if rate else 0
-
-
-@njit(cache=True)
 def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
     tiles, rows = (s.pixels + m - 1) // m, padded(s.pixels, m)
-    return tiles, all_steps(rows, m, c.axes[0]), to_l0a(c, rows, s.k1), min(m, rows)
+    return tiles, closed.steps_along(c, closed.M, pieces(rows, rows), m), int(closed.a_cycles(c, rows * s.k1)), min(m, rows)
 
 
 @njit(cache=True)
 def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
     """Tiles, and steps of MMAD."""
-    return (s.n1 + n - 1) // n, all_steps(s.n1 * 16, n * 16, c.axes[2])
+    return (s.n1 + n - 1) // n, closed.steps_along(c, closed.N, pieces(s.n1, s.n1), n)
 
 
 @njit(cache=True)
 def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int, int]:
     """Tiles, steps of MMAD, and instructions that bring the left operand's tiles."""
-    return (s.k1 + k - 1) // k, all_steps(s.k1 * c.lanes, k * c.lanes, c.axes[1]), instructions(s.cut, 0, s.k1, s.k1, k)
+    return (s.k1 + k - 1) // k, closed.steps_along(c, closed.K, pieces(s.k1, s.k1), k), instructions(s.cut, 0, s.k1, s.k1, k)
 
 
 @njit(cache=True)
@@ -177,22 +139,16 @@ def orders(tiles_m: int, tiles_n: int) -> int:
 
 
 @njit(cache=True)
-def to_l0a(c: Cost, rows: int, k: int) -> int:
-    """Cycles of so much of the left operand on its way to L0A."""
-    return _per(rows * k * 32, c.a_rate)
-
-
-@njit(cache=True)
-def to_l0b(c: Cost, n: int, k: int) -> int:
-    """Cycles of so much of the right operand on its way to L0B."""
-    return _per(n * k * 512, c.b_rate)
+def fill_cycles(c: Cost, rows: int, n: int, k: int) -> int:
+    """Cycles of the first tiles on their way to L0."""
+    return int(closed.a_cycles(c, rows * k)) + int(closed.b_cycles(c, n * k))
 
 
 @njit(cache=True)
 def cycles_out(s: Shape, c: Cost, tiles_m: int, rows: int, tiles_n: int, n: int) -> tuple[int, int]:
     """Cycles of FIXPIPE in every chunk, and of one tile."""
-    fix = (_per(s.pixels * s.n1 * 64, c.out_rate) + tiles_m * tiles_n * c.out_startup) // s.chunks_k
-    return fix, _per(rows * n * 64, c.out_rate)
+    fix = closed.fixpipe(c, int(closed.out_cycles(c, s.pixels * s.n1)), tiles_m * tiles_n) // s.chunks_k
+    return fix, int(closed.out_cycles(c, rows * n))
 
 
 @njit(cache=True)
@@ -200,12 +156,10 @@ def work(
     c: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int
 ) -> tuple[int, int]:
     """Cycles in which CUBE and MTE1 work on one chunk; weights: those that all of its right operand takes to L0B."""
-    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, loads_k) = along_m, along_n, along_k
-    cube = tiles_m * tiles_n * tiles_k * c.cube_startup + steps_m * steps_k * steps_n * c.step_cycles
-    times_a, times_b = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
-    a = times_a * (pixels + tiles_m * loads_k * c.a_startup)
-    b = times_b * (weights + tiles_n * tiles_k * c.b_startup)
-    return cube, a + b
+    (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, copies_k) = along_m, along_n, along_k
+    products, loads_a, left, loads_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies_k, n_outer)
+    cube = closed.cube(c, products, steps_m * steps_k * steps_n)
+    return cube, closed.mte1(c, left * pixels, loads_a, right * weights, loads_b)
 
 
 @njit(cache=True)
@@ -233,14 +187,6 @@ def block_cycles(
 
 
 @njit(cache=True)
-def _cycles(s: Shape, c: Cost, m: int, n: int, k: int, n_outer: int) -> int:
-    along_m, along_n = m_side(s, c, m), n_side(s, c, n)
-    fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
-    fill = to_l0a(c, along_m[3], k) + to_l0b(c, n, k)
-    return block_cycles(s, c, along_m, along_n, k_side(s, c, k), to_l0b(c, s.n1, s.k1), fill, fix, drain, n_outer)
-
-
-@njit(cache=True)
 def _points(s: Shape, c: Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks: NDArray[np.int64]) -> NDArray[np.int64]:
     out = np.empty((ms.shape[0] * ns.shape[0] * ks.shape[0] * 2, 4), np.int64)
     at = 0
@@ -256,9 +202,13 @@ def _points(s: Shape, c: Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks:
 
 @njit(cache=True)
 def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    out = np.empty(points.shape[0], np.int64)
+    out, weights = np.empty(points.shape[0], np.int64), int(closed.b_cycles(c, s.n1 * s.k1))
     for i in range(points.shape[0]):
-        out[i] = _cycles(s, c, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
+        m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
+        along_m, along_n = m_side(s, c, m), n_side(s, c, n)
+        fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
+        fill = fill_cycles(c, along_m[3], n, k)
+        out[i] = block_cycles(s, c, along_m, along_n, k_side(s, c, k), weights, fill, fix, drain, n_outer)
     return out
 
 
@@ -268,11 +218,11 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         found = counts(s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
-        steps_nk = steps_of_pieces(along_n, n, 16, c.axes[2]) * steps_of_pieces(along_k, k, c.lanes, c.axes[1])
-        cube = found.products * c.cube_startup + all_steps(found.rows, m, c.axes[0]) * steps_nk * c.step_cycles
-        moves = found.moved_a * 32 // c.a_rate + found.loads_a * c.a_startup
-        moves += found.moved_b * 512 // c.b_rate + found.loads_b * c.b_startup
-        fix = found.results * c.out_startup + s.pixels * n1 * 64 // c.out_rate
+        steps = closed.steps_along(c, closed.M, pieces(found.rows, found.rows), m)
+        steps *= closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
+        cube = closed.cube(c, found.products, steps)
+        a, b, moved = closed.a_cycles(c, found.moved_a), closed.b_cycles(c, found.moved_b), closed.out_cycles(c, s.pixels * n1)
+        moves, fix = closed.mte1(c, int(a), found.loads_a, int(b), found.loads_b), closed.fixpipe(c, int(moved), found.results)
         out[i, 0], out[i, 1], out[i, 2] = s.groups * cube, s.groups * moves, s.groups * fix
     return out
 

@@ -15,10 +15,10 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, fir
 from compiler.kinds.chain_emitter import VectorJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.elementwise import by_planes
-from compiler.records.ways import end_to_end
+from compiler.records.ways import apart, end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
 from compiler.unit.weights import numpy_type
-from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op, float_bits
+from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import DataType, Memory
 
 _VCOPY, _VMADD = int(Op.VCOPY), int(Op.VMADD)
@@ -145,8 +145,7 @@ def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[in
         elif pixel or by_planes(planes, pixels):
             found.append((op, *end_to_end(pixels, planes)))
         else:
-            groups = -(-planes // REPEAT_BLOCKS)
-            found.append((op, groups * pixels, groups * -(-pixels // MAX_REPEATS)))
+            found.append((op, *apart(planes, pixels, 1)))
     return tuple([(op, repeats) for op, repeats, _ in found]), sum([calls for _, _, calls in found])
 
 

@@ -1,5 +1,7 @@
 """What a product's tiles come to on one block: the one place that counts them, for estimates, features and stages alike.
 
+Cycles that this takes: `cost.closed`.
+
 `kinds.conv_emitter` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  A tile of an
 operand is loaded only where another one came between.  The last chunk along an axis, and the last tile in it, are what is left.
 """
@@ -52,11 +54,38 @@ def pieces(length: int, size: int) -> Pieces:
     return (size, length // size), (rest, 1 if rest else 0)
 
 
+def cut_in(length: int, size: int) -> list[tuple[int, int]]:
+    """Those of `pieces` that there are."""
+    return [piece for piece in pieces(length, size) if piece[1]]
+
+
+@njit(cache=True)
+def l0_blocks(m: int, n1: int, k1: int) -> tuple[int, int, int]:
+    """Blocks of L0A, L0B and L0C that a tile takes: m rows by k1 blocks, n1 times 16 columns by k1 blocks, and m by n1 sums in float32."""
+    return m * k1, n1 * k1 * 16, n1 * m * 2
+
+
+@njit(cache=True)
+def partial_blocks(pixels: int, n1: int, tile_m: int) -> int:
+    """Blocks of L0C that partial sums of all pixels take, of one chunk of n1."""
+    return (pixels + tile_m - 1) // tile_m * tile_m * n1 * 2
+
+
 @njit(cache=True)
 def padded(pixels: int, tile: int) -> int:
     """Rows of all tiles of so many pixels: the last one ends with sixteen, as whole ones do."""
     whole = pixels // tile * tile
     return whole + (pixels - whole + 15) // 16 * 16
+
+
+@njit(cache=True)
+def of_chunk(tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: int) -> tuple[int, int, int, int, int]:
+    """(products, loads of L0A, times of all of the left operand, loads of L0B, times of all of the right one) of one chunk of weights.
+
+    copies_k: instructions that bring a row of the left operand's tiles.
+    """
+    left, right = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
+    return tiles_m * tiles_n * tiles_k, left * tiles_m * copies_k, left, right * tiles_n * tiles_k, right
 
 
 @njit(cache=True)
@@ -72,12 +101,13 @@ def counts(pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: 
             if not count_k:
                 continue
             count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
-            left, right = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer)
-            products += count * tiles_m * tiles_n * tiles_k
-            loads_a += count_n * left * tiles_m * instructions(cut, start, stop, size_k, tile_k1)
+            copies = instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
+            one, to_a, left, to_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer)
             start = stop
+            products += count * one
+            loads_a += count_n * to_a
             moved_a += count * left * rows * size_k
-            loads_b += count * right * tiles_n * tiles_k
+            loads_b += count * to_b
             moved_b += count * right * size_n * size_k
     return Counts(rows, products, results, loads_a, moved_a, loads_b, moved_b)
 
@@ -88,10 +118,3 @@ def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     whole = length // tile
     rest = length - whole * tile
     return whole * steps(tile, axis) + (steps(rest, axis) if rest else 0)
-
-
-@njit(cache=True)
-def steps_of_pieces(along: Pieces, tile: int, lanes: int, axis: NDArray[np.int64]) -> int:
-    """`all_steps` of all chunks along an axis; lanes: elements of one unit of it."""
-    (size, count), (rest, one) = along
-    return count * all_steps(size * lanes, tile * lanes, axis) + one * all_steps(rest * lanes, tile * lanes, axis)

@@ -23,7 +23,7 @@ class Way(NamedTuple):
 
 
 @njit(cache=True)
-def _apart(blocks: int, repeats: int, rest: int) -> tuple[int, int]:
+def apart(blocks: int, repeats: int, rest: int) -> tuple[int, int]:
     """(repeats, instructions) of blocks along one axis, repeats along another, and `rest` times that."""
     groups = rest * -(-blocks // REPEAT_BLOCKS)
     return groups * repeats, groups * -(-repeats // MAX_REPEATS)
@@ -46,7 +46,7 @@ def cheapest(a: int, b: int, c: int) -> Way:
             if blocks == repeats:
                 work, instructions = end_to_end(n[blocks], a * b * c // max(1, n[blocks]))
             else:
-                work, instructions = _apart(n[blocks], n[repeats], n[3 - blocks - repeats])
+                work, instructions = apart(n[blocks], n[repeats], n[3 - blocks - repeats])
             if best.instructions == 0 or work + START * instructions < best.work + START * best.instructions:
                 best = Way(blocks, repeats, work, instructions)
     return best

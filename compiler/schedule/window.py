@@ -32,7 +32,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.cost.tiling_space import tables
+from compiler.cost.closed import tables
+from compiler.cost.moved import load_row_blocks
 from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
@@ -87,7 +88,7 @@ def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
 def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate = min(cap_units(unit.machine, Engine.MTE2), port_units(unit.machine, SHARE_UNIT)) // SHARE_UNIT
-    blocks_per_row = [load.planes * unit.storages[load.storage].row_blocks for load in blocks.loads]
+    blocks_per_row = [load_row_blocks(unit, load) for load in blocks.loads]
     fresh = np.array([blocks.staged[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
     rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
     sizes = rows * np.array(blocks_per_row, np.int64)[:, None]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from compiler.kinds.conv import product_of
+from compiler.kinds.counts import l0_blocks, partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import Blocks, Staged
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, live
@@ -90,7 +91,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
         if product is None or not isinstance(tiling, ConvTiling):
             continue
-        a, b, c = tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2
+        a, b, c = l0_blocks(tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
         for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
             if need > half[memory]:
                 size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
@@ -100,7 +101,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
             pixels = max(blocks.heights[k], default=0) * spec.out_w
-            places = rounded(pixels, tiling.tile_m) * min(tiling.chunk_n1, product.n1) * 2
+            places = partial_blocks(pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
             if places > 2 * half[Memory.L0C]:
                 have = 2 * half[Memory.L0C] * BLOCK_BYTES
                 return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
@@ -111,7 +112,7 @@ def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict
     peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
     for tiling in plan.tilings:
         if isinstance(tiling, ConvTiling):
-            sizes = (tiling.tile_m * tiling.tile_k1, tiling.tile_n1 * tiling.tile_k1 * 16, tiling.tile_n1 * tiling.tile_m * 2)
+            sizes = l0_blocks(tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
             for name, size in zip(peaks, sizes, strict=True):
                 peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
     return peaks

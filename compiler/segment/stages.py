@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS
-from compiler.kinds.counts import counts, pieces
+from compiler.kinds.counts import counts, cut_in, pieces
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
+from compiler.records.ways import end_to_end
 from compiler.unit.nest import Nest
 from compiler.unit.operators import KernelSpec
 from compiler.unit.unit import Unit
@@ -164,12 +165,6 @@ def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
     return tuple([_CUBE_PLACES.get(stage.name, len(_CUBE_PLACES)) for stage in stages])
 
 
-def _pieces(length: int, size: int) -> list[tuple[int, int]]:
-    """(size, count) of the pieces of `length`: whole ones, then what is left."""
-    whole, rest = divmod(length, min(size, length))
-    return [(min(size, length), whole), *([(rest, 1)] if rest else [])]
-
-
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
 
 
@@ -215,7 +210,7 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
 def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
     p, h, w = (nest.loops[name] for name in "phw")
     c0 = nest.lanes
-    planes, rows, columns = _pieces(p, t.tile_planes), _pieces(h, t.tile_rows), _pieces(w, t.tile_columns or w)
+    planes, rows, columns = cut_in(p, t.tile_planes), cut_in(h, t.tile_rows), cut_in(w, t.tile_columns or w)
     (tile_p, _), (tile_h, _), (tile_w, _) = planes[0], rows[0], columns[0]
     tiles_p = sum(count for _, count in planes)
     tiles_h = sum(count for _, count in rows) * sum(count for _, count in columns)
@@ -227,17 +222,13 @@ def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
     if stage.loops == ("h", "w"):
         return Tile(tile_h * tile_w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
     if stage.source == stage.buffer:
-        calls = (_calls(a * b * c) * count_a * count_b * count_c for a, count_a in planes for b, count_b in rows for c, count_c in columns)
+        # eight contiguous blocks after eight, and what is left
+        calls = [end_to_end(a * b * c, na * nb * nc)[1] for a, na in planes for b, nb in rows for c, nc in columns]
         return Tile(tile, whole, sum(calls))
     if stage.tensor == "x0":  # with the halo of a window
         row = -(-nest.source_blocks // h) * c0
         return Tile(tile_p * tile_h * -(-row * tile_w // w), nest.source_elements, tiles_p * tiles_h)
     return Tile(tile, whole, tiles_p * tiles_h)
-
-
-def _calls(blocks: int) -> int:
-    """VECTOR instructions over `blocks` contiguous blocks: repeats of eight blocks, and one more for what is left."""
-    return -(-(blocks // 8) // 255) + (blocks % 8 > 0)
 
 
 def live(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:

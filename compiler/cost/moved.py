@@ -1,0 +1,46 @@
+"""Blocks that a segment moves from and to DDR, and how fast they go, each in one closed form: windows ask here as features do."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from compiler.segment.blocks import Blocks
+from compiler.segment.run import Load
+from compiler.segment.strips import row_blocks_stored
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Machine
+
+
+def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
+    """(read, write) bytes per cycle of so many cores together at a share of the port, where one of the two has it for itself."""
+    ddr, port = machine.ddr, machine.ddr.bytes_per_cycle * share
+    return min(port, cores * ddr.read_cap_bytes_per_cycle), min(port, cores * ddr.write_cap_bytes_per_cycle)
+
+
+def load_row_blocks(unit: Unit, load: Load) -> int:
+    """Blocks that a load brings for a row."""
+    return unit.storages[load.storage].row_blocks * load.planes
+
+
+def loaded_blocks(unit: Unit, blocks: Blocks, load: Load) -> int:
+    """Blocks that it brings for all blocks of an image."""
+    return blocks.staged[load.storage].loaded * load_row_blocks(unit, load)
+
+
+def stored_blocks(unit: Unit, blocks: Blocks, k: int) -> int:
+    """Blocks that operator k of a segment hands out in all blocks of an image."""
+    spec = unit.kernels[blocks.start + k]
+    return blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
+
+
+@njit(cache=True)
+def fetched_blocks(
+    weights: int, bias: int, right: int, resident: bool, once: bool, loads: float, every_block: float
+) -> tuple[float, float]:
+    """A product's (weights and bias, right operand) in blocks.
+
+    loads: of what stays, resident weights or a bias that comes `once`.  every_block: of what comes with each of a segment's blocks.
+    A right operand that stays is a tensor, and among the segment's loads.
+    """
+    streamed = 0.0 if resident else float(right) * every_block
+    return weights * (loads if resident else every_block) + bias * (loads if once else every_block), streamed
