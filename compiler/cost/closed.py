@@ -5,6 +5,7 @@ counted elsewhere: of a product by `kinds.counts`, of an operator of VECTOR by i
 
 What is divided by a rate is not rounded.  Who counts in whole cycles rounds it down before start-ups are added: a product's forms take
 cycles of what moves (`a_cycles`, `b_cycles`, `out_cycles`) apart from instructions, because the ranking's inner loop must not divide.
+What divides is inlined: as a call it costs estimates of many points a quarter.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     return Cost._make((*halves, 16 // lanes, lanes, direct, *products, *rates, vector))
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy", inline="always")
 def _per(size_bytes: float, rate: int) -> float:
     return size_bytes / rate if rate else 0.0
 
@@ -87,7 +88,7 @@ def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
     return _per(size_bytes, rate) + count * startup
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def steps_along(c: Cost, axis: int, along: Pieces, tile: int) -> int:
     """Steps of MMAD of all pieces of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
     (size, count), (rest, one) = along

@@ -16,7 +16,7 @@ from compiler.ir.im2col import Cut
 from compiler.kinds.alike import Kind
 from compiler.kinds.base import Heights
 from compiler.kinds.conv import product_of
-from compiler.kinds.counts import counts, pieces
+from compiler.kinds.counts import counts, pieces, whole
 from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
 from simulator.npu.machine import BLOCK_BYTES, Memory
@@ -88,7 +88,7 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
         results += count * one.results
         loads_a, moved_a = loads_a + count * one.loads_a, moved_a + count * one.moved_a
         loads_b, moved_b = loads_b + count * one.loads_b, moved_b + count * one.moved_b
-        steps_m += count * closed.steps_along(c, closed.M, pieces(one.rows, one.rows), tile_m)
+        steps_m += count * closed.steps_along(c, closed.M, whole(one.rows), tile_m)
     times = s.groups * images
     steps = steps_m * closed.steps_along(c, closed.N, along_n, tile_n1) * closed.steps_along(c, closed.K, along_k, tile_k1)
     cube = float(closed.cube(c, products, steps)) * times

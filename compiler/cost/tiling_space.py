@@ -18,7 +18,7 @@ from compiler.cost import closed
 from compiler.cost.closed import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import counts, l0_blocks, of_chunk, padded, partial_blocks, pieces
+from compiler.kinds.counts import counts, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
 from compiler.unit.machine import writes_l1
 from simulator.npu.machine import DataType, Machine, Memory
 
@@ -117,19 +117,19 @@ def largest_k(c: Cost, m: int, n: int) -> int:
 def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
     tiles, rows = (s.pixels + m - 1) // m, padded(s.pixels, m)
-    return tiles, closed.steps_along(c, closed.M, pieces(rows, rows), m), int(closed.a_cycles(c, rows * s.k1)), min(m, rows)
+    return tiles, closed.steps_along(c, closed.M, whole(rows), m), int(closed.a_cycles(c, rows * s.k1)), min(m, rows)
 
 
 @njit(cache=True)
 def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
     """Tiles, and steps of MMAD."""
-    return (s.n1 + n - 1) // n, closed.steps_along(c, closed.N, pieces(s.n1, s.n1), n)
+    return (s.n1 + n - 1) // n, closed.steps_along(c, closed.N, whole(s.n1), n)
 
 
 @njit(cache=True)
 def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int, int]:
     """Tiles, steps of MMAD, and instructions that bring the left operand's tiles."""
-    return (s.k1 + k - 1) // k, closed.steps_along(c, closed.K, pieces(s.k1, s.k1), k), instructions(s.cut, 0, s.k1, s.k1, k)
+    return (s.k1 + k - 1) // k, closed.steps_along(c, closed.K, whole(s.k1), k), instructions(s.cut, 0, s.k1, s.k1, k)
 
 
 @njit(cache=True)
@@ -218,7 +218,7 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         found = counts(s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
-        steps = closed.steps_along(c, closed.M, pieces(found.rows, found.rows), m)
+        steps = closed.steps_along(c, closed.M, whole(found.rows), m)
         steps *= closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
         cube = closed.cube(c, found.products, steps)
         a, b, moved = closed.a_cycles(c, found.moved_a), closed.b_cycles(c, found.moved_b), closed.out_cycles(c, s.pixels * n1)

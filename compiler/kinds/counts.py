@@ -54,6 +54,12 @@ def pieces(length: int, size: int) -> Pieces:
     return (size, length // size), (rest, 1 if rest else 0)
 
 
+@njit(cache=True)
+def whole(length: int) -> Pieces:
+    """An axis in one piece; `pieces` divides."""
+    return (length, 1), (0, 0)
+
+
 def cut_in(length: int, size: int) -> list[tuple[int, int]]:
     """Those of `pieces` that there are."""
     return [piece for piece in pieces(length, size) if piece[1]]
@@ -74,8 +80,8 @@ def partial_blocks(pixels: int, n1: int, tile_m: int) -> int:
 @njit(cache=True)
 def padded(pixels: int, tile: int) -> int:
     """Rows of all tiles of so many pixels: the last one ends with sixteen, as whole ones do."""
-    whole = pixels // tile * tile
-    return whole + (pixels - whole + 15) // 16 * 16
+    even = pixels // tile * tile
+    return even + (pixels - even + 15) // 16 * 16
 
 
 @njit(cache=True)
@@ -115,6 +121,6 @@ def counts(pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: 
 @njit(cache=True)
 def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     """Steps of MMAD of all tiles along one axis, the last one what is left."""
-    whole = length // tile
-    rest = length - whole * tile
-    return whole * steps(tile, axis) + (steps(rest, axis) if rest else 0)
+    count = length // tile
+    rest = length - count * tile
+    return count * steps(tile, axis) + (steps(rest, axis) if rest else 0)

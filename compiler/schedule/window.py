@@ -33,12 +33,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.cost.closed import tables
-from compiler.cost.moved import load_row_blocks
+from compiler.cost.moved import ddr_rates, load_row_blocks
 from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.cycles import cap_units, port_units, price
+from simulator.npu.cycles import price
 from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, Engine, Machine
 
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
@@ -87,12 +87,12 @@ def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
 
 def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
-    rate = min(cap_units(unit.machine, Engine.MTE2), port_units(unit.machine, SHARE_UNIT)) // SHARE_UNIT
+    rate, _ = ddr_rates(unit.machine, 1)
     blocks_per_row = [load_row_blocks(unit, load) for load in blocks.loads]
     fresh = np.array([blocks.staged[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
     rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
     sizes = rows * np.array(blocks_per_row, np.int64)[:, None]
-    return sizes * BLOCK_BYTES // max(1, rate)
+    return sizes * BLOCK_BYTES // int(rate)
 
 
 def sequence(operators: int, iterations: range) -> Ints:
@@ -218,8 +218,8 @@ def _list(
 def record_cycles(code: Codes, machine: Machine) -> Ints:
     """int64 [records]: busy cycles, transfers alone on the bus."""
     cost, engine = price(code, tables(machine)), code[:, isa.ENGINE]
-    port = port_units(machine, SHARE_UNIT)
-    rate = np.where(engine == Engine.MTE3, min(cap_units(machine, Engine.MTE3), port), min(cap_units(machine, Engine.MTE2), port))
+    read, write = ddr_rates(machine, 1)
+    rate = np.where(engine == Engine.MTE3, int(write), int(read)) * SHARE_UNIT
     return np.where(cost.bus > 0, (cost.bus + rate - 1) // rate, cost.busy)
 
 
