@@ -250,12 +250,12 @@ def _narrower(
     return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
 
 
-def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int | None:
-    """The `choice` for which `conv_tiling` returns this tiling; None where there is none."""
+def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
+    """The `choice` for which `conv_tiling` returns this tiling; 0 where there is none."""
     point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
     ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
     places = np.flatnonzero((ranked[:, 1:] == point).all(1))
-    return int(places[0]) if len(places) else None
+    return int(places[0]) if len(places) else 0
 
 
 def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:

@@ -144,6 +144,8 @@ class SegmentPlan(_Gene):
             raise ValueError(f"{len(self.operators)} operators need as many tilings, found {len(self.tilings)}")
         if self.halo and len(self.halo) != len(self.operators):
             raise ValueError(f"{len(self.operators)} operators need as many halo entries or none, found {len(self.halo)}")
+        if "cache" not in self.halo:
+            object.__setattr__(self, "halo", ())  # one spelling of equal plans
         return self
 
     @model_validator(mode="after")

@@ -25,10 +25,11 @@ from compiler.segment.memory import (
     weight_requests_of,
 )
 from compiler.segment.run import can_stream
-from compiler.segment.segment import StripBlocks, largest_strip
+from compiler.segment.segment import Segment, StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
+from compiler.space.pins import pinned_tilings
 from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
@@ -40,8 +41,10 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
-    estimate take their place, and are split until they fit (`space.fit_ub`).
+    estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.
     """
+    if gene.pinned:
+        return _pinned(unit, gene)
     divided = outline(unit, gene)
     strip = largest_strip(unit, divided)
     if isinstance(strip, Infeasible):
@@ -60,6 +63,29 @@ def realise(unit: Unit, gene: Gene) -> SegmentPlan | None:
         if fitting.fill() and (smaller := fitted(*strip, fitting.tilings, fitting.apart)) is not None:
             return fitting.plan(smaller)
     return None
+
+
+def _pinned(unit: Unit, gene: Gene) -> SegmentPlan | None:
+    """To the letter, where that is legal and fits every core."""
+    tilings = pinned_tilings(gene.pinned)
+    halo = tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
+    for window in _windows(unit, gene, tilings):
+        plan = _planned(unit, gene, tilings, window, halo)
+        segment = Segment.of(unit, plan, gene.start)
+        if isinstance(segment, Infeasible):
+            return None
+        different = range(len(segment.parts))  # cores that share rows have the same buffers
+        if not any(isinstance(segment.memory(segment.share(core)), Infeasible) for core in different):
+            return plan
+    return None
+
+
+def _windows(unit: Unit, gene: Gene, tilings: Sequence[Tiling]) -> tuple[Window, ...]:
+    """What a gene's window may be: that of the formula only where it fits."""
+    if gene.window != FORMULA:
+        return ("all" if gene.window == ALL else gene.window,)
+    strip = largest_strip(unit, outline(unit, gene))
+    return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings), 1)
 
 
 def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
@@ -216,23 +242,25 @@ class _Fitting:
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""
-        gene = self.gene
-        caching = _caching(self.unit, gene, self.layout)
-        return self.run.plain.model_copy(
-            update={
-                "blocks": gene.blocks,
-                "columns": gene.columns,
-                "prefetch": gene.prefetch,
-                "window": self.window,
-                "tilings": tuple(tilings),
-                "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
-                "cores": working_cores(self.unit, gene),
-                "sliding": gene.sliding,
-                "spread": gene.spread,
-                "ahead_kib": gene.ahead_kib,
-                "split": gene.split,
-            }
-        )
+        return _planned(self.unit, self.gene, tilings, self.window, _caching(self.unit, self.gene, self.layout))
+
+
+def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool]) -> SegmentPlan:
+    return _run(unit, gene.start, gene.stop).plain.model_copy(
+        update={
+            "blocks": gene.blocks,
+            "columns": gene.columns,
+            "prefetch": gene.prefetch,
+            "window": window,
+            "tilings": tuple(tilings),
+            "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
+            "cores": working_cores(unit, gene),
+            "sliding": gene.sliding,
+            "spread": gene.spread,
+            "ahead_kib": gene.ahead_kib,
+            "split": gene.split,
+        }
+    )
 
 
 class _Weights(NamedTuple):

@@ -37,6 +37,8 @@ class Gene(NamedTuple):
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
+    pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
+    () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """
 
     start: int
@@ -54,6 +56,7 @@ class Gene(NamedTuple):
     ahead_kib: int = 0
     split: Split = "rows"
     columns: int = 1
+    pinned: tuple[int, ...] = ()
 
 
 Genome = tuple[Gene, ...]
@@ -67,8 +70,18 @@ def choice_count(unit: Unit, kernel: int) -> int:
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
-    """The cores of a gene that get an iteration, or some of its channels."""
-    return gene.cores if gene.split == "channels" else gene.cores[: gene.blocks * unit.storages[0].n]
+    """The cores of a gene that get an iteration, or some of its channels; all that a pinned one names."""
+    return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: gene.blocks * unit.storages[0].n]
+
+
+def recut(gene: Gene, **changes: Any) -> Gene:
+    """The gene with other fields, without its pins where its segment is divided otherwise."""
+    changed = gene._replace(**changes)
+    return changed if _division(changed) == _division(gene) else changed._replace(pinned=())
+
+
+def _division(gene: Gene) -> tuple[object, ...]:
+    return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene)
 
 
 def outline(unit: Unit, gene: Gene) -> Outline:

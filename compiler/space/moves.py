@@ -1,6 +1,7 @@
 """Moves of the search: small named changes of a genome, and crossover.  Data, so that each can be tested and switched alone.
 
-A move returns a new genome, or None where it does not apply.  None of them looks at costs.
+A move returns a new genome, or None where it does not apply.  None of them looks at costs.  Pins stay where a segment is divided as before
+(`gene.recut`) and its tilings are not what is changed.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from compiler.space.gene import (
     block_counts,
     choice_count,
     keeps_weights,
+    recut,
     splits,
     whole_or,
     widths,
     with_weights,
     working_cores,
 )
+from compiler.space.pins import PINS
 from compiler.unit.unit import Unit
 
 _SPLITS: tuple[Split, ...] = ("rows", "channels")
@@ -61,10 +64,10 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(unit, start, stop, gene.columns)
-    resized = gene._replace(start=start, stop=stop, choices=choices, blocks=blocks, columns=columns)
+    resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns)
     if resized.split not in splits(unit, resized, len(resized.cores)):
-        resized = resized._replace(split="rows")
-    return resized._replace(cached=whole_or(resized, cached), cores=working_cores(unit, resized))
+        resized = recut(resized, split="rows")
+    return recut(resized, cached=whole_or(resized, cached), cores=working_cores(unit, resized))
 
 
 def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -108,7 +111,7 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     gene = genome[i]
     if gene.columns > 1 and rng.random() < 0.3:
         columns = nearest_strips(unit, gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
-        return None if columns == gene.columns else _swap(genome, i, gene._replace(columns=columns))
+        return None if columns == gene.columns else _swap(genome, i, recut(gene, columns=columns))
     counts = block_counts(unit, gene.start, gene.stop)
     if len(counts) < 2:
         return None
@@ -119,8 +122,8 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
         at = int(rng.integers(len(counts)))
     if counts[at] == gene.blocks:
         return None
-    changed = gene._replace(blocks=counts[at])
-    return _swap(genome, i, changed._replace(cores=working_cores(unit, changed)))
+    changed = recut(gene, blocks=counts[at])
+    return _swap(genome, i, recut(changed, cores=working_cores(unit, changed)))
 
 
 def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -139,7 +142,7 @@ def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome 
     else:
         cached = 0 if gene.cached else -1
     cached = whole_or(gene, cached)
-    return None if cached == gene.cached else _swap(genome, i, gene._replace(cached=cached))
+    return None if cached == gene.cached else _swap(genome, i, recut(gene, cached=cached))
 
 
 def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
@@ -188,9 +191,9 @@ def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
     i = _pick(genome, rng)
     gene = genome[i]
     if rng.random() < 0.3:
-        return _swap(genome, i, with_weights(unit, gene, not keeps_weights(unit, gene)))
+        return _swap(genome, i, with_weights(unit, gene, not keeps_weights(unit, gene))._replace(pinned=()))
     chunk = int(rng.integers(len(CHUNK_BUDGETS)))
-    return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk))
+    return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk, pinned=()))
 
 
 def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -204,7 +207,7 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     if choices[k] == choice:
         return None
     choices[k] = choice
-    return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else ()))
+    return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else (), pinned=()))
 
 
 def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -225,12 +228,12 @@ def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     if wanted == width:
         return None
     counts = [c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks]
-    shared = (gene._replace(blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
+    shared = (recut(gene, blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
     found = next((g for g in shared if wanted == 1 or g.split in splits(unit, g, wanted)), None)
     if found is None:
         return None
     nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
-    return _swap(genome, i, found._replace(cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
+    return _swap(genome, i, recut(found, cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
 
 
 def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -241,8 +244,8 @@ def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     gene = genome[i]
     if len(gene.cores) == 1:
         wanted = int(rng.choice(widths(unit)[1:]))
-        gene = gene._replace(cores=tuple(sorted((gene.cores[0] + c) % unit.machine.cores for c in range(wanted))))
-    changed = gene._replace(split="channels" if gene.split == "rows" else "rows")
+        gene = recut(gene, cores=tuple(sorted((gene.cores[0] + c) % unit.machine.cores for c in range(wanted))))
+    changed = recut(gene, split="channels" if gene.split == "rows" else "rows")
     return _swap(genome, i, changed) if changed.split in splits(unit, changed, len(changed.cores)) else None
 
 
@@ -304,7 +307,7 @@ def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome
             continue
         counts = block_counts(unit, gene.start, gene.stop)
         if gene.stop - gene.start == 1:
-            smaller = [gene._replace(blocks=c) for c in counts if c > gene.blocks]
+            smaller = [recut(gene, blocks=c) for c in counts if c > gene.blocks]
             found = next((g for g in smaller if fits(g)), None)
             if found is None:
                 return None
@@ -319,7 +322,9 @@ def verify(unit: Unit, genome: Genome) -> None:
     """Raise ValueError where the genes do not cover the operators once and in order."""
     at = 0
     for gene in genome:
-        if gene.start != at or gene.stop <= gene.start or (gene.choices and len(gene.choices) != gene.stop - gene.start):
+        count = gene.stop - gene.start
+        named = len(gene.choices) in (0, count) and len(gene.pinned) in (0, count * PINS)
+        if gene.start != at or count <= 0 or not named:
             raise ValueError(f"gene {gene} does not continue at operator {at}")
         at = gene.stop
     if at != len(unit.kernels):

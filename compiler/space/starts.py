@@ -7,7 +7,7 @@ from compiler.plan.plan import MAX_STRIPS, Infeasible, Plan, Split
 from compiler.segment.blocks import needed
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import realise, realise_all
-from compiler.space.gene import Gene, Genome, block_counts, splits, widths
+from compiler.space.gene import Gene, Genome, block_counts, recut, splits, widths
 from compiler.unit.unit import Unit
 
 _PREFETCH = (2, 1)
@@ -56,8 +56,8 @@ def everywhere(unit: Unit, gene: Gene) -> Gene:
         return gene
     wide = on_cores(unit, gene, len(cores))
     if wide is not None or gene.stop - gene.start == 1:
-        return wide or gene._replace(cores=(0,))
-    return gene._replace(cores=cores, blocks=max(gene.blocks, len(cores)))
+        return wide or recut(gene, cores=(0,))
+    return recut(gene, cores=cores, blocks=max(gene.blocks, len(cores)))
 
 
 def on_cores(unit: Unit, gene: Gene, width: int) -> Gene | None:
@@ -71,21 +71,21 @@ def on_all_cores(unit: Unit, gene: Gene) -> Gene | None:
     """The gene over all cores, in the fewest blocks from its own on that give each of them rows, else by channels; None where neither
     is possible.  It may not fit."""
     cores = unit.machine.cores
-    wide = gene._replace(cores=tuple(range(cores)))
+    wide = recut(gene, cores=tuple(range(cores)))
     if wide.split in splits(unit, wide, cores):
         return wide
     counts = block_counts(unit, gene.start, gene.stop)
     enough = next((count for count in counts if count >= max(gene.blocks, -(-cores // unit.images))), None)
     if enough is not None:
-        return wide._replace(blocks=enough, split="rows")
-    return wide._replace(split="channels") if "channels" in splits(unit, wide, cores) else None
+        return recut(wide, blocks=enough, split="rows")
+    return recut(wide, split="channels") if "channels" in splits(unit, wide, cores) else None
 
 
 def over(unit: Unit, gene: Gene, width: int, split: Split) -> Gene | None:
     """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; None where no such fits."""
-    wider = gene._replace(cores=tuple(range(width)), split=split)
+    wider = recut(gene, cores=tuple(range(width)), split=split)
     counts = sorted({gene.blocks, *block_counts(unit, gene.start, gene.stop)})
-    tries = (wider._replace(blocks=count) for count in counts if count >= gene.blocks)
+    tries = (recut(wider, blocks=count) for count in counts if count >= gene.blocks)
     return next((g for g in tries if split in splits(unit, g, width) and realise(unit, g) is not None), None)
 
 

@@ -21,4 +21,6 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    return (_NUMBERS[value] if isinstance(value, str) else value for value in values)
+    *fields, pinned = values
+    yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
+    yield from pinned

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.space.gene import Gene, Genome, widths
+from compiler.space.gene import Gene, Genome, recut, widths
 from compiler.space.moves import MOVES, Move
 from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
@@ -46,10 +46,10 @@ class Rules:
     def permitted(self, gene: Gene) -> Gene:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
-            gene = gene._replace(blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+            gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
-        return gene if self.config.use.cores else gene._replace(cores=(0,), split="rows")
+        return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")
 
     def all_permitted(self, genome: Genome) -> Genome:
         return tuple(map(self.permitted, genome))

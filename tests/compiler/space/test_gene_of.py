@@ -1,34 +1,45 @@
-"""A plan that a gene makes is found back as a gene that makes it."""
+"""Every plan that can be run is found back as the gene that makes it."""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.kinds.build import make_unit
-from compiler.plan.plan import ConvTiling, Infeasible
+from compiler.pipeline import Compiler
+from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling, parse_plan
 from compiler.space.decode import realise, realise_all
-from compiler.space.gene import WEIGHTS, WINDOWS, Gene, block_counts, choice_count
+from compiler.space.gene import WEIGHTS, WINDOWS, Gene, Genome, block_counts, choice_count, gene_json
 from compiler.space.gene_of import gene_of, genome_of
-from compiler.space.moves import random_genome
-from compiler.space.starts import single_operators
+from compiler.space.moves import MOVES, random_genome, verify
+from compiler.space.pins import PINS, pinned_tilings, pins_of
+from compiler.space.starts import on_cores, single_operators
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import SMALL_MODELS, small_graph
+from tests.plans import random_plan, with_cores
+from tuner.search.champions import genome_from
+from tuner.search.names import genome_name
+from tuner.search.packing import pack_genes, unpack_genes
 
 
 @lru_cache(maxsize=32)
-def unit(name: str, machine: str = "edge") -> Unit:
-    return make_unit(small_graph(name), load_machine(machine), DataType.float16)
+def unit(name: str, machine: str = "edge", cores: int | None = None) -> Unit:
+    found = load_machine(machine)
+    return make_unit(small_graph(name), found if cores is None else with_cores(found, cores), DataType.float16)
 
 
 @pytest.mark.parametrize("machine", ["edge", "tiny", "ascend310"])
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
-    u, rng, found = unit(name, machine), np.random.default_rng(5), 0
+    u, rng, found, named = unit(name, machine), np.random.default_rng(5), 0, 0
     count = len(u.kernels)
     for _ in range(25):
         start = int(rng.integers(count))
@@ -45,8 +56,10 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
             back = gene_of(u, plan, start)
             assert back is not None, gene
             assert realise(u, back) == plan
+            named += not back.pinned
             found += 1
     assert found
+    assert named >= found - 1, "with the fields that a search would ask with, mostly"
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -86,13 +99,97 @@ def test_a_whole_plan() -> None:
     assert genome_of(unit("residual_block"), plan) is None
 
 
-def test_what_no_gene_makes_has_none() -> None:
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SMALL_MODELS)),
+    machine=st.sampled_from(["edge", "tiny"]),
+    cores=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_plan_that_runs_has_a_gene(name: str, machine: str, cores: int, seed: int) -> None:
+    """Any tilings of the space, blocks, strips, halos and cores: to the letter, through JSON, and None exactly where it does not run."""
+    u = unit(name, machine, cores)
+    plan = random_plan(u, np.random.default_rng(seed), strips=True)
+    assume(plan is not None)
+    assert plan is not None
+    genome = genome_of(u, plan)
+    assert (genome is None) == isinstance(Compiler(u).compile(plan), Infeasible)
+    if genome is None:
+        return
+    verify(u, genome)
+    assert realise_all(u, genome) == plan == parse_plan(plan.to_json())
+    assert genome_from(json.loads(json.dumps([gene_json(gene) for gene in genome]))) == genome
+    assert unpack_genes(pack_genes(genome)) == list(genome)
+    structures = Structures(u)
+    for gene in genome:
+        if gene.pinned:
+            other = gene._replace(pinned=(*gene.pinned[:-5], gene.pinned[-5] + 1, *gene.pinned[-4:]))
+            assert structures.key(gene) != structures.key(other), "another tiling is another computation"
+            assert genome_name((gene,)) != genome_name((other,))
+
+
+def test_pins_are_numbers_of_every_tiling() -> None:
+    tilings = (
+        ConvTiling(weights="streamed", chunk_n1=3, chunk_k1=1 << 20, tile_m=32, tile_n1=5, tile_k1=7, order="n"),
+        ConvTiling(weights="resident", chunk_n1=1, chunk_k1=2, tile_m=16, tile_n1=4, tile_k1=6, order="m", constants="streamed"),
+        VectorTiling(tile_planes=2, tile_rows=3),
+        VectorTiling(tile_planes=2, tile_rows=1, tile_columns=9, constants="streamed"),
+    )
+    pins = pins_of(tilings)
+    assert pinned_tilings(pins) == tilings
+    assert len(pins) == len(tilings) * PINS
+
+
+def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
+    """A plan that no rank names, changed by every move: pins stay with the division and the tilings, and go with them."""
+    u, rng, kept = unit("conv_chain", cores=2), np.random.default_rng(3), dict.fromkeys(MOVES, 0)
+    genome = odd_genome(u)
+    for name, move in MOVES.items():
+        for _ in range(30):
+            changed = move(u, genome, rng)
+            if changed is None or changed == genome:
+                continue
+            verify(u, changed)
+            for gene in changed:
+                division = ("start", "stop", "blocks", "columns", "split", "cached")
+                alike = [old for old in genome if all(getattr(old, field) == getattr(gene, field) for field in division)]
+                stays = any(len(old.cores) == len(gene.cores) for old in alike) and name not in ("change_tiling", "change_weights")
+                assert bool(gene.pinned) == (stays or gene in genome), (name, gene)
+                plan = realise(u, gene)
+                if gene.pinned and gene not in genome and plan is not None:
+                    assert plan.tilings == pinned_tilings(gene.pinned)
+                    kept[name] += 1
+    assert {name for name, count in kept.items() if count} >= {"change_window", "change_prefetch", "change_ahead"}
+    wide = on_cores(u, genome[0], 2)
+    assert wide is not None
+    assert not wide.pinned
+    assert on_cores(u, genome[0], 1) == genome[0]
+
+
+def odd_genome(u: Unit) -> Genome:
+    """Operators in pairs, the last of odd ones alone, in two blocks, with tiles that no rank has."""
+    found, count = list[Gene](), len(u.kernels)
+    for start in range(0, count, 2):
+        plan = realise(u, Gene(start, min(count, start + 2), 2))
+        assert plan is not None
+        tilings = [
+            t.model_copy(update={"chunk_n1": t.chunk_n1 + 7} if isinstance(t, ConvTiling) else {"tile_rows": 1}) for t in plan.tilings
+        ]
+        gene = gene_of(u, plan.model_copy(update={"tilings": tuple(tilings)}), start)
+        assert gene is not None
+        assert gene.pinned
+        found.append(gene)
+    return tuple(found)
+
+
+def test_what_does_not_run_has_no_gene() -> None:
     u = unit("conv_chain")
     plan = realise(u, Gene(0, 1))
     assert plan is not None
     tiling = plan.tilings[0]
     assert isinstance(tiling, ConvTiling)
-    odd = plan.model_copy(update={"tilings": (tiling.model_copy(update={"chunk_n1": tiling.chunk_n1 + 7}),)})
-    assert gene_of(u, odd, 0) is None
+    for far in ({"tile_m": 1 << 20}, {"tile_n1": 1 << 20}):
+        assert gene_of(u, plan.model_copy(update={"tilings": (tiling.model_copy(update=far),)}), 0) is None
+    assert gene_of(u, plan.model_copy(update={"tilings": (VectorTiling(tile_planes=1, tile_rows=1),)}), 0) is None
     assert gene_of(u, plan, 1) is None
     assert gene_of(u, plan.model_copy(update={"cores": (3,)}), 0) is None
