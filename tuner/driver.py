@@ -23,6 +23,7 @@ from tuner.farm.one_search import OneSearch
 from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.farm.pool import Pool
 from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
 from tuner.finish import finish
@@ -74,6 +75,7 @@ def tune(request: TuneRequest) -> Summary:
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     levels = tuple(machine.contention)
+    start = read_start(request.start, opened, config.search.order, request.out, request.resume)
     identity = RunIdentity(
         opened.name,
         opened.digest,
@@ -85,6 +87,7 @@ def tune(request: TuneRequest) -> Summary:
         levels,
         request.tag,
         sources(request.warm_start, request.out, request.resume),
+        start.said,
     )
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request)}
@@ -99,12 +102,12 @@ def tune(request: TuneRequest) -> Summary:
                 f"{opened.name} on {machine.name}, {request.dtype}: {operators} operators, {mac_share(opened)}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
-            for line in (*work_lines(opened), *beyond_lines(opened.weights_beyond, opened.source.dtype)):
+            for line in (*work_lines(opened), *beyond_lines(opened.weights_beyond, opened.source.dtype), *start.lines()):
                 say(line)
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)
         runs = [
-            _searched(world, opened, search, budget, beside, folder, config, request)
+            _searched(world, opened, search, budget, beside, folder, config, request, start)
             for search, budget, beside in zip(
                 found,
                 _budgets(world.clock, opened, found, config, begun_s),
@@ -136,7 +139,7 @@ def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: Tu
 
 def _searched(
     world: World, opened: Opened, search: Searched, budget: Budget, beside: set[str], folder: RunFolder[LocalPlace], config: TuneConfig,
-    request: TuneRequest,
+    request: TuneRequest, start: Start,
 ) -> OneSearch:  # fmt: skip
     """One search, until its budget is spent; its log is closed, its champions are known."""
     (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
@@ -158,7 +161,7 @@ def _searched(
         made = WorkshopSpec(evaluator, facts, config, config.level_weights, request.seed)
         jobs = stack.enter_context(_jobs(world, made, request, place, shared))
         assert isinstance(folder.identity, RunIdentity)
-        run = OneSearch(world, facts, config, request, place, log, jobs, budget, folder.identity.warm_start)
+        run = OneSearch(world, facts, config, request, place, log, jobs, budget, folder.identity.warm_start, start.of(search.pieces[0]))
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             say(f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each")

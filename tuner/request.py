@@ -32,7 +32,7 @@ class TuneRequest:
     candidates: measured programs; seconds: wall time; at most one of the two.  machine: a preset's name or a YAML file.
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
-    warm_start: folders of earlier runs whose measurements count here.
+    warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.measure.runners`); resource: of
@@ -65,6 +65,7 @@ class TuneRequest:
     runner: str | None = None
     resource: str | None = None
     warm_start: tuple[Path, ...] = ()
+    start: tuple[Path, ...] = ()
     min_npu_share: float | None = None
     shared: Path | None = None
     progress: Callable[[Snapshot], None] | None = None
@@ -74,6 +75,7 @@ class TuneRequest:
             if getattr(self, name) not in get_args(known):
                 raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(known))}")
         paths = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
+        paths["start"] = tuple(map(Path, self.start))
         for name, value in paths.items():
             object.__setattr__(self, name, value)
 

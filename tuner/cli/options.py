@@ -67,6 +67,10 @@ MirrorUrl = Annotated[
 WarmStart = Annotated[
     list[Path] | None, typer.Option("--warm-start", metavar="RUN", help="An earlier run whose measurements count here; repeatable.")
 ]
+Start = Annotated[
+    list[Path] | None,
+    typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),
+]
 NoShare = Annotated[
     bool, typer.Option("--no-share", help="Measure a task again where another run in --out has measured it; the results are the same.")
 ]

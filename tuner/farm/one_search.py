@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from compiler.space.gene import Genome
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
 from tuner.config import BUILT_IN, TuneConfig
@@ -21,6 +22,7 @@ from tuner.learn.training import Trainer
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
+from tuner.search.knowledge import Findings
 from tuner.search.population import Individual
 from tuner.store.checkpoint import Checkpoint
 from tuner.store.read import read_log
@@ -39,12 +41,13 @@ class SearchEnd(NamedTuple):
 class OneSearch:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
-    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).
+    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: genomes that it begins with, None where they
+    were not named again.
     """
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
-        budget: Budget, said: Sequence[str] = (),
+        budget: Budget, said: Sequence[str] = (), start: Sequence[Genome] | None = (),
     ) -> None:  # fmt: skip
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
@@ -63,7 +66,7 @@ class OneSearch:
         self._began = 0
         self._shown: Progress | None = None
         self._saved_s = self.clock.monotonic_s()
-        self._resume(request.warm_start, said)
+        self._resume(request.warm_start, said, start)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -89,13 +92,15 @@ class OneSearch:
         note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
         return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
 
-    def _resume(self, paths: Sequence[Path], said: Sequence[str]) -> None:
+    def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None) -> None:
         """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:
-            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner))
+            if start is None:
+                raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start)
             return
         state, findings = found
         self._began, self._unsaved = int(state["began"]), []
@@ -109,13 +114,17 @@ class OneSearch:
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
         self.conductor.begin(findings[: self._began], epochs)
 
-    def _begin(self, warm: WarmStart | None) -> None:
-        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models."""
+    def _begin(self, warm: WarmStart | None, start: Sequence[Genome]) -> None:
+        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
+
+        start: programs that are measured first."""
+        found = Findings() if warm is None else warm.findings()
+        found.proposed = list(dict.fromkeys((*start, *found.proposed)))
+        if found.segments or found.proposed:
+            self._unsaved.append(found.pack(0, len(self.levels)))
+            self._began = 1
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
-            if not warm.empty:
-                self._unsaved.append(warm.findings())
-                self._began = 1
             self.ledger.tasks.update(warm.tasks)
             self.trainer.measured = len(warm.tasks)
             if not self.quiet:

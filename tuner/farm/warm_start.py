@@ -76,7 +76,6 @@ class WarmStart:
     """
 
     sources: tuple[Source, ...]
-    levels: tuple[str, ...]
     tasks: tuple[str, ...]
     genes: tuple[Gene, ...]
     moved_bytes: NDArray[np.int64]
@@ -89,11 +88,10 @@ class WarmStart:
         """Nothing of it is usable."""
         return not (self.genes or self.programs)
 
-    def findings(self) -> bytes:
+    def findings(self) -> Findings:
         """As a search begins with them."""
         good = [None if np.isnan(row).any() else row for row in self.features]
-        found = Findings(list(self.genes), list(self.cycles), self.moved_bytes.tolist(), good, proposed=list(self.programs))
-        return found.pack(0, len(self.levels))
+        return Findings(list(self.genes), list(self.cycles), self.moved_bytes.tolist(), good, proposed=list(self.programs))
 
 
 def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
@@ -147,7 +145,6 @@ def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], 
     rows = list(segments.values())
     return WarmStart(
         tuple(reader.source for reader in readers),
-        levels,
         tuple(segments),
         tuple(row.gene for row in rows),
         np.array([row.moved_bytes for row in rows], np.int64),

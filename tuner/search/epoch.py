@@ -18,7 +18,7 @@ from compiler.space.gene import Genome
 from compiler.space.starts import single_operators
 from simulator.npu.errors import InfeasibleError
 from tuner.search.children import children
-from tuner.search.explore import first_genes
+from tuner.search.explore import first_genes, unknown
 from tuner.search.lab import Lab
 from tuner.search.population import Island
 from tuner.search.proposals import proposed, varied
@@ -59,9 +59,10 @@ def _layer_by_layer(lab: Lab, island: Island) -> None:
 
 def _first_programs(lab: Lab, island: Island) -> None:
     """This island's share of what the run began with, as far as it fits here."""
-    given = [lab.permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
+    given = [lab.rules.all_permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
     fitting = [whole for whole in lab.repaired(given) if whole is not None and not lab.known.measured(whole)]
     if fitting:
+        lab.measure_segments(unknown(lab.table, [gene for genome in fitting for gene in genome]))
         found, _ = lab.measure_programs(list(dict.fromkeys(fitting)))
         island.admit(found, lab.config.search)
 

@@ -55,6 +55,7 @@ class RunIdentity(Identity):
     levels: tuple[str, ...]
     tag: str = ""
     warm_start: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:
