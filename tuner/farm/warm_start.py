@@ -46,7 +46,7 @@ _REASONS = {
     "result": "without a result at every level",
     "poisoned": "poisoned",
     "elsewhere": "of segments that this network does not have",
-    "unnamed": "that no gene names",
+    "unnamed": "of plans that do not run here",
 }
 
 

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from compiler.plan.plan import ConvTiling, Plan
+from compiler.source import Source, open_source
+from compiler.space.decode import plan_of, realise
+from compiler.space.gene import Gene
+from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.machine import DataType, load_machine
+from tests.piece_models import piece_model
 from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.store.read import read_log, read_tasks
@@ -139,3 +146,33 @@ def test_a_plan_in_another_order_says_so(net: Path, odd: Path, tmp_path: Path) -
             refused.append(str(error))
     assert len(refused) == 1
     assert "search.order" in refused[0]
+
+
+def test_where_all_else_is_spread_over_all_cores_it_stays_on_its_own(net: Path, tmp_path: Path) -> None:
+    machine = "edge:cores=2"
+    unit = ordered(open_source(Source(net, load_machine(machine), DataType.float16)).unit, "depth")
+    segment = realise(unit, Gene(0, len(unit.kernels), 2))
+    assert segment is not None
+    plan = plan_of(unit, [segment])
+    (tmp_path / "one.json").write_text(plan.to_json())
+    quick(net, tmp_path / "run", 2, "use.placement=false", machine=machine, start=(tmp_path / "one.json",))
+    payloads = read_tasks(tmp_path / "run")["payload"]
+    assert plan.model_dump(mode="json") in [json.loads(payload).get("plan") for payload in payloads]
+
+
+def test_every_piece_begins_with_its_part(tmp_path: Path) -> None:
+    model = tmp_path / "chain.onnx"
+    onnx.save(piece_model("chain"), model)
+    quick(model, tmp_path / "longer", 8)
+    plan = tmp_path / "longer" / "plans" / "none.json"
+    quick(model, tmp_path / "begun", 8, seed=7, start=(plan,))
+    asked = Plan.load(plan)
+    assert len(asked.pieces) > 1
+    log, payloads = read_log(tmp_path / "begun"), read_tasks(tmp_path / "begun").set_index("task")["payload"]
+    first_programs = log.loc[(log["kind"] == "program") & (log["generation"] == 1), "task"].unique()
+    measured = [json.loads(payloads[task])["plan"]["segments"] for task in first_programs]
+    for k in range(len(asked.pieces)):
+        assert [segment.model_dump(mode="json") for segment in asked.piece(k).segments] in measured
+    first = edited(plan, tmp_path / "first.json", lambda raw: raw.pop("pieces"))
+    with pytest.raises(BadInputError, match="runs in"):
+        quick(model, tmp_path / "refused", 4, start=(first,))
