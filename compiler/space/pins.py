@@ -1,9 +1,9 @@
 """Pins of a gene: the tilings of all of its operators as numbers, six of each, so that a gene stays a small tuple.
 
-| place | convolution or product                                     | anything else                 |
-|-------|------------------------------------------------------------|-------------------------------|
-| 0     | bits: 1 `conv`, 2 weights `streamed`, 4 order `n`, 8 constants `streamed` | bit 8 constants `streamed` |
-| 1..5  | chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1                | tile_planes, tile_rows, tile_columns, 0, 0 |
+| place | convolution or product                                                    | anything else                              |
+|-------|---------------------------------------------------------------------------|--------------------------------------------|
+| 0     | bits: 1 `conv`, 2 weights `streamed`, 4 order `n`, 8 constants `streamed` | bits: 8 constants `streamed`               |
+| 1..5  | chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1                              | tile_planes, tile_rows, tile_columns, 0, 0 |
 """
 
 from __future__ import annotations
