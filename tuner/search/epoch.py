@@ -50,10 +50,9 @@ def _layer_by_layer(context: SearchContext, island: Island) -> None:
     machine = context.unit.machine.name
     if isinstance(genome, Infeasible):
         raise InfeasibleError(f"{machine}: {genome}")
-    found, replies = context.measure_programs([context.rules.all_permitted(genome)], predicted=False)
-    answer = replies[0].answer
-    if answer is not None and answer.status == "infeasible":
-        raise InfeasibleError(f"{machine}: layer by layer: {answer.error}")
+    found, measurements = context.measure_programs([context.rules.all_permitted(genome)], predicted=False)
+    if measurements[0].status == "infeasible":
+        raise InfeasibleError(f"{machine}: layer by layer: {measurements[0].error}")
     island.admit(found, context.config.search)
 
 
