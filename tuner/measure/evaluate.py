@@ -30,7 +30,7 @@ from compiler.space.starts import single_operators
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
-from simulator.npu.machine import SHARE_UNIT, Engine
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine
 from simulator.timing import Timing, simulate_levels
 from tuner.measure.encode import encoded
 from tuner.measure.prepared import prepared
@@ -272,17 +272,22 @@ class Roofline:
         self.unit = unit
         self._works: dict[tuple[int, ...], tuple[int, int]] = {}
         machine, shapes = unit.machine, unit.graph.shapes
-        self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
-        size = unit.dtype.size_bytes
+        self.peak = {DataType[name]: int(macs * machine.cores) for name, macs in machine.macs_per_cycle.items()}
+        layout = unit.layout
         images = {storage.name: storage.n for storage in unit.storages}
-        self.row_bytes = {name: images[unit.layout.placements[name].storage] * shape[1] * shape[3] * size for name, shape in shapes.items()}
+        self.row_bytes = {
+            name: images[layout.placements[name].storage] * shape[1] * shape[3] * layout.type_of(name).size_bytes
+            for name, shape in shapes.items()
+        }
         # a concatenation or a shuffle moves nothing: what it is made of counts
         self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
         for op in unit.graph.operators:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
         self.weight_bytes = [
-            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * size if isinstance(spec.kernel, Conv) else 0
+            (int(spec.kernel.weights.size) + int(spec.kernel.bias.size)) * unit.type_of(spec.reads[0]).size_bytes
+            if isinstance(spec.kernel, Conv)
+            else 0
             for spec in unit.kernels
         ]
 
@@ -292,19 +297,23 @@ class Roofline:
 
     def of(self, kernels: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
-        macs, moved = self._work(tuple(kernels))
+        products, moved = self._work(tuple(kernels))
         port = port_units(self.unit.machine, self.unit.machine.share_units(level))
-        return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
+        return max(products, -(-moved * SHARE_UNIT // port))
 
     def _work(self, kernels: tuple[int, ...]) -> tuple[int, int]:
-        """(MACs, unpadded bytes)."""
+        """(Cycles of products at all cores' peak, unpadded bytes)."""
         found = self._works.get(kernels)
         if found is not None:
             return found
         unit, inside = self.unit, set(kernels)
         specs = [unit.kernels[k] for k in kernels]
         rows = needed(unit)
-        macs = sum(spec.macs * rows[spec.index].size // spec.out_h for spec in specs) * unit.images
+        macs: dict[DataType, int] = {}
+        for spec in specs:
+            dtype = unit.type_of(spec.reads[0])
+            macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * unit.images
+        products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
         made = {spec.kernel.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
@@ -318,5 +327,5 @@ class Roofline:
         }
         moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
         moved += sum(self.weight_bytes[k] for k in kernels)
-        self._works[kernels] = macs, moved
-        return macs, moved
+        self._works[kernels] = products, moved
+        return products, moved
