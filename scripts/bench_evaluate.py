@@ -43,7 +43,8 @@ from scripts.studies import named
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from simulator.timing import prepare, simulate_levels
-from tuner.measure.evaluate import Answer, Ask, EvaluatorSpec
+from tuner.measure.evaluate import EvaluatorSpec
+from tuner.measure.measurement import Measurement, Request
 from tuner.measure.prepared import prepared
 from tuner.networks.load import load_network
 from tuner.networks.zoo import PREFIX
@@ -99,18 +100,18 @@ def varied(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
     return gene._replace(window=int(rng.integers(-1, 4)), sliding=sliding, cached=cached, cores=cores)
 
 
-def rate(answer: Callable[[Ask], Answer], asks: Iterator[Ask], seconds: float) -> dict[str, float]:
-    """Answers per second of CPU time, over at least `seconds` of it."""
-    for ask in islice(asks, WARM):
-        answer(ask)
+def rate(measure: Callable[[Request], Measurement], requests: Iterator[Request], seconds: float) -> dict[str, float]:
+    """Measurements per second of CPU time, over at least `seconds` of it."""
+    for request in islice(requests, WARM):
+        measure(request)
     count = fitting = 0
     spent = longest = 0.0
     while spent < seconds:
-        ask = next(asks)
+        request = next(requests)
         begin = time.thread_time()
-        reply = answer(ask)
+        measurement = measure(request)
         took = time.thread_time() - begin
-        spent, longest, count, fitting = spent + took, max(longest, took), count + 1, fitting + (reply.status == "ok")
+        spent, longest, count, fitting = spent + took, max(longest, took), count + 1, fitting + (measurement.status == "ok")
     return {
         "per_s": count / spent,
         "ms": 1e3 * spent / count,
@@ -121,7 +122,7 @@ def rate(answer: Callable[[Ask], Answer], asks: Iterator[Ask], seconds: float) -
 
 
 class Stages:
-    """`Evaluator.answer` stage by stage, with a clock around each; then the same program by its records, for the ratio."""
+    """`Evaluator.measure` stage by stage, with a clock around each; then the same program by its records, for the ratio."""
 
     def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
         self.unit, self.levels, self.compiler = unit, levels, Compiler(unit)
@@ -214,14 +215,14 @@ def open_unit(network: str, machine: str, dtype: str) -> Unit:
 def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     spec = EvaluatorSpec(unit, tuple(unit.machine.contention))
     evaluator = spec()
-    programs = (Ask("program", genome) for genome in mutations(unit, seed))
-    tilings = (Ask("segment", (gene,)) for gene in genes(unit, seed, 1.0))
-    segments = (Ask("segment", (gene,)) for gene in genes(unit, seed, 3.3))
-    features = (Ask("segment", (gene,), measure=False) for gene in genes(unit, seed + 1, 3.3))
+    programs = (Request("program", genome) for genome in mutations(unit, seed))
+    tilings = (Request("segment", (gene,)) for gene in genes(unit, seed, 1.0))
+    segments = (Request("segment", (gene,)) for gene in genes(unit, seed, 3.3))
+    features = (Request("segment", (gene,), measure=False) for gene in genes(unit, seed + 1, 3.3))
     out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(unit.kernels)}
-    asks = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
-    for name, items in asks.items():
-        out[name] = rate(evaluator.answer, items, seconds)
+    requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
+    for name, items in requests.items():
+        out[name] = rate(evaluator.measure, items, seconds)
     out["program_stages"] = Stages(unit, spec.levels).run(mutations(unit, seed + 1), seconds)
     out["segment_stages"] = Stages(unit, spec.levels).run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
     return out

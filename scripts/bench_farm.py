@@ -45,13 +45,13 @@ from tuner.farm.schedule import Schedule
 from tuner.farm.workers import JobWorker
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
+from tuner.measure.measurement import Measurement, Request
 from tuner.search.champions import Champions
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.knowledge import Knowledge
+from tuner.search.knowledge import Findings, Knowledge
 from tuner.search.lab import Lab
-from tuner.search.question import Question, Reply
 from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
 from tuner.world.ray_actors import RayActors
@@ -176,12 +176,10 @@ class Scorer:
 
     def lab(self) -> Lab:
         rules = self.workshop.rules
-        return Lab(rules, self.known, self._measure, 0, EVOLVING, self.workshop.predictors)
+        return Lab(rules, self.known, Findings(), self._measure, 0, EVOLVING, self.workshop.predictors)
 
-    def _measure(self, questions: Sequence[Question]) -> list[Reply]:
-        evaluator = self.workshop.evaluator
-        assert evaluator is not None
-        return [Reply(question, evaluator.answer(question.ask), "") for question in questions]
+    def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
+        return [self.workshop.evaluator.measure(request) for request in requests]
 
     def genes_per_s(self, seconds: float) -> float:
         """Genes scored per second of CPU time, none of them seen before."""

@@ -38,7 +38,8 @@ from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine import DataType
-from tuner.measure.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
 
 PARTS = ("plans", "tasks", "features", "streams", "times", "file")
 SMALL = ("bert_base", "efficientnet_b0", "inception_v3", "mobilenet_v1", "mobilenet_v2", "nasnet_mobile", "randwire", "vit_b16")
@@ -78,27 +79,27 @@ def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: in
     for unit in map(in_search_order, there.units):
         evaluator, rng = Evaluator(unit, tuple(unit.machine.contention), records=True), np.random.default_rng([seed, 3])
         for gene in islice(genes(unit, seed, 3.3), gene_count):
-            measured(found, evaluator, Ask("segment", (varied(unit, gene, rng),)))
-        programs = [measured(found, evaluator, Ask("program", genome)) for genome in islice(mutations(unit, seed), genomes)]
+            measured(found, evaluator, Request("segment", (varied(unit, gene, rng),)))
+        programs = [measured(found, evaluator, Request("program", genome)) for genome in islice(mutations(unit, seed), genomes)]
         fitting.append([plan for plan in programs if plan is not None])
     plans += [joined(dict(zip(there.names, each, strict=True))) for each in zip(*fitting, strict=False)]
     found.add("file", compiled(there, plans))
     return str(found)
 
 
-def measured(found: Digests, evaluator: Evaluator, ask: Ask) -> Plan | None:
+def measured(found: Digests, evaluator: Evaluator, request: Request) -> Plan | None:
     """All that comes of a genome; its plan where that fits."""
-    answer = evaluator.answer(ask)
-    plans = [evaluator.plan(gene) for gene in ask.genome]
+    measurement = evaluator.measure(request)
+    plans = [evaluator.plan(gene) for gene in request.genome]
     found.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
-    found.add("tasks", answer.payload, answer.error)
-    found.add("features", answer.features)
-    found.add("times", answer.values)
-    if answer.values is None:
+    found.add("tasks", measurement.payload, measurement.error)
+    found.add("features", measurement.features)
+    found.add("times", measurement.values)
+    if measurement.values is None:
         return None
-    segments = [(plan, gene.start) for plan, gene in zip(plans, ask.genome, strict=True) if plan is not None]
+    segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True) if plan is not None]
     compiler = evaluator.compiler
-    parts = compiler.some(segments) if ask.kind == "program" else compiler.alone(*segments[0])
+    parts = compiler.some(segments) if request.kind == "program" else compiler.alone(*segments[0])
     assert not isinstance(parts, Infeasible)
     found.add("streams", *compiler.link(parts).streams)
     return plan_of(evaluator.unit, [plan for plan, _ in segments])

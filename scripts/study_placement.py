@@ -26,26 +26,28 @@ from compiler.place.segments import segment_edges
 from compiler.space.gene import Genome, working_cores
 from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
-from tuner.measure.evaluate import COLUMNS, Answer, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
+from tuner.store.schema import RESULTS
 
 THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
 OVER_ONE, OVER_ALL = 1.6, 1.05  # the goals
-READ, WRITTEN = (COLUMNS.index(name) for name in ("ddr_read_bytes", "ddr_write_bytes"))
-BUSY = [COLUMNS.index(f"busy_{name}_cycles") for name in ("mte1", "mte2", "mte3", "cube", "vector", "fixpipe")]
+READ, WRITTEN = (RESULTS.index(name) for name in ("ddr_read_bytes", "ddr_write_bytes"))
+BUSY = [RESULTS.index(f"busy_{name}_cycles") for name in ("mte1", "mte2", "mte3", "cube", "vector", "fixpipe")]
 LIMITS = ("work", "path", "bandwidth")
 
 
 class Remembering(Evaluator):
-    """Answers that earlier searches of the unit got are given again."""
+    """What earlier searches of the unit measured is not measured again."""
 
     def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
         super().__init__(unit, levels)
-        self._told: dict[Ask, Answer] = {}
+        self._measured: dict[Request, Measurement] = {}
 
-    def answer(self, ask: Ask) -> Answer:
-        found = self._told.get(ask)
+    def measure(self, request: Request) -> Measurement:
+        found = self._measured.get(request)
         if found is None:
-            found = self._told[ask] = super().answer(ask)
+            found = self._measured[request] = super().measure(request)
         return found
 
 
@@ -59,12 +61,12 @@ def bounds_of(unit: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
     """
     times = []
     for gene in genome:
-        values = evaluator.answer(Ask("segment", (gene,))).values
+        values = evaluator.measure(Request("segment", (gene,))).values
         assert values is not None
         width = len(working_cores(unit, gene))
         times.append({width: -(-int(values[0, BUSY].max()) // width)})
     dag = Dag.of([next(iter(t.values())) for t in times], segment_edges(unit, genome))
-    values = evaluator.answer(Ask("program", genome)).values
+    values = evaluator.measure(Request("program", genome)).values
     assert values is not None
     moved, machine = int(values[0, [READ, WRITTEN]].sum()), unit.machine
     return bounds(dag, times, machine.cores, moved, machine.ddr.bytes_per_cycle)

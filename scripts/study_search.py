@@ -30,6 +30,7 @@ import optuna
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import tuner
 from compiler.unit.unit import Unit
 from scripts.operators import Operator, operators_of, saved
@@ -55,8 +56,8 @@ from scripts.studies import (
     network,
     show,
 )  # fmt: skip
-from tuner.measure.evaluate import Ask, Evaluator
-from tuner.search.question import cycles_of
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
 
 OURS, LEVEL = "ours", "none"
 GOAL = 0.20
@@ -106,7 +107,7 @@ def plans(unit: Unit) -> tuple[PlanSpace, Oracle]:
     evaluator = Evaluator(unit, (LEVEL,))
 
     def oracle(point: Any) -> float | None:
-        cycles = cycles_of(evaluator.answer(Ask("program", point)))
+        cycles = evaluator.measure(Request("program", point)).cycles
         return None if cycles is None else float(np.log2(cycles[0]))
 
     return PlanSpace(unit), oracle

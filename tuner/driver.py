@@ -20,6 +20,7 @@ from tuner.farm.conduct import Jobs, SerialJobs
 from tuner.farm.jobs import WorkshopSpec
 from tuner.farm.ledger import Budget, Deadline
 from tuner.farm.one_search import OneSearch
+from tuner.farm.orders import DEATHS_ALONE
 from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.farm.pool import Pool
 from tuner.farm.recorder import FEATURE_SETS, Facts
@@ -29,7 +30,6 @@ from tuner.farm.workers import JobWorker
 from tuner.finish import finish
 from tuner.measure.evaluate import Board, EvaluatorSpec
 from tuner.measure.host import check_share, mac_share, work_lines
-from tuner.measure.outcome import DEATHS_ALONE
 from tuner.measure.runners import check_runner, runner_name, runner_spec
 from tuner.measure.shared import SharedResults
 from tuner.networks.load import open_network

@@ -14,7 +14,8 @@ from simulator.npu.machine import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.everywhere import MACHINES
 from tests.models import random_model
-from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
 from tuner.measure.reading import Bench, Encoded, Reading
 
 
@@ -43,12 +44,12 @@ def evaluator_of(name: str, seed: int) -> tuple[Evaluator, Written]:
 @pytest.mark.parametrize(("seed", "name"), [*enumerate(CORNER_MODELS), *((seed, f"random-{seed}") for seed in range(100, 106))])
 def test_every_program_that_is_measured_can_be_written(seed: int, name: str) -> None:
     evaluator, written = evaluator_of(name, seed)
-    unit, answers = evaluator.unit, list[Answer]()
+    unit, measurements = evaluator.unit, list[Measurement]()
     for gene in islice(genes(unit, seed, 2.0), 4):
-        answers.append(evaluator.answer(Ask("segment", (gene,))))
+        measurements.append(evaluator.measure(Request("segment", (gene,))))
     for genome in islice(mutations(unit, seed), 3) if len(unit.kernels) > 1 else ():
-        answers.append(evaluator.answer(Ask("program", genome)))
-        answers.append(evaluator.answer(Ask("stage", genome[:2])))
-    status = [answer.status for answer in answers]
+        measurements.append(evaluator.measure(Request("program", genome)))
+        measurements.append(evaluator.measure(Request("stage", genome[:2])))
+    status = [measurement.status for measurement in measurements]
     assert set(status) <= {"ok", "infeasible"}
     assert status.count("ok") >= len(written.programs) > 0

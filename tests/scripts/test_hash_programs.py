@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
 from scripts.studies import named
 from tests.scripting import run_script
-from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
 
 SMALL = "made:bert_base-small"
 
@@ -36,19 +38,19 @@ def test_digests_are_of_the_genomes() -> None:
 @pytest.mark.parametrize(
     ("part", "change"),
     [
-        ("tasks", lambda answer: {"payload": answer.payload + " "}),
-        ("features", lambda answer: {"features": np.nextafter(answer.features, np.inf)}),
-        ("times", lambda answer: {"values": answer.values + (np.arange(answer.values.size) == 0).reshape(answer.values.shape)}),
+        ("tasks", lambda found: {"payload": found.payload + " "}),
+        ("features", lambda found: {"features": np.nextafter(found.features, np.inf)}),
+        ("times", lambda found: {"values": found.values + (np.arange(found.values.size) == 0).reshape(found.values.shape)}),
     ],
 )
 def test_what_differs_shows_where_it_does(part: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, truly = parts(), Evaluator.answer
+    first, truly = parts(), Evaluator.measure
 
-    def answer(self: Evaluator, ask: Ask) -> Answer:
-        found = truly(self, ask)
-        return found if found.values is None else found._replace(**change(found))
+    def measure(self: Evaluator, request: Request) -> Measurement:
+        found = truly(self, request)
+        return found if found.values is None else replace(found, **change(found))
 
-    monkeypatch.setattr(Evaluator, "answer", answer)
+    monkeypatch.setattr(Evaluator, "measure", measure)
     assert differing(first, parts()) == {part}
 
 

@@ -18,11 +18,11 @@ from compiler.cost.features import FEATURE_SET, FEATURES
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.farm.jobs import Job, News, Result, Training, Workshop, WorkshopSpec
-from tuner.farm.recorder import FEATURE_SETS, Answers
+from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.workers import JobWorker, Lone, Told
 from tuner.learn.trained import Models, Trained
-from tuner.measure.evaluate import Answer, Ask, Evaluator
-from tuner.measure.outcome import Outcome
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Measurer, Request
 from tuner.store.schema import FEATURE_PREFIX, FeatureSet, task_schema
 from tuner.store.travelling import packed, side_by_side, travelling, unpacked
 from tuner.world.actors import Message
@@ -30,15 +30,15 @@ from tuner.world.actors import Message
 
 @dataclass
 class Recording:
-    """results: by digest.  asks: of each, all that are made in their order, those included that nobody survives.  fatal: those.
+    """results: by digest.  requests: of each, all that are made in their order, those included that nobody survives.  fatal: those.
 
-    kills: whether an ask takes its process along.
+    kills: whether an request takes its process along.
     """
 
-    kills: Callable[[Ask], bool]
+    kills: Callable[[Request], bool]
     results: dict[str, Result | Trained] = field(default_factory=dict)
-    asks: dict[str, list[Ask]] = field(default_factory=dict)
-    fatal: set[Ask] = field(default_factory=set)
+    requests: dict[str, list[Request]] = field(default_factory=dict)
+    fatal: set[Request] = field(default_factory=set)
 
     def seconds(self, message: Message) -> float:
         """That a message takes an actor of usual speed."""
@@ -96,7 +96,7 @@ class RecordingWorkshop(Workshop):
 
     def __init__(self, spec: WorkshopSpec, evaluator: Evaluator, recording: Recording) -> None:
         super().__init__(spec, evaluator)
-        self.recording, self.heard, self._asks = recording, Heard(), list[Ask]()
+        self.recording, self.heard, self._asks = recording, Heard(), list[Request]()
 
     def hear(self, news: News) -> None:
         """And note it."""
@@ -108,31 +108,31 @@ class RecordingWorkshop(Workshop):
         if news.models is not None:
             self.heard.learn_models(news.models)
 
-    def answered(self, ask: Ask) -> Outcome[Answer]:
+    def measure(self, request: Request) -> Measurement:
         """Unless it kills."""
-        if self.recording.kills(ask):
-            self.recording.fatal.add(ask)
+        if self.recording.kills(request):
+            self.recording.fatal.add(request)
             raise Dies
-        return super().answered(ask)
+        return super().measure(request)
 
-    def _spared(self, answers: Answers, culprits: Any) -> Answers:  # type: ignore[override]
-        inner = Workshop._spared(answers, culprits)
+    def _spared(self, measurer: Measurer, culprits: Any) -> Measurer:
+        inner = super()._spared(measurer, culprits)
 
-        def noted(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
-            for ask, outcome in zip(asks, inner(asks), strict=True):
-                self._asks.append(ask)
-                yield outcome
+        def noted(requests: Sequence[Request]) -> Iterator[Measurement]:
+            for request, measurement in zip(requests, inner(requests), strict=True):
+                self._asks.append(request)
+                yield measurement
 
         return noted
 
-    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, news: News, measurer: Measurer | None = None) -> Result | Trained:
         """And note it."""
         self._asks = []
-        result = super().work(job, news, answers)
+        result = super().work(job, news, measurer)
         digest = job_digest(job, self.heard.digest(job))
         if isinstance(result, Result):
             result = slim(result)
-        self.recording.results[digest], self.recording.asks[digest] = result, self._asks
+        self.recording.results[digest], self.recording.requests[digest] = result, self._asks
         return result
 
 
@@ -162,14 +162,14 @@ class ReplayingWorkshop(Workshop):
         if news.models is not None:
             self.heard.learn_models(news.models)
 
-    def answered(self, ask: Ask) -> Outcome[Answer]:
+    def measure(self, request: Request) -> Measurement:
         """Survived, or not."""
-        if ask in self.recording.fatal:
+        if request in self.recording.fatal:
             raise Dies
         self.done += 1
-        return Outcome("ok", None, None, self.worker, 0.0)
+        return Measurement("ok", worker=self.worker)
 
-    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, news: News, measurer: Measurer | None = None) -> Result | Trained:
         """Raises `SimulationError` for one that is not there."""
         self.hear(news)
         digest = job_digest(job, self.heard.digest(job))
@@ -178,21 +178,21 @@ class ReplayingWorkshop(Workshop):
             what = job if isinstance(job, Training) else job._replace(state=b"", own=(), culprits=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
-            if spared := [ask for ask, _ in job.culprits if ask not in self.recording.fatal]:
+            if spared := [request for request, _ in job.culprits if request not in self.recording.fatal]:
                 raise SimulationError(
                     f"what the world did is blamed on an item that does no harm: {spared[0].kind} of {spared[0].genome[0]}"
                 )
-            self._try(self.recording.asks[digest], dict(job.culprits), answers)
+            self._try(self.recording.requests[digest], dict(job.culprits), measurer)
         return found
 
-    def _try(self, asks: Sequence[Ask], spared: dict[Ask, Any], answers: Answers | None) -> None:
+    def _try(self, requests: Sequence[Request], spared: dict[Request, Any], measurer: Measurer | None) -> None:
         fatal = self.recording.fatal
-        if answers is None:
-            if any(ask in fatal and ask not in spared for ask in asks):
+        if measurer is None:
+            if any(request in fatal and request not in spared for request in requests):
                 raise Dies
-            self.done += len(asks)
+            self.done += len(requests)
             return
-        for _ in answers([ask for ask in asks if ask not in spared]):
+        for _ in measurer([request for request in requests if request not in spared]):
             pass
 
 
@@ -206,17 +206,17 @@ def recording_worker(spec: WorkshopSpec, recording: Recording) -> JobWorker:
     return JobWorker(lambda: RecordingWorkshop(spec, spec.evaluator(), recording))
 
 
-def kills_none(ask: Ask) -> bool:
+def kills_none(request: Request) -> bool:
     """Nothing does harm."""
-    del ask
+    del request
     return False
 
 
-def kills_some(one_in: int) -> Callable[[Ask], bool]:
+def kills_some(one_in: int) -> Callable[[Request], bool]:
     """Of the segments that are measured, some."""
 
-    def kills(ask: Ask) -> bool:
-        return ask.measure and ask.kind == "segment" and int(_sha(repr(ask).encode())[:8], 16) % one_in == 0
+    def kills(request: Request) -> bool:
+        return request.measure and request.kind == "segment" and int(_sha(repr(request).encode())[:8], 16) % one_in == 0
 
     return kills
 

@@ -22,10 +22,11 @@ from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.farm.jobs import Culprit, Job, Result, Training, WorkshopSpec
 from tuner.farm.one_search import OneSearch
+from tuner.farm.orders import DIED
 from tuner.farm.pool import Pool
 from tuner.learn.trained import Trained
-from tuner.measure.evaluate import Ask, EvaluatorSpec
-from tuner.measure.outcome import DIED
+from tuner.measure.evaluate import EvaluatorSpec
+from tuner.measure.measurement import Request
 from tuner.store.read import read_table
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
@@ -41,7 +42,7 @@ class Scenario:
     workers: int
     islands: int
     overrides: tuple[str, ...] = ()
-    kills: Callable[[Ask], bool] = kills_none
+    kills: Callable[[Request], bool] = kills_none
 
 
 SCENARIOS = (
@@ -109,7 +110,7 @@ def _computed_alone(spec: WorkshopSpec, recording: Recording, jobs: Pool, job: J
     while True:
         workshop = RecordingWorkshop(spec, spec.evaluator(), recording)
         if isinstance(job, Job):
-            job = job._replace(culprits=tuple((ask, fatal) for ask in recording.fatal))
+            job = job._replace(culprits=tuple((request, fatal) for request in recording.fatal))
         try:
             return workshop.work(job, jobs._bulletin.news(job, (0, 0)))
         except Dies:

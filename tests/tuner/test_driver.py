@@ -26,7 +26,8 @@ from tests.models import Builder
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
 from tuner.cli import main
 from tuner.config import load_config
-from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
 from tuner.request import StudyRequest
 from tuner.store.care import lost_rows, repair, verify
 from tuner.store.read import read_log, read_tasks
@@ -130,14 +131,14 @@ def test_what_was_lost_behind_the_checkpoint_is_measured_again(
 
 
 def test_candidates_that_crash_are_rows_of_a_run_that_resumes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Evaluator.answer
+    measure = Evaluator.measure
 
-    def fragile(self: Evaluator, ask: Ask) -> Answer:
-        if any(gene.blocks == 3 for gene in ask.genome):
+    def fragile(self: Evaluator, request: Request) -> Measurement:
+        if any(gene.blocks == 3 for gene in request.genome):
             raise RuntimeError("three blocks")
-        return answer(self, ask)
+        return measure(self, request)
 
-    monkeypatch.setattr(Evaluator, "answer", fragile)
+    monkeypatch.setattr(Evaluator, "measure", fragile)
     summary = quick(model, tmp_path / "whole", 32)
     assert summary.failures["crash"] > 3
     log = read_log(tmp_path / "whole")

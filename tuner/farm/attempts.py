@@ -1,8 +1,8 @@
 """What this process measures at the moment, where the next one finds it if this one dies.
 
-The serial backend has nobody to see it die.  Every line of the file is an ask in the midst of which a session ended; that of the session
+The serial backend has nobody to see it die.  Every line of the file is a request in the midst of which a session ended; that of the session
 that runs is the last one, and there only while it measures.  No fsync: what was handed to the kernel outlives the process, and a computer
-that goes down says nothing of the ask.
+that goes down says nothing of the request.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Literal
 from compiler.space.gene import Gene, gene_values
 from simulator.npu.errors import BadInputError
 from tuner.farm.jobs import Culprit
-from tuner.measure.evaluate import Ask
-from tuner.measure.outcome import DEATHS_ALONE, DIED
+from tuner.farm.orders import DEATHS_ALONE, DIED
+from tuner.measure.measurement import Request
 from tuner.world.place import Place
 from tuner.world.world import Clock
 
@@ -26,9 +26,9 @@ Status = Literal["crash", "timeout"]
 
 
 class Attempts:
-    """folder: of the search's checkpoints.  timeout_s: an ask that the user interrupts after so long hangs.
+    """folder: of the search's checkpoints.  timeout_s: a request that the user interrupts after so long hangs.
 
-    culprits: asks in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
+    culprits: requests in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
     """
 
     def __init__(self, folder: Place, clock: Clock, timeout_s: float) -> None:
@@ -40,23 +40,23 @@ class Attempts:
         self._leave()
 
     @contextmanager
-    def at(self, ask: Ask) -> Iterator[None]:
+    def at(self, request: Request) -> Iterator[None]:
         """While it is measured."""
         begun = self._clock.monotonic_s()
-        self._note("crash", ask)
+        self._note("crash", request)
         try:
             yield
         except KeyboardInterrupt:
             if self._clock.monotonic_s() - begun < self._timeout_s:
                 self._leave()
             else:
-                self._note("timeout", ask)
+                self._note("timeout", request)
             raise
         self._leave()
 
-    def _note(self, status: Status, ask: Ask) -> None:
+    def _note(self, status: Status, request: Request) -> None:
         with self._written():
-            self.path.put([json.dumps([status, *ask]).encode(), b"\n"], self._end)
+            self.path.put([json.dumps([status, request.kind, request.genome, request.measure]).encode(), b"\n"], self._end)
 
     def _leave(self) -> None:
         with self._written():
@@ -70,15 +70,15 @@ class Attempts:
             raise BadInputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
 
-def _culprits(lines: Iterable[bytes]) -> Iterator[tuple[Ask, Culprit]]:
-    ends: dict[Ask, list[Status]] = {}
+def _culprits(lines: Iterable[bytes]) -> Iterator[tuple[Request, Culprit]]:
+    ends: dict[Request, list[Status]] = {}
     for line in lines:
         try:
             status, kind, genome, measure = json.loads(line)
-            ends.setdefault(Ask(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
+            ends.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
         except (ValueError, TypeError):  # of a version whose genes were others: it names nothing that could be asked
             continue
-    for ask, found in ends.items():
+    for request, found in ends.items():
         if len(found) >= DEATHS_ALONE:
             timeout = found[-1] == "timeout"
-            yield ask, Culprit("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)
+            yield request, Culprit("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)

@@ -14,8 +14,7 @@ from tuner.farm.plateau import Plateau
 from tuner.farm.schedule import BEGAN, Schedule
 from tuner.learn.trained import Models, Trained
 from tuner.learn.training import Trainer
-from tuner.measure.evaluate import Answer, Ask
-from tuner.measure.outcome import Outcome
+from tuner.measure.measurement import Measurement, Request
 from tuner.measure.shared import SharedResults
 from tuner.search.epoch import EVOLVING
 from tuner.search.knowledge import Knowledge
@@ -32,7 +31,7 @@ TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 class Jobs(Protocol):
     """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once.
 
-    Asks that were found to take their workers along are nobody else's business: jobs are told of them here.
+    Requests that were found to take their workers along are nobody else's business: jobs are told of them here.
     """
 
     @property
@@ -121,15 +120,15 @@ class SerialJobs:
         self._heard_models = job.models or self._heard_models
         if isinstance(job, Job):
             job = job._replace(culprits=self._culprits)
-        return [(key, self.workshop.work(job, news, None if self._attempts is None else self._asked))]
+        return [(key, self.workshop.work(job, news, None if self._attempts is None else self._attempted))]
 
-    def _asked(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+    def _attempted(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         assert self._attempts is not None
-        for ask in asks:
+        for request in requests:
             # features are read off a plan, and asked for a hundred times as often
-            with self._attempts.at(ask) if ask.measure else nullcontext():
-                outcome = self.workshop.answered(ask)
-            yield outcome
+            with self._attempts.at(request) if request.measure else nullcontext():
+                measurement = self.workshop.measure(request)
+            yield measurement
 
 
 class Conductor:

@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from simulator import terminal
 from tuner.farm.crew import Crew
-from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
-from tuner.measure.outcome import DIED
+from tuner.farm.orders import DIED, Blame, Care, Deliver, Errand, Failed, Send
 from tuner.world.actors import Actors, Announce
 from tuner.world.crash import one_line
 from tuner.world.real import REAL

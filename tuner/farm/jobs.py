@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,15 +21,16 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.recorder import Answers, Enough, Facts, Limit, Measured, Recorder, workload
+from tuner.farm.recorder import Facts, Measured, Recorder, workload
 from tuner.learn.cost_model import CostModel, Retrained, Rows, retrain
 from tuner.learn.trained import Models, Trained, TrainedModel
-from tuner.measure.evaluate import Answer, Ask, Evaluator
-from tuner.measure.outcome import Outcome
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Measurer, Request
+from tuner.measure.session import Enough, Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
 from tuner.search.epoch import LAG, exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
-from tuner.search.knowledge import Knowledge, Learnable
+from tuner.search.knowledge import Findings, Knowledge, Learnable
 from tuner.search.lab import Lab
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
@@ -44,7 +45,7 @@ class Culprit(NamedTuple):
     attempt: int
 
 
-Culprits = Sequence[tuple[Ask, Culprit]]
+Culprits = Sequence[tuple[Request, Culprit]]
 
 
 class Job(NamedTuple):
@@ -52,7 +53,7 @@ class Job(NamedTuple):
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
     not among them, epoch by epoch.  state: of the island.  models: number of the models that predict, 0 for none.  programs: that could
-    still be measured when what it builds on was complete.  seconds: for which it may still go on.  culprits: asks that must not be tried.
+    still be measured when what it builds on was complete.  seconds: for which it may still go on.  culprits: must not be tried.
     """
 
     epoch: int
@@ -160,7 +161,7 @@ class Workshop:
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
         if whole:
-            list(self._here([Ask("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
+            list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
     def share(self, results: SharedResults) -> None:
         """From now on, after `warm`: results of others compile no kernel."""
@@ -179,8 +180,8 @@ class Workshop:
             self.models = news.models
             self.predictors = [None if model is None else model.load() for model in news.models]
 
-    def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
-        """answers: where asks go instead of the evaluator here."""
+    def work(self, job: Job | Training, news: News, measurer: Measurer | None = None) -> Result | Trained:
+        """measurer: who measures instead of the evaluator here."""
         self.hear(news)
         if isinstance(job, Training):
             return self._train()
@@ -190,55 +191,59 @@ class Workshop:
         predictors = self.predictors if config.learns and job.models else [None] * len(self.predictors)
         versions = [None if model is None else model.version for model in predictors]
         culprits = dict(job.culprits)
-        recorder = Recorder(spec.facts, self._spared(answers or self._here, culprits), job.island, job.epoch, versions, limit)
+        recorder, findings = Recorder(spec.facts, job.island, job.epoch, versions), Findings()
+        session = Session(self._spared(measurer or self._here, culprits), (recorder, self.known, findings), limit)
         island = unpack_island(job.state)
         with self.known.aside():
-            for findings in job.own:
-                self.known.learn(findings)
-            lab = Lab(self.rules, self.known, recorder, job.island, job.epoch, predictors)
+            for own in job.own:
+                self.known.learn(own)
+            lab = Lab(self.rules, self.known, findings, session, job.island, job.epoch, predictors)
             whole = True
             try:
                 run_epoch(lab, island)
             except Enough:
                 whole = False
         if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
-            lab.findings.elites = island.members[: config.search.elites]
+            findings.elites = island.members[: config.search.elites]
         levels = len(spec.facts.levels)
         return Result(
             pack_island(island, levels),
-            lab.findings.pack(job.island, levels),
+            findings.pack(job.island, levels),
             recorder.measured(),
             whole,
-            len(lab.findings.segments),
+            len(findings.segments),
             time.process_time() - begun,
         )
 
-    def _here(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
-        for ask in asks:
-            yield self.answered(ask)
+    def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        return map(self.measure, requests)
 
-    def answered(self, ask: Ask) -> Outcome[Answer]:
+    def measure(self, request: Request) -> Measurement:
         """By the evaluator here."""
         begun = time.perf_counter()
         try:
-            answer = self.evaluator.answer(ask)
+            measurement = self.evaluator.measure(request)
         except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
-            return Outcome("crash", None, one_line(error), self.worker, time.perf_counter() - begun)
+            measurement = self.evaluator.failed(request, "crash", one_line(error))
         finally:
             self.done += 1
-        return Outcome("ok", answer, None, WORKER if answer.shared else self.worker, time.perf_counter() - begun)
+        worker = WORKER if measurement.shared else self.worker
+        return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun)
 
-    @staticmethod
-    def _spared(answers: Answers, culprits: Mapping[Ask, Culprit]) -> Answers:
-        """Answers without what must not be tried."""
+    def _spared(self, measurer: Measurer, culprits: Mapping[Request, Culprit]) -> Measurer:
+        """Who measures all but what must not be tried."""
         if not culprits:
-            return answers
+            return measurer
 
-        def spared(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
-            told = answers([ask for ask in asks if ask not in culprits])
-            for ask in asks:
-                found = culprits.get(ask)
-                yield next(told) if found is None else Outcome(found.status, None, found.error, "driver", 0.0, found.attempt)
+        def spared(requests: Sequence[Request]) -> Iterator[Measurement]:
+            measured = measurer([request for request in requests if request not in culprits])
+            for request in requests:
+                found = culprits.get(request)
+                if found is None:
+                    yield next(measured)
+                else:
+                    failed = self.evaluator.failed(request, found.status, found.error)
+                    yield replace(failed, worker="driver", attempt=found.attempt)
 
         return spared
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tuner.measure.outcome import DEATHS_ALONE
 from tuner.world.actors import Actor
+
+DIED = "the worker process died"
+DEATHS_ALONE = 2  # of workers that had the item alone, which make it a crash: the first may have been ended by somebody else
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tuner.farm.jobs import Bulletin, Culprit, Job, Result, Training
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
 from tuner.learn.trained import Models, Trained
-from tuner.measure.evaluate import Ask
+from tuner.measure.measurement import Request
 from tuner.world.actors import Actor, Actors, FarmError
 from tuner.world.world import Clock
 
@@ -45,7 +45,7 @@ class Pool:
         self._jobs: dict[int, _Begun] = {}
         self._number = 0
         self._done: list[tuple[Key, Result | Trained]] = []
-        self.culprits: dict[Ask, Culprit] = {}
+        self.culprits: dict[Request, Culprit] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
         self._epoch = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
         self._training = Care(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)

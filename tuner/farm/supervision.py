@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from tuner.farm.orders import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
-from tuner.measure.outcome import DEATHS_ALONE, DIED
+from tuner.farm.orders import DEATHS_ALONE, DIED, Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, Start
 from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
 DEPTH = 2  # pieces of work that lie with an actor

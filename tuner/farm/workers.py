@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tuner.farm.jobs import Job, News, Training, Workshop
-from tuner.measure.evaluate import Answer, Ask
-from tuner.measure.outcome import Outcome
+from tuner.measure.measurement import Measurement, Request
 from tuner.world.actors import Announce
 
 
@@ -21,7 +20,7 @@ class Told(NamedTuple):
 
 
 class Lone(NamedTuple):
-    """An ask, packed, that is tried alone."""
+    """A request, packed, that is tried alone."""
 
     name: str
     item: bytes
@@ -44,14 +43,14 @@ class JobWorker:
         told = pickle.loads(packed)
         self.workshop.worker = told.name
         if isinstance(told, Lone):
-            self.workshop.answered(pickle.loads(told.item))
+            self.workshop.measure(pickle.loads(told.item))
             return b""
 
-        def announced(asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
+        def announced(requests: Sequence[Request]) -> Iterator[Measurement]:
             assert announce is not None
-            for ask in asks:
-                announce(pickle.dumps(ask))
-                yield self.workshop.answered(ask)
+            for request in requests:
+                announce(pickle.dumps(request.identity))
+                yield self.workshop.measure(request)
 
         models, *epochs = shared
         return pickle.dumps(self.workshop.work(told.job, News(told.first, epochs, models), None if announce is None else announced))

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from compiler.pipeline import Compiler, Part
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import needed, operand_rows
 from compiler.space.decode import plan_of, realise
-from compiler.space.gene import Gene, Genome
+from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
@@ -33,57 +33,17 @@ from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT, DataType, Engine
 from simulator.timing import Timing, simulate_levels
 from tuner.measure.encode import encoded
+from tuner.measure.measurement import Measurement, Request
 from tuner.measure.prepared import prepared
 from tuner.measure.reading import Bench, Reading
 from tuner.measure.runners import RunnerSpec
 from tuner.measure.shared import SharedResults
-from tuner.store.digests import canonical_json, task_digest
-from tuner.store.schema import TaskKind
-
-COLUMNS = (
-    "cycles", "roofline_cycles", "ddr_read_bytes", "ddr_write_bytes",
-    "busy_mte1_cycles", "busy_mte2_cycles", "busy_mte3_cycles", "busy_cube_cycles", "busy_vector_cycles", "busy_fixpipe_cycles",
-    "busy_scalar_cycles", "load_store_cycles", "peak_l1_bytes", "peak_l0a_bytes", "peak_l0b_bytes", "peak_l0c_bytes", "peak_ub_bytes",
-)  # fmt: skip
-"""Columns of `Answer.values`, in the order in which `tuner.store.schema.LOG_COLUMNS` has its results."""
+from tuner.store.digests import canonical_json
 
 _BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
 _PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
 _KEPT_GENES = 20_000
 _COLLECT = (20_000, 10, 10)  # Python's own: 700, 10, 10
-
-
-class Ask(NamedTuple):
-    """A genome to look at: one gene is measured as a segment, a few as a stage, a genome that covers the model as a program.
-
-    stage: genes in the operators' order, on their cores; those that belong to one group of it may read each other's results.
-
-    measure: False asks for features only.
-    """
-
-    kind: Literal["segment", "stage", "program"]
-    genome: Genome
-    measure: bool = True
-
-
-class Answer(NamedTuple):
-    """What became of it.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(COLUMNS)], or None.
-
-    status: crash, timeout and invalid come from a runner.  payload: canonical JSON of the task, '' where only features were asked for.
-    shared: another search had measured it.
-    """
-
-    status: Literal["ok", "infeasible", "crash", "timeout", "invalid"]
-    error: str | None
-    payload: str
-    features: NDArray[np.float64] | None
-    values: NDArray[np.int64] | None
-    shared: bool = False
-
-
-def task_kind(ask: Ask) -> TaskKind:
-    """As the log calls it: a segment of one is an operator."""
-    return "operator" if ask.kind == "segment" and ask.genome[0].stop - ask.genome[0].start == 1 else ask.kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +85,7 @@ class EvaluatorSpec:
         evaluator = Evaluator(self.unit, self.levels, records=self.board is not None)
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):
-            evaluator.answer(Ask("program", genome))
+            evaluator.measure(Request("program", genome))
         if self.board is not None:
             evaluator.bench, evaluator.constants = self.board.runner(), self.board.constants
         gc.collect()
@@ -155,25 +115,30 @@ class Evaluator:
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.shared: SharedResults | None = None
 
-    def answer(self, ask: Ask) -> Answer:
-        ask = ask._replace(genome=tuple(Gene(*gene) for gene in ask.genome))
+    def measure(self, request: Request) -> Measurement:
+        genome = tuple(Gene(*gene) for gene in request.genome)
+        request = Request(request.kind, genome, request.measure)
         known = []
-        for gene in ask.genome:
+        for gene in genome:
             segment = self._look_at(gene)
             if segment is None:
-                where = f"operators {gene.start}..{gene.stop - 1}"
-                return Answer("infeasible", f"{where} in {gene.blocks} blocks: no tiling fits L1", "", None, None)
+                error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
+                return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
             known.append(segment)
         raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
-        if not ask.measure:
-            return Answer("ok", None, "", raw, None)
-        if ask.kind == "segment":
-            return self._segment(ask, known[0].plan, raw)
-        if ask.kind == "stage":
-            return self._stage(ask, [segment.plan for segment in known], raw)
+        if not request.measure:
+            return Measurement("ok", features=raw)
+        if request.kind == "segment":
+            return self._segment(request, known[0].plan, raw)
+        if request.kind == "stage":
+            return self._stage(request, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
         payload = self._payload(known)
-        return self._answer(ask, partial(self.compiler.parts, plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
+        return self._measured(request, partial(self.compiler.parts, plan), range(len(self.unit.kernels)), plan.segments, payload, raw)
+
+    def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
+        """The measurement of what raised, or took its worker along."""
+        return Measurement(status, error, request.task(request.without_plan(self._digest)))
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
@@ -182,7 +147,7 @@ class Evaluator:
     def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
         """int64 [levels]: a segment measured alone; None where it does not fit."""
         parts = self.compiler.alone(plan, start)
-        return None if isinstance(parts, Infeasible) else self._measure(parts, range(start, start + len(plan.operators)))[:, 0]
+        return None if isinstance(parts, Infeasible) else self._timed(parts, range(start, start + len(plan.operators)))[:, 0]
 
     def _look_at(self, gene: Gene) -> Known | None:
         if gene in self._known:
@@ -199,47 +164,47 @@ class Evaluator:
         before, name, behind = self._empty.partition('"segments":[')
         return f"{before}{name}{','.join([segment.text for segment in segments])}{behind}"
 
-    def _segment(self, ask: Ask, plan: SegmentPlan, raw: NDArray[np.float64]) -> Answer:
-        gene = ask.genome[0]
+    def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
+        gene = request.genome[0]
         content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
-        return self._answer(ask, partial(self.compiler.alone, plan, gene.start), range(gene.start, gene.stop), (plan,), payload, raw)
+        return self._measured(request, partial(self.compiler.alone, plan, gene.start), range(gene.start, gene.stop), (plan,), payload, raw)
 
-    def _stage(self, ask: Ask, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Answer:
+    def _stage(self, request: Request, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Measurement:
         payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
-        parts = partial(self.compiler.some, [(plan, gene.start) for plan, gene in zip(plans, ask.genome, strict=True)])
-        return self._answer(ask, parts, [k for gene in ask.genome for k in range(gene.start, gene.stop)], plans, payload, raw)
+        parts = partial(self.compiler.some, [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True)])
+        return self._measured(request, parts, [k for gene in request.genome for k in range(gene.start, gene.stop)], plans, payload, raw)
 
-    def _answer(
+    def _measured(
         self,
-        ask: Ask,
+        request: Request,
         lowered: Callable[[], list[Part] | Infeasible],
         kernels: Sequence[int],
         plans: Sequence[SegmentPlan],
         payload: str,
         raw: NDArray[np.float64],
-    ) -> Answer:
+    ) -> Measurement:
         """As another search measured it; else measured, by the simulator and then by the runner."""
-        task = "" if self.shared is None else task_digest(task_kind(ask), payload)
+        task = request.task(payload)
         if self.shared is not None and (shared := self.shared.find(task)) is not None:
-            return Answer("ok", None, payload, raw, shared, True)
+            return Measurement("ok", None, task, payload, raw, shared, True)
         parts = lowered()
         if isinstance(parts, Infeasible):
-            return Answer("infeasible", str(parts), payload, raw, None)
-        values = self._measure(parts, kernels)
+            return Measurement("infeasible", str(parts), task, payload, raw)
+        values = self._timed(parts, kernels)
         if self.bench is not None:
             expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
-            program = encoded(Packed(self.unit, self.constants), ask.kind, self.compiler.link(parts), plans, expected)
+            program = encoded(Packed(self.unit, self.constants), request.kind, self.compiler.link(parts), plans, expected)
             found = self.bench.cycles(program, self.levels)
             if isinstance(found, Reading):
                 status = "invalid" if found.status == "ok" else found.status
-                return Answer(status, found.error, payload, raw, None)
+                return Measurement(status, found.error, task, payload, raw)
             values[:, 0] = found
         if self.shared is not None:
             self.shared.add(task, values)
-        return Answer("ok", None, payload, raw, values)
+        return Measurement("ok", None, task, payload, raw, values)
 
-    def _measure(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
+    def _timed(self, parts: list[Part], kernels: Sequence[int]) -> NDArray[np.int64]:
         footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.clock, self.compiler.schedule(parts), footprints)
         timings = simulate_levels(program, self.clock, self.levels)
@@ -249,7 +214,7 @@ class Evaluator:
 
 
 def measured(timing: Timing, roofline: int, peaks: list[int]) -> list[int]:
-    """One level's results in the order of `COLUMNS`."""
+    """One level's results in the order of `RESULTS`."""
     busy = timing.busy_cycles.sum(0)
     return [
         timing.cycles,

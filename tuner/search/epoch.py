@@ -50,10 +50,9 @@ def _layer_by_layer(lab: Lab, island: Island) -> None:
     machine = lab.unit.machine.name
     if isinstance(genome, Infeasible):
         raise InfeasibleError(f"{machine}: {genome}")
-    found, replies = lab.measure_programs([lab.rules.all_permitted(genome)], predicted=False)
-    answer = replies[0].answer
-    if answer is not None and answer.status == "infeasible":
-        raise InfeasibleError(f"{machine}: layer by layer: {answer.error}")
+    found, measurements = lab.measure_programs([lab.rules.all_permitted(genome)], predicted=False)
+    if measurements[0].status == "infeasible":
+        raise InfeasibleError(f"{machine}: layer by layer: {measurements[0].error}")
     island.admit(found, lab.config.search)
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURES
+from compiler.cost.features import FEATURES, scaled
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
+from tuner.measure.measurement import Measurement, Request
 from tuner.search.names import genome_name
 from tuner.search.packing import pack_genes, pack_individuals, unpack_genes, unpack_individuals
 from tuner.search.population import Individual
@@ -25,7 +26,7 @@ from tuner.store.arrays import Arrays, below, from_bytes, prefixed, to_bytes
 
 @dataclass
 class Findings:
-    """What an island found in an epoch.
+    """What an island found in an epoch: a `Listener`.
 
     segments: genes measured alone.  cycles: int64 [levels] of each, None where it does not fit.  moved: bytes to and from DDR.
     features: float32 [F] as the cost model takes them.  programs: names of the genomes that were measured (`genome_name`).
@@ -41,6 +42,17 @@ class Findings:
     border: NDArray[np.float64] | None = None
     elites: list[Individual] = field(default_factory=list)
     proposed: list[Genome] = field(default_factory=list)
+
+    def heard(self, request: Request, measurement: Measurement) -> None:
+        """Segments and programs that were measured."""
+        if request.measure and request.kind == "segment":
+            cycles, features = measurement.cycles, measurement.features
+            self.segments.append(request.genome[0])
+            self.cycles.append(cycles)
+            self.moved.append(measurement.moved_bytes)
+            self.features.append(None if cycles is None or features is None else scaled(features))
+        elif request.measure and request.kind == "program":
+            self.programs.append(genome_name(request.genome))
 
     def pack(self, island: int, levels: int) -> bytes:
         count = len(self.segments)
@@ -109,6 +121,13 @@ class Knowledge:
         if elites := unpack_individuals(below("elites", arrays)):
             self.elites[arrays["island"].item()] = elites
         self.proposed = [*self.proposed, *(m.genome for m in unpack_individuals(below("proposed", arrays)))]
+
+    def heard(self, request: Request, measurement: Measurement) -> None:
+        """A `Listener`: of the island that measures now."""
+        if request.measure and request.kind == "segment":
+            self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes)
+        elif request.measure and request.kind == "program":
+            self.add_programs([genome_name(request.genome)])
 
     def add_programs(self, names: Sequence[int]) -> None:
         self.programs.update(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -13,27 +13,26 @@ from compiler.space.gene import Gene, Genome, Key
 from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
 from tuner.learn.cost_model import Predictor
-from tuner.measure.evaluate import Ask
+from tuner.measure.measurement import Measurement, Request
 from tuner.search.dealing import Share
 from tuner.search.explore import unknown
 from tuner.search.knowledge import Findings, Knowledge
-from tuner.search.names import genome_name
 from tuner.search.placing import Placer, one_after_another
 from tuner.search.population import Individual
-from tuner.search.question import Measure, Question, Reply
 from tuner.search.rules import Rules
 
 
 class Lab:
     """island, epoch: whose and when.  models: of every level, None where the formula predicts.
 
-    findings: what was found.
+    measure: `known` and `findings` hear of what it measures (`tuner.measure.session`).
     """
 
     def __init__(
-        self, rules: Rules, known: Knowledge, measure: Measure, island: int, epoch: int, models: Sequence[Predictor | None]
-    ) -> None:
-        self.rules, self.known, self.measure, self.island, self.epoch = rules, known, measure, island, epoch
+        self, rules: Rules, known: Knowledge, findings: Findings, measure: Callable[[Sequence[Request]], list[Measurement]],
+        island: int, epoch: int, models: Sequence[Predictor | None],
+    ) -> None:  # fmt: skip
+        self.rules, self.known, self.findings, self.measure, self.island, self.epoch = rules, known, findings, measure, island, epoch
         self.unit, self.table, self.config = rules.unit, known.table, rules.config
         self.share = Share(known.structures, rules.islands, island)
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
@@ -43,7 +42,6 @@ class Lab:
         self.models = models
         # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
-        self.findings = Findings()
 
     def permitted(self, genome: Genome) -> Genome:
         """The genome without what a switch rules out, and on all cores where all of this epoch's are."""
@@ -64,35 +62,26 @@ class Lab:
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> None:
         """predicted: float64 [genes, levels]."""
-        asks = [Ask("segment", (gene,)) for gene in genes]
-        replies = self.measure([Question(ask, None if predicted is None else predicted[i]) for i, ask in enumerate(asks)])
-        found = self.findings
-        for gene, reply in zip(genes, replies, strict=True):
-            cycles, moved, answer = reply.cycles, reply.moved_bytes, reply.answer
-            self.table.add(gene, cycles, moved)
-            found.segments.append(gene)
-            found.cycles.append(cycles)
-            found.moved.append(moved)
-            features = None if answer is None or cycles is None else answer.features
-            found.features.append(None if features is None else scaled(features))
-            if features is not None:
-                self._raw[self.known.key(gene)] = features
+        expected = [None] * len(genes) if predicted is None else predicted
+        requests = [Request("segment", (gene,), predicted=cycles) for gene, cycles in zip(genes, expected, strict=True)]
+        for gene, measurement in zip(genes, self.measure(requests), strict=True):
+            if measurement.cycles is not None and measurement.features is not None:
+                self._raw[self.known.key(gene)] = measurement.features
 
     def measure_stages(self, stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
         """Cycles per level; None where a stage does not fit."""
-        return [reply.cycles for reply in self.measure([Question(Ask("stage", genes)) for genes in stages])]
+        return [measurement.cycles for measurement in self.measure([Request("stage", genes) for genes in stages])]
 
-    def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> tuple[list[Individual], list[Reply]]:
-        """Those that fit, and all replies."""
+    def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> tuple[list[Individual], list[Measurement]]:
+        """Those that fit, and all measurements."""
         expected = self.expected(genomes) if predicted else [None] * len(genomes)
-        replies = self.measure([Question(Ask("program", genome), cycles) for genome, cycles in zip(genomes, expected, strict=True)])
-        names = [genome_name(genome) for genome in genomes]
-        self.known.add_programs(names)
-        self.findings.programs += names
-        told = [(genome, reply.cycles, reply.task) for genome, reply in zip(genomes, replies, strict=True)]
-        new = [Individual(genome, cycles, task) for genome, cycles, task in told if cycles is not None]
+        measurements = self.measure(
+            [Request("program", genome, predicted=cycles) for genome, cycles in zip(genomes, expected, strict=True)]
+        )
+        found = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
+        new = [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]
         self._learn_border(new)
-        return new, replies
+        return new, measurements
 
     def _learn_border(self, new: Sequence[Individual]) -> None:
         """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
@@ -113,10 +102,9 @@ class Lab:
         """Raw features of genes, asked for where they are not known; None where a gene does not fit."""
         keys = [self.known.key(gene) for gene in genes]
         missing = {key: gene for key, gene in zip(keys, genes, strict=True) if key not in self._raw}
-        replies = self.measure([Question(Ask("segment", (gene,), False)) for gene in missing.values()])
-        for key, reply in zip(missing, replies, strict=True):
-            answer = reply.answer
-            self._raw[key] = None if answer is None or answer.status != "ok" else answer.features
+        measurements = self.measure([Request("segment", (gene,), False) for gene in missing.values()])
+        for key, measurement in zip(missing, measurements, strict=True):
+            self._raw[key] = measurement.features if measurement.status == "ok" else None
         return [self._raw[key] for key in keys]
 
     def predict(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -161,6 +149,6 @@ class Lab:
             self.features(open_)
 
     def _fits(self, gene: Gene) -> bool:
-        """False for what is known not to fit; an answer decides about the others."""
+        """False for what is known not to fit; a measurement decides about the others."""
         key = self.known.key(gene)
         return self.table.cycles.get(key, True) is not None and self._raw.get(key, True) is not None

@@ -26,7 +26,8 @@ from tests.compiled import make_case
 from tests.corner_models import corner_model
 from tests.models import SMALL_MODELS, light_graph, small_graph
 from tests.plans import resized
-from tuner.measure.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
 
 
 @lru_cache(maxsize=32)
@@ -177,7 +178,7 @@ def test_equal_structures_cost_the_same_wherever_they_lie() -> None:
         gene = random_gene(u, rng, *first)
         twin = gene._replace(start=last[0], stop=last[1])
         assert structures.key(gene) == structures.key(twin)
-        one, two = (evaluator.answer(Ask("segment", (g,))) for g in (gene, twin))
+        one, two = (evaluator.measure(Request("segment", (g,))) for g in (gene, twin))
         assert (one.status, one.payload) == (two.status, two.payload)
         assert (one.features is None) == (two.features is None)
         if one.features is not None and two.features is not None:

@@ -15,52 +15,53 @@ from compiler.space.gene import Gene
 from simulator.npu.errors import BadInputError
 from tests.tuning import QUICK, ROOT, plan_files, quick, save_small, sorted_log, sorted_tasks
 from tuner.farm.attempts import INTERRUPTED, Attempts
-from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
 from tuner.store.care import verify
 from tuner.store.read import read_log
 from tuner.store.runfolder import read_json
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
-ASK = Ask("segment", (Gene(1, 2, 3, choices=(1,), cores=(0, 1)),))
+REQUEST = Request("segment", (Gene(1, 2, 3, choices=(1,), cores=(0, 1)),))
 N = 16
-OTHER = Ask("program", (Gene(0, 1), Gene(1, 2, 3)))
+OTHER = Request("program", (Gene(0, 1), Gene(1, 2, 3)))
 
 
-def ended_at(folder: Path, ask: Ask) -> None:
-    """A session that measured another ask and then ended in the midst of this one."""
+def ended_at(folder: Path, request: Request) -> None:
+    """A session that measured another request and then ended in the midst of this one."""
     attempts = Attempts(LocalPlace(folder), REAL.clock, 60.0)
     with attempts.at(OTHER):
         pass
-    attempts.at(ask).__enter__()
+    attempts.at(request).__enter__()
 
 
-def test_the_second_end_at_an_ask_makes_it_a_culprit(tmp_path: Path) -> None:
-    for ask in (ASK, OTHER, ASK):
+def test_the_second_end_at_a_request_makes_it_a_culprit(tmp_path: Path) -> None:
+    for request in (REQUEST, OTHER, REQUEST):
         assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits == ()
-        ended_at(tmp_path, ask)
+        ended_at(tmp_path, request)
     for _ in range(2):
-        ((ask, culprit),) = Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits
-    assert ask == ASK
-    assert hash(ask) == hash(ASK)
+        ((request, culprit),) = Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits
+    assert request == REQUEST
+    assert hash(request) == hash(REQUEST)
     assert culprit == ("crash", "the worker process died", 1)
 
 
 def test_what_an_interrupt_ends_in_time_is_innocent_and_later_it_hangs(tmp_path: Path) -> None:
-    for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(ASK, ("timeout", INTERRUPTED, 1))])):
-        with suppress(KeyboardInterrupt), Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).at(ASK):
+    for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(REQUEST, ("timeout", INTERRUPTED, 1))])):
+        with suppress(KeyboardInterrupt), Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).at(REQUEST):
             raise KeyboardInterrupt
         assert list(Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).culprits) == found
 
 
 def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) -> None:
-    ended_at(tmp_path, ASK)
+    ended_at(tmp_path, REQUEST)
     path = tmp_path / "attempts.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b'["crash", "segment", [[1, 2, {}]], true]\n' * 2 + b"[]\n" * 2 + whole + whole[:-9])
     assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits == ()
-    ended_at(tmp_path, ASK)
-    assert [ask for ask, _ in Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits] == [ASK]
+    ended_at(tmp_path, REQUEST)
+    assert [request for request, _ in Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).culprits] == [REQUEST]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
@@ -75,14 +76,14 @@ from tuner.measure.evaluate import Evaluator
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
-answer = Evaluator.answer
+measure = Evaluator.measure
 
-def harmful(self, ask):
-    if ask.measure and ask.kind == "segment" and ask.genome[0][:3] == (1, 2, 3):
+def harmful(self, request):
+    if request.measure and request.kind == "segment" and request.genome[0][:3] == (1, 2, 3):
         os.kill(os.getpid(), signal.SIGKILL)
-    return answer(self, ask)
+    return measure(self, request)
 
-Evaluator.answer = harmful
+Evaluator.measure = harmful
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -106,14 +107,14 @@ def test_a_task_that_kills_the_process_twice_is_logged_as_a_crash_and_the_run_go
     assert killed_by_it(model, killed, "--resume").returncode == -9
     done = killed_by_it(model, killed, "--resume")
 
-    answer = Evaluator.answer
+    measure = Evaluator.measure
 
-    def harmful(self: Evaluator, ask: Ask) -> Answer:
-        if ask.measure and ask.kind == "segment" and ask.genome[0][:3] == (1, 2, 3):
+    def harmful(self: Evaluator, request: Request) -> Measurement:
+        if request.measure and request.kind == "segment" and request.genome[0][:3] == (1, 2, 3):
             raise RuntimeError("harm")
-        return answer(self, ask)
+        return measure(self, request)
 
-    monkeypatch.setattr(Evaluator, "answer", harmful)
+    monkeypatch.setattr(Evaluator, "measure", harmful)
     quick(model, told, N)
     assert done.returncode == 0, done.stderr
     assert "1 tasks each ended 2 sessions, and are not tried again" in done.stderr

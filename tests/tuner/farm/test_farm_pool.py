@@ -31,7 +31,8 @@ from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.schedule import Schedule
 from tuner.farm.workers import JobWorker
 from tuner.learn.training import Trainer
-from tuner.measure.evaluate import Answer, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
 from tuner.search.champions import Champions
 from tuner.search.islands import first_states
 from tuner.store.read import read_log
@@ -56,20 +57,20 @@ class Fragile(Evaluator):
     harm, hurry = "raise", 0
     lame = False
 
-    def answer(self, ask: Ask) -> Answer:
-        if ask.measure and self.lame:
+    def measure(self, request: Request) -> Measurement:
+        if request.measure and self.lame:
             time.sleep(0.3)
-        if ask.measure and self.hurry:
+        if request.measure and self.hurry:
             self.hurry -= 1
             time.sleep(0.5)
-        gene = ask.genome[0]
-        if ask.measure and ask.kind == "segment" and (gene.start, gene.stop, gene.blocks, gene.chunk) == (1, 2, 3, 0):
+        gene = request.genome[0]
+        if request.measure and request.kind == "segment" and (gene.start, gene.stop, gene.blocks, gene.chunk) == (1, 2, 3, 0):
             if self.harm == "exit":
                 os._exit(1)
             if self.harm == "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             raise RuntimeError("harm")
-        return super().answer(ask)
+        return super().measure(request)
 
 
 class Make:

@@ -32,7 +32,8 @@ from tuner.farm.recorder import Facts
 from tuner.farm.schedule import BEGAN, Schedule, in_use_from, version_of
 from tuner.farm.workers import JobWorker, Lone, Told
 from tuner.learn.trained import Trained
-from tuner.measure.evaluate import Ask, EvaluatorSpec
+from tuner.measure.evaluate import EvaluatorSpec
+from tuner.measure.measurement import Request
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
 from tuner.search.knowledge import Findings, Knowledge
@@ -319,7 +320,7 @@ def test_a_job_gives_the_same_in_a_new_workshop_and_after_any_other(course: Cour
 
 def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so(course: Course) -> None:
     worker, job, result = JobWorker(course.spec), *course.done[-1]
-    news, said = course.bulletin.news(job, (0, 0)), list[Ask]()
+    news, said = course.bulletin.news(job, (0, 0)), list[Request]()
 
     def announce(item: bytes) -> None:
         assert worker.done == before + len(said), "what was announced before is finished, and nothing else"
@@ -329,7 +330,7 @@ def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so
     packed = worker.work(pickle.dumps(Told("w0", job, news.first)), (news.models, *news.epochs), announce)
     found = pickle.loads(packed)
     assert parts(found) == parts(result)
-    assert sum(ask.measure for ask in said) >= len(found.measured.status)
+    assert sum(request.measure for request in said) >= len(found.measured.status)
     alone = worker.done
     assert worker.work(pickle.dumps(Lone("w0", pickle.dumps(said[-1]))), (), None) == b""
     assert worker.done == alone + 1
@@ -351,10 +352,10 @@ def test_culprits_are_not_tried(course: Course) -> None:
     asked = []
     job = course.done[-1][0]
     workshop = course.spec()
-    answer = workshop.evaluator.answer
-    workshop.evaluator.answer = lambda ask: asked.append(ask) or answer(ask)  # type: ignore[method-assign, func-returns-value]
+    measure = workshop.evaluator.measure
+    workshop.evaluator.measure = lambda request: asked.append(request) or measure(request)  # type: ignore[method-assign, func-returns-value]
     workshop.work(job, course.bulletin.news(job, (0, 0)))
-    bad = next(ask for ask in asked if ask.measure and ask.kind == "segment")
+    bad = next(request for request in asked if request.measure and request.kind == "segment")
     asked.clear()
     found = workshop.work(job._replace(culprits=((bad, Culprit("timeout", "too long", 0)),)), course.bulletin.news(job, (job.version, 0)))
     assert isinstance(found, Result)

@@ -1,10 +1,12 @@
-"""Questions become rows: every outcome is written down once, limits are kept, features are free of charge; the ledger keeps what counts."""
+"""Measurements become rows: every one is written down once, limits are kept, features are free of charge; the ledger keeps what counts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,11 @@ from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tuner.farm.ledger import Budget, Deadline, Ledger
-from tuner.farm.recorder import FEATURE_SETS, Enough, Facts, Limit, Measured, Recorder
-from tuner.measure.evaluate import Answer, Ask, Evaluator
-from tuner.measure.outcome import Outcome
+from tuner.farm.recorder import FEATURE_SETS, Facts, Measured, Recorder
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
+from tuner.measure.session import Enough, Limit, Session
 from tuner.search.champions import Champions
-from tuner.search.question import Question
 from tuner.store.digests import digest
 from tuner.store.read import read_log, read_tasks
 from tuner.store.run_log import Origin, RunLog, row_ids
@@ -49,15 +51,16 @@ class Bench:
         self.unit, self.evaluator = unit, Evaluator(unit, LEVELS)
         self.facts = Facts(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), unit, LEVELS)
 
-    def answers(self, asks: Sequence[Ask]) -> Iterator[Outcome[Answer]]:
-        for ask in asks:
-            if CRASHES in ask.genome:
-                yield Outcome("crash", None, "RuntimeError: this gene is bad", "w0", 0.5, 1)
+    def measured(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for request in requests:
+            if CRASHES in request.genome:
+                yield replace(self.evaluator.failed(request, "crash", "RuntimeError: this gene is bad"), worker="w0", wall_s=0.5, attempt=1)
             else:
-                yield Outcome("ok", self.evaluator.answer(ask), None, "w0", 0.25)
+                yield replace(self.evaluator.measure(request), worker="w0", wall_s=0.25)
 
-    def recorder(self, limit: Limit = Limit(), versions: Sequence[str | None] = (None,) * 3) -> Recorder:  # noqa: B008
-        return Recorder(self.facts, self.answers, 1, 5, versions, limit)
+    def session(self, limit: Limit = Limit(), versions: Sequence[str | None] = (None,) * 3) -> tuple[Session, Recorder]:  # noqa: B008
+        recorder = Recorder(self.facts, 1, 5, versions)
+        return Session(self.measured, (recorder,), limit), recorder
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +74,14 @@ def log(tmp_path: Path) -> Iterator[RunLog]:
         yield log
 
 
-def program(unit: Unit, blocks: int = 1, predicted: Any = None) -> Question:
+def program(unit: Unit, blocks: int = 1, predicted: Any = None) -> Request:
     genome = single_operators(unit)
     assert not isinstance(genome, Infeasible)
-    return Question(Ask("program", (genome[0]._replace(blocks=max(blocks, genome[0].blocks)), *genome[1:])), predicted)
+    return Request("program", (genome[0]._replace(blocks=max(blocks, genome[0].blocks)), *genome[1:]), predicted=predicted)
 
 
-def segment(gene: Gene, predicted: Any = None) -> Question:
-    return Question(Ask("segment", (gene,)), predicted)
+def segment(gene: Gene, predicted: Any = None) -> Request:
+    return Request("segment", (gene,), predicted=predicted)
 
 
 def ledger(log: RunLog, budget: Budget) -> Ledger:
@@ -91,43 +94,44 @@ def rows(log: RunLog, path: Path) -> pd.DataFrame:
 
 
 def test_a_limit_of_programs_is_exact(unit: Unit, bench: Bench) -> None:
-    recorder = bench.recorder(Limit(3))
-    questions = [program(unit, blocks) for blocks in (1, 2, 2, 3, 4)]
+    session, recorder = bench.session(Limit(3))
+    requests = [program(unit, blocks) for blocks in (1, 2, 2, 3, 4)]
     with pytest.raises(Enough):
-        recorder(questions)
-    assert recorder.programs == 3
+        session(requests)
+    assert len(session.programs) == 3
     assert recorder.measured().program.tolist() == [True] * 3, "a repeat takes nothing off it"
     with pytest.raises(Enough):
-        recorder([segment(Gene(0, 1))])
+        session([segment(Gene(0, 1))])
     with pytest.raises(Enough):
-        bench.recorder(Limit(1))([program(unit)])[:]  # the limit is looked at after the last question too
+        bench.session(Limit(1))[0]([program(unit)])[:]  # the limit is looked at after the last question too
 
 
 def test_a_deadline_ends_a_job_between_two_items(unit: Unit, bench: Bench) -> None:
-    recorder = bench.recorder(Limit(None, time.monotonic() + 1000))
-    assert len(recorder([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
-    late = bench.recorder(Limit(None, time.monotonic() - 1))
+    session, _ = bench.session(Limit(None, time.monotonic() + 1000))
+    assert len(session([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
+    late, recorder = bench.session(Limit(None, time.monotonic() - 1))
     with pytest.raises(Enough):
         late([program(unit)])
-    assert late.measured().status == []
+    assert recorder.measured().status == []
 
 
 def test_features_are_no_measurement(bench: Bench) -> None:
-    recorder = bench.recorder()
-    (reply,) = recorder([Question(Ask("segment", (Gene(0, 1),), False))])
-    assert reply.answer is not None
-    assert reply.answer.features is not None
-    assert reply.task == ""
+    session, recorder = bench.session()
+    (measurement,) = session([Request("segment", (Gene(0, 1),), False)])
+    assert measurement.features is not None
+    assert measurement.task == ""
     assert recorder.measured().status == []
 
 
 def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     huge = Gene(0, len(unit.kernels), 1, choices=(63,) * len(unit.kernels))
-    asks = [Ask("segment", (gene,)) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
-    recorder = bench.recorder()
-    replies = recorder([*(Question(ask, np.array([1.0, 2.0, 3.0])) for ask in asks), program(unit, predicted=np.array([10.0, 20.0, 30.0]))])
-    assert [reply.question.ask for reply in replies[:4]] == asks, "in the order of the questions"
-    assert replies[1].answer is None
+    requests = [segment(gene, np.array([1.0, 2.0, 3.0])) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
+    session, recorder = bench.session()
+    heard = list[Request]()
+    session.listeners = (recorder, SimpleNamespace(heard=lambda request, _: heard.append(request)))
+    measurements = session([*requests, program(unit, predicted=np.array([10.0, 20.0, 30.0]))])
+    assert heard[:4] == requests, "in the order of the requests"
+    assert measurements[1].status == "crash"
     measured = recorder.measured()
     assert unpacked(measured.batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
     assert unpacked(measured.batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
@@ -162,7 +166,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     ok = found[found["status"] == "ok"]
     assert ok["cycles"].notna().all()
     assert found[found["status"] != "ok"]["cycles"].isna().all()
-    values = bench.evaluator.answer(asks[0]).values
+    values = bench.evaluator.measure(requests[0]).values
     assert values is not None
     assert found[found["seq"] == 0]["cycles"].tolist() == values[:, 0].tolist()
     expected = {status: int(count) for status, count in kinds["status"].astype(str).value_counts().items() if status != "ok"}
@@ -170,20 +174,20 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert expected["crash"] == 1
     tasks = read_tasks(tmp_path).set_index("task")
     assert set(found["task"]) == set(tasks.index)
-    assert [reply.task for reply in replies] == kinds["task"].tolist()
+    assert [measurement.task for measurement in measurements] == kinds["task"].tolist()
     features = tasks[[f"f_{name}" for name in FEATURES]]
-    assert features.loc[replies[0].task].notna().all()
-    assert features.loc[replies[1].task].isna().all()
+    assert features.loc[measurements[0].task].notna().all()
+    assert features.loc[measurements[1].task].isna().all()
 
 
 def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
     unit: Unit, bench: Bench, log: RunLog, tmp_path: Path
 ) -> None:
     book = ledger(log, Budget(candidates=9))
-    first = bench.recorder()
-    first([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
-    second = bench.recorder(versions=["a", None, "c"])
-    second([segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(unit, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))])
+    measure, first = bench.session()
+    measure([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
+    measure, second = bench.session(versions=["a", None, "c"])
+    measure([segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(unit, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))])
     for recorder in (first, second):
         book.commit(recorder.measured())
     found = rows(log, tmp_path)
@@ -197,9 +201,9 @@ def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
 
 
 def several(unit: Unit, bench: Bench, *blocks: int) -> Measured:
-    recorder = bench.recorder()
+    session, recorder = bench.session()
     for count in blocks:
-        recorder([segment(Gene(0, 1, count)), program(unit, count)])
+        session([segment(Gene(0, 1, count)), program(unit, count)])
     return recorder.measured()
 
 
@@ -217,9 +221,9 @@ def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, 
 
 
 def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
-    recorder = bench.recorder()
-    whole = Question(Ask("program", (Gene(0, len(unit.kernels), 4),)))
-    recorder([program(unit, 1), program(unit, 4), whole])
+    session, recorder = bench.session()
+    whole = Request("program", (Gene(0, len(unit.kernels), 4),))
+    session([program(unit, 1), program(unit, 4), whole])
     book = ledger(log, Budget(candidates=9))
     book.commit(recorder.measured())
     found = rows(log, tmp_path)

@@ -22,8 +22,8 @@ from tests.models import Builder
 from tests.rows import write_part
 from tests.tuning import assert_equal_runs, quick, sorted_log
 from tuner.farm.warm_start import read_warm_start, sources, taken
-from tuner.measure.evaluate import Ask, Evaluator
-from tuner.search.question import cycles_of
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
 from tuner.store.digests import text_digest
 from tuner.store.part import read_part
 from tuner.store.read import read_log
@@ -85,20 +85,20 @@ def test_the_same_network(short: Path, earlier: Path) -> None:
     assert not sum(found.sources[0].left_out.values()) - found.sources[0].left_out["result"]
     evaluator = Evaluator(unit, LEVELS)
     for task, gene, moved, cycles, features in zip(found.tasks, found.genes, found.moved_bytes, found.cycles, found.features, strict=True):
-        answer = evaluator.answer(Ask("segment", (gene,)))
+        measurement = evaluator.measure(Request("segment", (gene,)))
         kind = "operator" if gene.stop - gene.start == 1 else "segment"
-        assert text_digest(f"{kind}:{answer.payload}") == task
-        assert answer.values is not None
-        assert answer.features is not None
-        assert (cycles == cycles_of(answer)).all()
-        assert moved == answer.values[0, 2:4].sum()
-        assert np.array_equal(features, scaled(answer.features))
+        assert text_digest(f"{kind}:{measurement.payload}") == task
+        assert measurement.values is not None
+        assert measurement.features is not None
+        assert (cycles == measurement.cycles).all()
+        assert moved == measurement.values[0, 2:4].sum()
+        assert np.array_equal(features, scaled(measurement.features))
     programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
     best = {level: programs.loc[programs["level"] == level, "cycles"].min() for level in LEVELS}
-    answers = [cycles_of(evaluator.answer(Ask("program", genome))) for genome in found.programs]
-    assert len(answers) <= ELITES * len(LEVELS)
+    measurements = [evaluator.measure(Request("program", genome)).cycles for genome in found.programs]
+    assert len(measurements) <= ELITES * len(LEVELS)
     for at, level in enumerate(LEVELS):
-        assert min(cycles[at] for cycles in answers if cycles is not None) == best[level]
+        assert min(cycles[at] for cycles in measurements if cycles is not None) == best[level]
 
 
 def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
     assert not found.programs
     evaluator = Evaluator(unit, LEVELS)
     for gene, cycles in zip(found.genes, found.cycles, strict=True):
-        assert (cycles_of(evaluator.answer(Ask("segment", (gene,)))) == cycles).all()
+        assert (evaluator.measure(Request("segment", (gene,))).cycles == cycles).all()
     assert f"{source.usable} of {source.tasks} tasks usable" in next(source.lines())
 
 

@@ -1,4 +1,4 @@
-"""A worker's answers: what a genome is, what it costs at every level, and what its log rows are made of.  No Ray."""
+"""What a worker measures: what a genome is, what it costs at every level, and what its log rows are made of.  No Ray."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
-from tuner.measure.evaluate import COLUMNS, Answer, Ask, Evaluator, EvaluatorSpec, Roofline
+from tuner.measure.evaluate import Evaluator, EvaluatorSpec, Roofline
+from tuner.measure.measurement import Measurement, Request
 from tuner.networks.made import build
 from tuner.store.digests import canonical_json
 from tuner.store.schema import RESULTS
 
 LEVELS = ("none", "slight", "severe")
-CYCLES = COLUMNS.index("cycles")
+CYCLES = RESULTS.index("cycles")
 
 
 @lru_cache(maxsize=16)
@@ -48,7 +49,7 @@ def singles(u: Unit) -> Genome:
     return genome
 
 
-def equal(a: Answer, b: Answer) -> bool:
+def equal(a: Measurement, b: Measurement) -> bool:
     arrays = all(
         (x is None) == (y is None) and (x is None or np.array_equal(x, y)) for x, y in ((a.features, b.features), (a.values, b.values))
     )
@@ -56,11 +57,10 @@ def equal(a: Answer, b: Answer) -> bool:
 
 
 def test_the_columns_are_those_of_the_log() -> None:
-    assert COLUMNS == RESULTS
     evaluator = Evaluator(unit("conv_chain"), LEVELS)
-    answer = evaluator.answer(Ask("program", singles(evaluator.unit)))
-    assert answer.values is not None
-    assert answer.values.shape == (len(LEVELS), len(RESULTS))
+    measurement = evaluator.measure(Request("program", singles(evaluator.unit)))
+    assert measurement.values is not None
+    assert measurement.values.shape == (len(LEVELS), len(RESULTS))
     assert RESULTS[CYCLES] == "cycles"
 
 
@@ -80,35 +80,35 @@ def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     evaluator, compiler = EvaluatorSpec(u, LEVELS)(), Compiler(u)
     rng, measured = np.random.default_rng(1), 0
     for genome in (singles(u), *(random_genome(u, rng) for _ in range(4))):
-        answer = evaluator.answer(Ask("program", genome))
+        measurement = evaluator.measure(Request("program", genome))
         plan = realise_all(u, genome)
         if isinstance(plan, Infeasible):
-            assert answer.status == "infeasible"
-            assert "no tiling fits L1" in (answer.error or "")
+            assert measurement.status == "infeasible"
+            assert "no tiling fits L1" in (measurement.error or "")
             continue
-        payload = json.loads(answer.payload)
+        payload = json.loads(measurement.payload)
         assert payload["unit"] == u.digest
         assert Plan.model_validate(payload["plan"]) == plan
-        assert answer.payload == canonical_json(payload)
+        assert measurement.payload == canonical_json(payload)
         program = compiler.compile(plan)
         if isinstance(program, Infeasible):
-            assert (answer.status, answer.error, answer.values) == ("infeasible", str(program), None)
+            assert (measurement.status, measurement.error, measurement.values) == ("infeasible", str(program), None)
             continue
         timings = simulate_levels(program, u.machine, LEVELS)
-        assert answer.status == "ok"
-        assert answer.values is not None
-        assert answer.values[:, CYCLES].tolist() == [timings[level].cycles for level in LEVELS]
-        assert answer.values[:, 2:4].tolist() == [[timings[level].ddr_read_bytes, timings[level].ddr_write_bytes] for level in LEVELS]
-        assert (answer.values[:, CYCLES] >= answer.values[:, COLUMNS.index("roofline_cycles")]).all()
-        assert answer.values[:, CYCLES].tolist() == sorted(answer.values[:, CYCLES]), "the fewer bytes per cycle, the longer"
+        assert measurement.status == "ok"
+        assert measurement.values is not None
+        assert measurement.values[:, CYCLES].tolist() == [timings[level].cycles for level in LEVELS]
+        assert measurement.values[:, 2:4].tolist() == [[timings[level].ddr_read_bytes, timings[level].ddr_write_bytes] for level in LEVELS]
+        assert (measurement.values[:, CYCLES] >= measurement.values[:, RESULTS.index("roofline_cycles")]).all()
+        assert measurement.values[:, CYCLES].tolist() == sorted(measurement.values[:, CYCLES]), "the fewer bytes per cycle, the longer"
         measured += 1
     assert measured >= 2
 
 
 def test_the_layer_by_layer_plan_of_one_core_is_the_genome_of_single_operators() -> None:
     u = unit("residual_block")
-    answer = Evaluator(u, LEVELS).answer(Ask("program", singles(u)))
-    assert Plan.model_validate(json.loads(answer.payload)["plan"]) == layer_by_layer(u)
+    measurement = Evaluator(u, LEVELS).measure(Request("program", singles(u)))
+    assert Plan.model_validate(json.loads(measurement.payload)["plan"]) == layer_by_layer(u)
 
 
 def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
@@ -132,12 +132,12 @@ def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
 def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
     u = unit("inception_block")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
-    whole = evaluator.answer(Ask("program", genome, False))
-    parts = [evaluator.answer(Ask("segment", (gene,), False)) for gene in genome]
+    whole = evaluator.measure(Request("program", genome, False))
+    parts = [evaluator.measure(Request("segment", (gene,), False)) for gene in genome]
     assert (whole.values, whole.payload) == (None, "")
     assert whole.features is not None
     assert whole.features == pytest.approx(np.sum([part.features for part in parts], 0))
-    measured = evaluator.answer(Ask("program", genome))
+    measured = evaluator.measure(Request("program", genome))
     assert np.array_equal(measured.features, whole.features)
     plan = realise(u, genome[0])
     assert plan is not None
@@ -145,25 +145,25 @@ def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
     assert whole.features[FEATURES.index("segments")] == len(genome)
 
 
-def test_answers_follow_from_the_question_alone() -> None:
+def test_measurements_follow_from_the_request_alone() -> None:
     u = unit("residual_block")
     one, two = Evaluator(u, LEVELS), Evaluator(u, LEVELS)
     rng = np.random.default_rng(2)
-    asks = [Ask("program", random_genome(u, rng)) for _ in range(6)]
-    asks += [Ask("segment", (gene,)) for ask in asks for gene in ask.genome]
-    first = list(map(one.answer, asks))
-    assert all(map(equal, first, list(map(one.answer, asks)))), "the second time from the caches"
-    assert all(map(equal, reversed(first), map(two.answer, asks[::-1]))), "in the other order"
-    as_lists = [Ask(ask.kind, tuple(tuple(gene) for gene in ask.genome)) for ask in asks]  # type: ignore[misc]
-    assert all(map(equal, first, map(Evaluator(u, LEVELS).answer, as_lists))), "genes that came as plain tuples"
+    requests = [Request("program", random_genome(u, rng)) for _ in range(6)]
+    requests += [Request("segment", (gene,)) for request in requests for gene in request.genome]
+    first = list(map(one.measure, requests))
+    assert all(map(equal, first, list(map(one.measure, requests)))), "the second time from the caches"
+    assert all(map(equal, reversed(first), map(two.measure, requests[::-1]))), "in the other order"
+    as_lists = [Request(request.kind, tuple(tuple(gene) for gene in request.genome)) for request in requests]  # type: ignore[misc]
+    assert all(map(equal, first, map(Evaluator(u, LEVELS).measure, as_lists))), "genes that came as plain tuples"
 
 
 def test_a_segment_alone_reads_and_writes_its_borders() -> None:
     u = unit("conv_chain")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
-    fused = evaluator.answer(Ask("segment", (Gene(0, len(u.kernels)),)))
-    apart = [evaluator.answer(Ask("segment", (gene,))) for gene in genome]
-    moved = COLUMNS.index("ddr_read_bytes")
+    fused = evaluator.measure(Request("segment", (Gene(0, len(u.kernels)),)))
+    apart = [evaluator.measure(Request("segment", (gene,))) for gene in genome]
+    moved = RESULTS.index("ddr_read_bytes")
     assert fused.values is not None
     assert fused.values[0, moved] < sum(int(part.values[0, moved]) for part in apart if part.values is not None)
     payload = json.loads(fused.payload)
@@ -173,8 +173,10 @@ def test_a_segment_alone_reads_and_writes_its_borders() -> None:
 
 def test_what_does_not_fit_is_an_answer() -> None:
     u = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
-    answer = Evaluator(u, LEVELS).answer(Ask("segment", (Gene(0, 2, 1),)))
-    assert answer == Answer("infeasible", "operators 0..1 in 1 blocks: no tiling fits L1", "", None, None)
+    measurement = Evaluator(u, LEVELS).measure(Request("segment", (Gene(0, 2, 1),)))
+    assert (measurement.status, measurement.error) == ("infeasible", "operators 0..1 in 1 blocks: no tiling fits L1")
+    assert (measurement.payload, measurement.features, measurement.values) == ("", None, None)
+    assert len(measurement.task) == 32, "the log has a name for it"
 
 
 # the model's own bound, on paper

@@ -18,7 +18,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuner.world.by_hand import Hand
-from tuner.measure.evaluate import Ask, Evaluator, task_kind
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
 from tuner.measure.shared import SharedResults
 from tuner.store.arrays import to_bytes
 from tuner.store.digests import task_digest
@@ -33,10 +34,10 @@ def unit(name: str = "conv_chain", machine: str = "edge", dtype: DataType = Data
     return make_unit(small_graph(name), load_machine(machine), dtype)
 
 
-def asks(u: Unit) -> list[Ask]:
+def wanted(u: Unit) -> list[Request]:
     genome = single_operators(u)
     assert isinstance(genome, tuple)
-    return [Ask("program", genome), Ask("segment", (Gene(0, 2),)), Ask("segment", (Gene(1, 2),))]
+    return [Request("program", genome), Request("segment", (Gene(0, 2),)), Request("segment", (Gene(1, 2),))]
 
 
 def evaluator(u: Unit, shared: SharedResults | None) -> Evaluator:
@@ -47,20 +48,20 @@ def evaluator(u: Unit, shared: SharedResults | None) -> Evaluator:
 
 def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
     u = unit()
-    alone = [evaluator(u, None).answer(ask) for ask in asks(u)]
+    alone = [evaluator(u, None).measure(request) for request in wanted(u)]
     with SharedResults(LocalPlace(tmp_path), REAL.clock, u, LEVELS) as shared:
-        first = [evaluator(u, shared).answer(ask) for ask in asks(u)]
-    assert not any(answer.shared for answer in first)
+        first = [evaluator(u, shared).measure(request) for request in wanted(u)]
+    assert not any(measurement.shared for measurement in first)
     again = unit()
     second = evaluator(again, SharedResults(LocalPlace(tmp_path), REAL.clock, again, LEVELS))
-    for ask, answer, before, other in zip(asks(u), map(second.answer, asks(u)), alone, first, strict=True):
-        assert answer.shared, "a unit made again is the same computation"
-        assert answer.values is not None
-        assert (answer.status, answer.error, answer.payload) == (before.status, before.error, before.payload)
-        for each in (answer.features, before.features), (answer.values, before.values), (other.values, before.values):
+    for request, measurement, before, other in zip(wanted(u), map(second.measure, wanted(u)), alone, first, strict=True):
+        assert measurement.shared, "a unit made again is the same computation"
+        assert measurement.values is not None
+        assert (measurement.status, measurement.error, measurement.payload) == (before.status, before.error, before.payload)
+        for each in (measurement.features, before.features), (measurement.values, before.values), (other.values, before.values):
             np.testing.assert_array_equal(*each)
         assert second.shared is not None
-        assert second.shared.find(task_digest(task_kind(ask), answer.payload)) is not None, "by the log's own name"
+        assert second.shared.find(task_digest(request.task_kind, measurement.payload)) is not None, "by the log's own name"
     assert not second.compiler._cache, "nothing was compiled"
 
 

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.measure.evaluate import Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Measurement, Request
+from tuner.measure.session import Session
 from tuner.search.epoch import run_epoch
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.knowledge import Knowledge
+from tuner.search.knowledge import Findings, Knowledge
 from tuner.search.lab import Lab
-from tuner.search.question import Question, Reply
 from tuner.search.rules import Rules
-from tuner.store.digests import text_digest
 
 LEVELS = ("none", "slight", "severe")
 
 
 class Local:
-    """A `Measure`.  asked: every question, in order."""
+    """A `Measurer`.  asked: every request, in order."""
 
     def __init__(self, u: Unit) -> None:
-        self.evaluator, self.asked = Evaluator(u, LEVELS), list[Question]()
+        self.evaluator, self.asked = Evaluator(u, LEVELS), list[Request]()
 
-    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
-        self.asked += questions
-        return [self.reply(question) for question in questions]
+    def __call__(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        self.asked += requests
+        return map(self.measure, requests)
 
-    def reply(self, question: Question) -> Reply:
-        answer = self.evaluator.answer(question.ask)
-        return Reply(question, answer, text_digest(answer.payload) if question.ask.measure else "")
+    def measure(self, request: Request) -> Measurement:
+        return self.evaluator.measure(request)
 
-    def measured(self) -> list[Ask]:
-        return [question.ask for question in self.asked if question.ask.measure]
+    def measured(self) -> list[Request]:
+        return [request for request in self.asked if request.measure]
 
 
 class LocalSearch:
@@ -49,12 +48,15 @@ class LocalSearch:
         self.epoch = 0
         self.labs: list[Lab] = []
 
+    def lab(self, measure: Local, island: int = 0, epoch: int | None = None) -> Lab:
+        """Of an island that hears of nobody's measurements but its own."""
+        findings = Findings()
+        session = Session(measure, (self.known, findings))
+        return Lab(self.rules, self.known, findings, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
+
     def step(self, measure: Local) -> None:
         """An epoch of every island."""
-        labs = [
-            Lab(self.rules, self.known, measure, number, self.epoch, [None] * len(LEVELS))
-            for number in range(1 if self.epoch == 0 else len(self.islands))
-        ]
+        labs = [self.lab(measure, number) for number in range(1 if self.epoch == 0 else len(self.islands))]
         for lab in labs:
             with self.known.aside():
                 run_epoch(lab, self.islands[lab.island])

@@ -20,14 +20,12 @@ from simulator.npu.machine import DataType, load_machine
 from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
-from tuner.measure.evaluate import Answer
+from tuner.measure.measurement import Measurement, Request
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.explore import unlimited
-from tuner.search.lab import Lab
 from tuner.search.names import genome_name
 from tuner.search.population import Individual
 from tuner.search.proposals import best_unlimited
-from tuner.search.question import Question, Reply
 
 
 @lru_cache(maxsize=16)
@@ -39,11 +37,11 @@ def test_nothing_is_measured_twice() -> None:
     u = unit("inception_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=1").steps(measure, 8)
-    asks = measure.measured()
-    programs = [ask.genome for ask in asks if ask.kind == "program"]
+    requests = measure.measured()
+    programs = [request.genome for request in requests if request.kind == "program"]
     assert len(programs) > 20
     assert len(set(programs)) == len(programs)
-    keys = [search.known.key(ask.genome[0]) for ask in asks if ask.kind == "segment"]
+    keys = [search.known.key(request.genome[0]) for request in requests if request.kind == "segment"]
     assert len(set(keys)) == len(keys)
     for genome in programs:
         verify(u, genome)
@@ -56,7 +54,7 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
     for islands in (1, 3):
         measure = Local(u)
         search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
-        shares.append({search.known.key(ask.genome[0]) for ask in measure.measured() if ask.kind == "segment"})
+        shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
         counts = [len(lab.findings.segments) for lab in search.labs[1:]]
         assert max(counts) - min(counts) <= 2, "no island has more to do than another"
     assert shares[0] == shares[1]
@@ -85,7 +83,7 @@ def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
     measure = Local(u)
     search = LocalSearch(u, "search.generation=16").steps(measure, 3)
     singles = search.known.table.singles()
-    programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
+    programs = [request.genome for request in measure.measured() if request.kind == "program"]
     assert any(all(gene.stop - gene.start == 1 for gene in genome) for genome in programs[1:])
     assert singles is not None
     assert any(len(genome) < len(singles) for genome in programs)
@@ -118,7 +116,7 @@ def test_the_best_program_is_proposed_without_a_limit_to_its_windows(window: boo
     u = unit("residual_block")
     search = LocalSearch(u, "search.islands=1", f"use.window={str(window).lower()}")
     measure, island = Local(u), search.islands[0]
-    lab = Lab(search.rules, search.known, measure, 0, EVOLVING, [None] * 3)
+    lab = search.lab(measure, epoch=EVOLVING)
     genome = (Gene(0, len(u.kernels), 2),)
     wide = unlimited(u, genome)
     assert (wide[0].window, wide[0].sliding) == (ALL, True)
@@ -154,7 +152,7 @@ def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
     search = LocalSearch(u)
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
-    lab = Lab(search.rules, search.known, Local(u), 0, 2, [None] * 3)
+    lab = search.lab(Local(u), epoch=2)
     for gene in genome:
         lab.table.add(gene, np.array([100, 200, 300]))
     alone = lab.table.alone(genome)
@@ -181,10 +179,10 @@ def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:
 class Deaf(Local):
     """No program can be measured."""
 
-    def reply(self, question: Question) -> Reply:
-        if question.ask.kind == "program":
-            return Reply(question, Answer("infeasible", "segment 0: too large", "", None, None), "t")
-        return super().reply(question)
+    def measure(self, request: Request) -> Measurement:
+        if request.kind == "program":
+            return Measurement("infeasible", "segment 0: too large", "t")
+        return super().measure(request)
 
 
 def test_a_model_that_does_not_fit_even_layer_by_layer_is_infeasible() -> None:
@@ -200,10 +198,10 @@ def test_workers_that_crash_leave_a_search_that_goes_on() -> None:
     u = unit("residual_block")
 
     class Crashing(Local):
-        def reply(self, question: Question) -> Reply:
-            if len(question.ask.genome) == 1 and question.ask.genome[0].blocks == 2:
-                return Reply(question, None, "t")
-            return super().reply(question)
+        def measure(self, request: Request) -> Measurement:
+            if len(request.genome) == 1 and request.genome[0].blocks == 2:
+                return self.evaluator.failed(request, "crash", "RuntimeError: two blocks")
+            return super().measure(request)
 
     search = LocalSearch(u).steps(Crashing(u), 4)
     members = [member for island in search.islands for member in island.members]

@@ -21,16 +21,18 @@ from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
-from tuner.measure.evaluate import COLUMNS, Ask, Evaluator
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
 from tuner.search.annealer import Annealer
 from tuner.search.epoch import hopeful
 from tuner.search.explore import first_genes, propose
 from tuner.search.lab import Lab
 from tuner.search.placing import Placer, cut_of, one_after_another
 from tuner.search.table import SegmentTable
+from tuner.store.schema import RESULTS
 
 LEVELS = ("none", "severe")
-MOVED = [COLUMNS.index("ddr_read_bytes"), COLUMNS.index("ddr_write_bytes")]
+MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
 @lru_cache(maxsize=4)
@@ -47,7 +49,7 @@ def measured(name: str = "inception_block", cores: int = 2) -> tuple[Evaluator, 
     u = unit(name, cores)
     evaluator, table = Evaluator(u, LEVELS), SegmentTable(Structures(u), len(LEVELS))
     for gene in first_genes(u, table, False):
-        values = evaluator.answer(Ask("segment", (gene,))).values
+        values = evaluator.measure(Request("segment", (gene,))).values
         table.add(gene, None if values is None else values[:, 0], 0 if values is None else int(values[0, MOVED].sum()))
     return evaluator, table
 
@@ -57,7 +59,7 @@ def placer(table: SegmentTable, **values: float) -> Placer:
 
 
 def cycles(evaluator: Evaluator, kind: str, genome: Genome) -> NDArray[np.int64]:
-    values = evaluator.answer(Ask("program" if kind == "program" else "stage", genome)).values
+    values = evaluator.measure(Request("program" if kind == "program" else "stage", genome)).values
     assert values is not None
     return values[:, 0]
 
@@ -82,12 +84,12 @@ def singles(table: SegmentTable) -> Genome:
 def test_a_stage_of_everything_is_the_program() -> None:
     evaluator, table = measured()
     genome = tuple(gene._replace(cores=(i % 2,)) for i, gene in enumerate(singles(table)))
-    program, stage = (evaluator.answer(Ask(kind, genome)) for kind in ("program", "stage"))
+    program, stage = (evaluator.measure(Request(kind, genome)) for kind in ("program", "stage"))
     assert program.values is not None
     assert stage.values is not None
     assert np.array_equal(stage.values, program.values), "roofline included"
     assert stage.payload != program.payload
-    part = evaluator.answer(Ask("stage", genome[1:3])).values
+    part = evaluator.measure(Request("stage", genome[1:3])).values
     assert part is not None
     assert (part[:, 0] < program.values[:, 0]).all()
     assert (part[:, 1] <= part[:, 0]).all(), "no stage is faster than its roofline"

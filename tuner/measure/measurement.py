@@ -1,0 +1,86 @@
+"""The one wire between search, farm, runner and log: a request, and the measurement that came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.space.gene import Genome
+from tuner.store.digests import canonical_json, task_digest
+from tuner.store.schema import RESULTS, TaskKind
+
+_CYCLES = RESULTS.index("cycles")
+_MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A genome to measure: one gene as a segment, a few as a stage, a genome that covers the model as a program.
+
+    stage: genes in the operators' order, on their cores; those that belong to one group of it may read each other's results.
+
+    measure: False asks for features only.  predicted: float64 [levels], what the log should know was expected, or None; it identifies
+    nothing, so a request without it is the same request.
+    """
+
+    kind: Literal["segment", "stage", "program"]
+    genome: Genome
+    measure: bool = True
+    predicted: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def task_kind(self) -> TaskKind:
+        """As the log calls it: a segment of one is an operator."""
+        return "operator" if self.kind == "segment" and self.genome[0].stop - self.genome[0].start == 1 else self.kind
+
+    @property
+    def identity(self) -> Request:
+        """The request without its prediction: what is named to others, who may have predicted otherwise."""
+        return Request(self.kind, self.genome, self.measure)
+
+    def task(self, payload: str) -> str:
+        """Digest of the task that a payload says."""
+        return task_digest(self.task_kind, payload)
+
+    def without_plan(self, unit: str) -> str:
+        """The payload where no plan was made of the genome.  unit: its digest."""
+        return canonical_json({"unit": unit, "genome": [list(gene) for gene in self.genome]})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """What came of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
+
+    error: why there are no values.  task: digest of what was measured; '' where features were asked for and told.
+    payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
+    shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
+    """
+
+    status: Literal["ok", "infeasible", "crash", "timeout", "invalid"]
+    error: str | None = None
+    task: str = ""
+    payload: str = ""
+    features: NDArray[np.float64] | None = None
+    values: NDArray[np.int64] | None = None
+    shared: bool = False
+    worker: str = ""
+    wall_s: float = 0.0
+    attempt: int = 0
+
+    @property
+    def cycles(self) -> NDArray[np.int64] | None:
+        """Per level; None where nothing was measured."""
+        return None if self.values is None else self.values[:, _CYCLES]
+
+    @property
+    def moved_bytes(self) -> int:
+        """To and from DDR; 0 where nothing was measured."""
+        return 0 if self.values is None else int(self.values[0, _MOVED].sum())
+
+
+Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]
+"""Whoever measures: one measurement of each request, in their order, as they come."""
