@@ -18,7 +18,7 @@ import numpy as np
 from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine
+from simulator.npu.machine import Engine
 from simulator.timeline import Timeline, covered
 from simulator.timing_kernel import ENGINES, Ints
 
@@ -130,7 +130,7 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
     before = np.concatenate(([0], reached[:-1])).astype(np.int64)
     used = {name: np.stack([covered(*i, reached) - covered(*i, before) for i in each]).max(axis=0) for name, each in _resources(t).items()}
     alone = _alone(t, rows_of)
-    steps = t.block << 16 | t.operator  # unique in a segment
+    steps = isa.tag_of(t.block, t.operator)  # unique in a segment
     found = []
     for i, (name, rows) in enumerate(zip(names.tolist(), rows_of, strict=True)):
         own = int(reached[i] - before[i])
@@ -140,7 +140,7 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
         useful = t.useful[rows]
         done = np.unique(steps[rows])
         loading = np.unique(steps[rows[useful > 0]])
-        loaders = np.isin(done & 0xFFFF, loading & 0xFFFF)
+        loaders = np.isin(isa.operator_of(done), isa.operator_of(loading))
         found.append(
             SegmentTime(
                 segment=name,
@@ -210,8 +210,7 @@ def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tu
     """(macs, needed macs, halo, padding) of a segment's rows."""
     code = t.code[rows].astype(np.int64)
     mmad, out = code[code[:, isa.OP] == Op.MMAD], code[code[:, isa.OP] == Op.FIXPIPE]
-    lanes = np.array([dtype.lanes for dtype in DataType])[mmad[:, isa.DTYPE]]
-    macs = int((mmad[:, isa.M_MPAD] * mmad[:, isa.M_K] * lanes * mmad[:, isa.M_N1] * 16).sum())
+    macs = int(isa.macs(mmad).sum())
     inside = np.unique(t.operator[rows]).tolist()
     if not macs or inside[-1] >= len(operators):
         return macs, None, None, None
@@ -220,6 +219,8 @@ def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tu
     if not needed or not accumulators:
         return macs, None, None, None
     # weighted by work: a halo of an operator costs that operator's products
-    handed = np.bincount(out[:, isa.TAG] & 0xFFFF, out[:, isa.F_M] * out[:, isa.F_N1] * 16, minlength=inside[-1] + 1)
+    handed = np.bincount(
+        isa.operator_of(out[:, isa.TAG]), out[:, isa.F_M] * out[:, isa.F_N1] * isa.N0S[out[:, isa.DTYPE]], minlength=inside[-1] + 1
+    )
     done = sum(operators[i].macs * float(handed[i]) / operators[i].accumulators for i in inside if operators[i].accumulators)
     return macs, needed, done / needed, macs / done if done else None

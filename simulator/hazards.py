@@ -42,7 +42,9 @@ Int64s = NDArray[np.int64]
 OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = range(6)
 UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
 
-OP, SRC, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.SRC, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
+OPERATOR_BITS = isa.OPERATOR_BITS
+_SUM_BLOCKS = isa.SUM_BLOCKS
+OP, DTYPE, SRC, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.DTYPE, isa.SRC, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
 _DDR, _L1, _UB = int(Memory.DDR), int(Memory.L1), int(Memory.UB)
@@ -119,7 +121,7 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
     if memory == _DDR:
         return False
     theirs, mine = code[writer, TAG], code[i, TAG]
-    if theirs != mine and (memory != _L1 or theirs >> 16 != mine >> 16):
+    if theirs != mine and (memory != _L1 or theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS):
         return True
     return code[writer, BLOCK] > code[i, BLOCK]
 
@@ -128,7 +130,7 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
 def _read_bias(w: Walk, i: int, q: int, shift: int) -> None:
     """Report blocks of a FIXPIPE's bias that are not as they were loaded from the constants."""
     c = w.code[i]
-    for block in range(c[S1], c[S1] + 2 * c[F_N1]):
+    for block in range(c[S1], c[S1] + _SUM_BLOCKS[c[DTYPE]] * c[F_N1]):
         writer = w.writer[shift + block]
         if writer >= 0 and _before(w, writer, q):
             o = w.code[writer]
@@ -293,7 +295,11 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
     """Everything that record i reads and writes."""
     base = w.base[w.core_of_queue[q]]
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
-    if w.code[i, OP] == _FIXPIPE and w.code[i, S1] >= 0 and w.code[i, S1] + 2 * w.code[i, F_N1] <= w.limits[_UB, 0]:
+    if (
+        w.code[i, OP] == _FIXPIPE
+        and w.code[i, S1] >= 0
+        and w.code[i, S1] + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1] <= w.limits[_UB, 0]
+    ):
         _read_bias(w, i, q, base[_UB])
     for j in range(accesses(w.code, i, rows)):
         row = rows[j]

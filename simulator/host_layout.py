@@ -16,8 +16,6 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer
 
-STORAGE: dict[DataType, np.dtype[Any]] = {DataType.float16: np.dtype(np.float16), DataType.float32: np.dtype(np.float32)}
-
 
 def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], dtype: DataType) -> None:
     """Write `array` (as many values as `buffer.shape`, in its `order`, any float type) into its place in `ddr`, rounded to `dtype`."""
@@ -81,7 +79,7 @@ def _storage(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDAr
         shape, capacity = (n, buffer.planes, h, w, dtype.lanes), buffer.planes * dtype.lanes
     if buffer.lanes and not 0 <= min(buffer.lanes) <= max(buffer.lanes) < capacity:
         raise BadInputError(f"buffer {buffer.name!r}: lanes {min(buffer.lanes)}..{max(buffer.lanes)}, expected 0..{capacity - 1}")
-    storage = STORAGE[dtype]
+    storage = dtype.storage
     if int(np.prod(shape)) * storage.itemsize > buffer.size_blocks * BLOCK_BYTES:
         raise BadInputError(f"buffer {buffer.name!r}: layout {list(shape)} does not fit {buffer.size_blocks} blocks")
     return np.ndarray(shape, storage, ddr, buffer.offset_blocks * BLOCK_BYTES)

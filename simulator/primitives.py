@@ -8,14 +8,13 @@ constructor, which checks that they stay inside their memory (`as_strided` does 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+from simulator.npu.machine import BLOCK_BYTES, CUBE_SHAPES, SUMS, DataType, Memory
 
 Bytes = NDArray[np.uint8]
 Words = list[int]
@@ -26,9 +25,7 @@ C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(isa.F_M, isa.F_LIMIT + 1)
 _L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB))
-_F32 = int(DataType.float32)
-_F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
-_F32_TYPE: np.dtype[Any] = np.dtype(np.float32)
+_STORAGE, _SUMS = tuple(dtype.storage for dtype in DataType), SUMS.storage
 _WORD_TYPE = np.dtype(np.int64)
 _BLOCK_WORDS = BLOCK_BYTES // 8
 
@@ -116,19 +113,19 @@ def im2col(memories: list[Bytes], record: Words) -> int:
 def fractal(memories: list[Bytes], record: Words) -> int:
     """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; zero where there is no pixel."""
     k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
-    dtype, c0 = (_F32_TYPE, 8) if record[DTYPE] == _F32 else (_F16_TYPE, 16)
+    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], CUBE_SHAPES[record[DTYPE]]
     transpose = record[isa.R_TRANSPOSE]
-    planes, wanted = (n1 * 16 // c0, k * c0) if transpose else (k, n1 * 16)
+    planes, wanted = (n1 * deep, k * c0) if transpose else (k, n1 * n0)
     there = min(pixels, wanted)
     source = np.ndarray((planes, there, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
-    target = np.ndarray((n1, k, 16, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
+    target = np.ndarray((n1, k, n0, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
     tile = np.zeros((planes, wanted, c0), dtype)
     tile[:, :there] = source
-    if transpose:  # [n1 * 16 / c0, k, pixel, lane] -> [n1, k, 16 channels, pixel]
-        swapped = tile.reshape(n1, 16 // c0, k, c0, c0).transpose(0, 2, 1, 4, 3)
-        target[...] = swapped.reshape(n1, k, 16, c0)
+    if transpose:  # [n1 * n0 / c0, k, pixel, lane] -> [n1, k, n0 channels, pixel]
+        swapped = tile.reshape(n1, deep, k, c0, c0).transpose(0, 2, 1, 4, 3)
+        target[...] = swapped.reshape(n1, k, n0, c0)
     else:
-        target[...] = tile.reshape(k, n1, 16, c0).transpose(1, 0, 2, 3)
+        target[...] = tile.reshape(k, n1, n0, c0).transpose(1, 0, 2, 3)
     return target.nbytes
 
 
@@ -148,52 +145,48 @@ def _rows(m: int, products_per_row: int) -> int:
 def mmad(memories: list[Bytes], record: Words) -> int:
     """L0C[n1][m] (+)= L0A x L0B, products and sums in float32."""
     m, k, n1 = record[M_MPAD], record[M_K], record[M_N1]
-    wide = record[DTYPE] == _F32
-    dtype, c0 = (_F32_TYPE, 8) if wide else (_F16_TYPE, 16)
-    a = np.ndarray((k, m, c0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
-    b = np.ndarray((n1, k, 16, c0), dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
-    c = np.ndarray((n1, m, 16), _F32_TYPE, memories[_L0C], record[D] * BLOCK_BYTES)
-    left = np.empty((m, k, c0), np.float32)
+    dtype, (_, k0, n0, *_) = _STORAGE[record[DTYPE]], CUBE_SHAPES[record[DTYPE]]
+    a = np.ndarray((k, m, k0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
+    b = np.ndarray((n1, k, n0, k0), dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
+    c = np.ndarray((n1, m, n0), _SUMS, memories[_L0C], record[D] * BLOCK_BYTES)
+    left = np.empty((m, k, k0), _SUMS)
     left[...] = a.transpose(1, 0, 2)
-    right = np.empty((n1, 16, k, c0), np.float32)
+    right = np.empty((n1, n0, k, k0), _SUMS)
     right[...] = b.transpose(0, 2, 1, 3)
-    rows = _rows(m, n1 * 16 * k * c0)
-    product = np.matmul(left.reshape(m // rows, rows, k * c0), right.reshape(n1 * 16, k * c0).T)
-    product = product.reshape(m, n1, 16).transpose(1, 0, 2)
+    rows = _rows(m, n1 * n0 * k * k0)
+    product = np.matmul(left.reshape(m // rows, rows, k * k0), right.reshape(n1 * n0, k * k0).T)
+    product = product.reshape(m, n1, n0).transpose(1, 0, 2)
     if record[M_ACC]:
         c += product
     else:
         c[...] = product
-    return m * k * c0 * n1 * 16
+    return m * k * k0 * n1 * n0
 
 
 def fixpipe(memories: list[Bytes], record: Words) -> int:
-    """L0C -> {UB, L1}: + bias, + residual, activation in float32, then one rounding; [N1][M][16] becomes planes of C0."""
+    """L0C -> {UB, L1}: + bias, + residual, activation in float32, then one rounding; [N1][M][N0] becomes planes of C0."""
     m, n1 = record[F_M], record[F_N1]
-    c = np.ndarray((n1, m, 16), _F32_TYPE, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * 64, 64, 4))
+    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], CUBE_SHAPES[record[DTYPE]]
+    row = n0 * _SUMS.itemsize
+    c = np.ndarray((n1, m, n0), _SUMS, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * row, row, _SUMS.itemsize))
     value = c
     if record[S1] >= 0:
-        value = c + np.ndarray((n1, 1, 16), _F32_TYPE, memories[_UB], record[S1] * BLOCK_BYTES)
-    if record[DTYPE] == _F32:
-        value = value.reshape(n1, m, 2, 8).transpose(0, 2, 1, 3)
-        shape, dtype, size = (n1, 2, m, 8), _F32_TYPE, 4
-    else:
-        value = value.reshape(n1, 1, m, 16)
-        shape, dtype, size = (n1, 1, m, 16), _F16_TYPE, 2
-    halves = shape[1]
+        value = c + np.ndarray((n1, 1, n0), _SUMS, memories[_UB], record[S1] * BLOCK_BYTES)
+    value = value.reshape(n1, m, deep, c0).transpose(0, 2, 1, 3)
+    shape, size = (n1, deep, m, c0), dtype.itemsize
     if record[S2] >= 0:
         plane = record[F_RPLANE] * BLOCK_BYTES
-        value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
+        value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane * deep, plane, BLOCK_BYTES, size))
     if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
     if record[F_ACT] == isa.Activation.clip:
         value = np.minimum(value, np.float32(isa.bits_float(record[F_LIMIT])))
     plane = record[F_DPLANE] * BLOCK_BYTES
-    target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane * halves, plane, BLOCK_BYTES, size))
-    if n1 * halves == 1 or record[F_DPLANE] >= m:
+    target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane * deep, plane, BLOCK_BYTES, size))
+    if n1 * deep == 1 or record[F_DPLANE] >= m:
         target[...] = value
     else:  # planes that overlap: the later one stays
         for i in range(n1):
-            for j in range(halves):
+            for j in range(deep):
                 target[i, j] = value[i, j]
     return c.nbytes

@@ -137,7 +137,7 @@ class _Namer:
     def purpose(self, i: int) -> str:
         """For which segment, operator and block a record works."""
         tag = int(self.code[i, isa.TAG])
-        return f" for segment {tag >> 16}, operator {tag & 0xFFFF}, block {int(self.code[i, isa.BLOCK])}"
+        return f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {int(self.code[i, isa.BLOCK])}"
 
     def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
         kind, i, memory, lo, hi, other = (int(value) for value in row)
@@ -181,7 +181,9 @@ def _at_the_end(program: Program, walk: Walk, balance: dict[tuple[int, ...], int
     constants = program.memory.constant_blocks
     for buffer in program.memory.of_kind("output"):
         start = buffer.offset_blocks - constants
-        missing = np.flatnonzero((walk.writer[start : start + buffer.size_blocks] == UNWRITTEN) & read_blocks(buffer, program.memory.dtype))
+        missing = np.flatnonzero(
+            (walk.writer[start : start + buffer.size_blocks] == UNWRITTEN) & read_blocks(buffer, program.memory.type_of(buffer))
+        )
         if missing.size:
             lo, hi = buffer.offset_blocks + int(missing[0]), buffer.offset_blocks + int(missing[-1]) + 1
             text = f"the host reads output {buffer.name!r}, DDR blocks {lo}..{hi}, of which {missing.size} were never written"

@@ -213,7 +213,7 @@ class InferenceSession:
         constants = np.frombuffer(container.constants, np.uint8)
         ddr[: constants.size] = constants
         for buffer in memory.of_kind("input"):
-            load_input(ddr, buffer, self._checked_array(buffer, values), container.dtype)
+            load_input(ddr, buffer, self._checked_array(buffer, values), container.memory.type_of(buffer))
         execute(program(container, level), container.machine, ddr, verify=False)  # `decode` did
         if self._profile is not None:
             variant = container.variant(level)
@@ -222,7 +222,9 @@ class InferenceSession:
             self._profile.program(piece.name, round(cycles * 1e9 / container.machine.clock_hz), args)
         with np.errstate(over="ignore"):  # beyond float16 is infinity
             return {
-                buffer.name: read_output(ddr, buffer, container.dtype).reshape(buffer.onnx_shape).astype(self._dtype(buffer), copy=False)
+                buffer.name: read_output(ddr, buffer, container.memory.type_of(buffer))
+                .reshape(buffer.onnx_shape)
+                .astype(self._dtype(buffer), copy=False)
                 for buffer in memory.of_kind("output")
             }
 

@@ -83,11 +83,11 @@ class Timeline:
 
     @property
     def segment(self) -> Ints:
-        return self.code[:, isa.TAG].astype(np.int64) >> 16
+        return isa.segment_of(self.code[:, isa.TAG].astype(np.int64))
 
     @property
     def operator(self) -> Ints:
-        return self.code[:, isa.TAG].astype(np.int64) & 0xFFFF
+        return isa.operator_of(self.code[:, isa.TAG].astype(np.int64))
 
     @property
     def block(self) -> Ints:
@@ -161,7 +161,7 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
     codes, segments, operators = [], 0, 0
     for run, (more_segments, more_operators) in zip(runs, counts, strict=True):
         code = run.code.copy()
-        code[:, isa.TAG] += segments << 16 | operators
+        code[:, isa.TAG] += isa.tag_of(segments, operators)
         codes.append(code)
         segments, operators = segments + more_segments, operators + more_operators
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Memory
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, SUMS, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles
 from simulator.timing_kernel import Ints
@@ -191,7 +191,8 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
         return [some[i] for i in code[:, word].tolist()]
 
     texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST)}
-    lanes = np.array([dtype.lanes for dtype in DataType])[code[:, isa.DTYPE]]
+    dtype = code[:, isa.DTYPE]
+    lanes, n0 = isa.LANES[dtype], isa.N0S[dtype]
     numbers: Columns = {}
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": at(isa.C_LENGTH)}
@@ -205,14 +206,25 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
     elif op == Op.IM2COL:
         numbers |= {"bytes": code[:, isa.I_K] * code[:, isa.I_MPAD] * BLOCK_BYTES, "m": code[:, isa.I_M], "k": code[:, isa.I_K] * lanes}
     elif op == Op.FRACTAL:
-        k, n = code[:, isa.R_K] * lanes, code[:, isa.R_N1] * 16
-        numbers |= {"bytes": code[:, isa.R_K] * code[:, isa.R_N1] * 16 * BLOCK_BYTES, "k": k, "n": n, "transpose": code[:, isa.R_TRANSPOSE]}
+        k, n = code[:, isa.R_K] * lanes, code[:, isa.R_N1] * n0
+        numbers |= {
+            "bytes": code[:, isa.R_K] * code[:, isa.R_N1] * isa.WEIGHT_BLOCKS[dtype] * BLOCK_BYTES,
+            "k": k,
+            "n": n,
+            "transpose": code[:, isa.R_TRANSPOSE],
+        }
     elif op == Op.MMAD:
-        m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * 16
+        m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * n0
         numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": at(isa.S1)}
     elif op == Op.FIXPIPE:
-        m, n = code[:, isa.F_M], code[:, isa.F_N1] * 16
-        numbers |= {"bytes": m * n * 4, "m": m, "n": n, "bias": (code[:, isa.S1] >= 0) * 1, "residual": (code[:, isa.S2] >= 0) * 1}
+        m, n = code[:, isa.F_M], code[:, isa.F_N1] * n0
+        numbers |= {
+            "bytes": m * n * SUMS.size_bytes,
+            "m": m,
+            "n": n,
+            "bias": (code[:, isa.S1] >= 0) * 1,
+            "residual": (code[:, isa.S2] >= 0) * 1,
+        }
     else:
         numbers |= {
             "bytes": code[:, isa.V_BLOCKS] * code[:, isa.V_REPEATS] * BLOCK_BYTES,

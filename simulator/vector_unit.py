@@ -27,7 +27,7 @@ Span = tuple[int, int, int, int]  # offset from dst, run, block stride, repeat s
 _UB, _F32 = int(Memory.UB), int(DataType.float32)
 _F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
 _F32_TYPE: np.dtype[Any] = np.dtype(np.float32)
-_SOURCES = VECTOR_SOURCES.tolist()
+_SOURCES, _LANES = VECTOR_SOURCES.tolist(), tuple(dtype.lanes for dtype in DataType)
 
 INDEPENDENT, SEQUENTIAL = -1, -2
 
@@ -66,9 +66,9 @@ def vector(memories: list[Bytes], record: Words) -> int:
     op, ub = record[isa.OP], memories[_UB]
     blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
     wide, wide_source = record[DTYPE] == _F32, record[DTYPE] == _F32
-    lanes, run, source_run = (8 if wide else 16), 1, 1
-    if op == Op.VCONVERT:  # a "block" is 16 elements on both sides: one block of float16, a pair of float32
-        wide_source, lanes = imm == _F32, 16
+    lanes, run, source_run = _LANES[record[DTYPE]], 1, 1
+    if op == Op.VCONVERT:  # a "block" is a block's float16 elements on both sides: one block of float16, a pair of float32
+        wide_source, lanes = imm == _F32, DataType.float16.lanes
         run, source_run = 1 + wide, 1 + wide_source
     written: Span = (0, run, record[V_DBS] * run, record[V_DRS])
     d = record[D]

@@ -219,13 +219,13 @@ def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tupl
 def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """[len(_OF_VECTOR)]"""
     unit, s, rows = standing.kind.unit, standing.kind.spec, standing.heights
-    c, cycles = cost_of(unit.machine, int(unit.dtype), False), tables(unit.machine).vector_cycles.tolist()
+    c, cycles = cost_of(unit.machine, int(unit.type_of(s.y)), False), tables(unit.machine).vector_cycles.tolist()
     high = sum([each * count for each, count in rows])
     size = float(high) * s.out_w * s.y.planes * images
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))
     made = _tiles(s, tiling, rows)
     tiles = float(sum([count for *_, count in made]) * images)
-    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.dtype, cycles))
+    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.type_of(s.y), cycles))
     calls, reads = work.calls, work.reads
     vector = work.repeats + calls * c.vector_startup
     near = [blocks for blocks, (kept, _) in zip(reads, standing.reads, strict=True) if kept]

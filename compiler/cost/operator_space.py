@@ -74,7 +74,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
             layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
             loaded = sum(loaded_blocks(unit, layout, load) for load in layout.loads)
             read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.allocations else 0)
-            shape = shape_of(machine, unit.dtype, spec, rows, False, chunk)
+            shape = shape_of(machine, unit.type_of(spec.reads[0]), spec, rows, False, chunk)
             points = legal_points(machine, shape)
             if not len(points):
                 continue

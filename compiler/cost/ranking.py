@@ -34,13 +34,16 @@ from compiler.cost.tiling_space import (
     work,
 )
 from compiler.kinds.conv import ConvSpec
+from compiler.kinds.counts import partial_blocks
 from compiler.plan.plan import ConvTiling
 from compiler.unit.machine import writes_l1
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import CubeShape, Machine, Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
-LAST_BUDGETS = (128, 64, 32, 16)  # where nothing else fits; the last one is 16 channels by one block of C0
+LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `CubeShape.weight_blocks`; the last one is n0 channels by one block of k
+_CHUNKS_N1 = (32, 16, 8, 4)  # n1 of pieces of k that are looked at, beside the most that there is room for
+_CODE_BITS = 32  # of a k1, in one number with an n1
 KEPT = 64  # points of a space that are kept, best estimates first
 FEW = 4  # of every chunk, whatever others have
 
@@ -165,35 +168,36 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
 
 
 @njit(cache=True)
-def _chunk_choices(n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
+def _chunk_choices(cube: CubeShape, n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
     """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
     partial sums."""
     found = np.empty(8, np.int64)  # both in one number, to be sorted
     count = 0
-    whole = budget // (k1 * 16)
+    one = cube.weight_blocks
+    whole = budget // (k1 * one)
     for n in (whole, (whole + 1) // 2, 1):
         if 1 <= n <= whole:
             n = min(n, n1)
             parts = (n1 + n - 1) // n
-            found[count] = (n1 + parts - 1) // parts << 32 | k1
+            found[count] = (n1 + parts - 1) // parts << _CODE_BITS | k1
             count += 1
-    room = l0c_blocks // (2 * ((pixels + 15) // 16 * 16))
-    for n in (room, 32, 16, 8, 4):
-        n = min(n, room, n1, budget // 16)
+    room = l0c_blocks // partial_blocks(cube, pixels, 1, cube.m0)
+    for n in (room,) + _CHUNKS_N1:
+        n = min(n, room, n1, budget // one)
         if n >= 1:
-            k = min(k1, budget // (16 * n))
+            k = min(k1, budget // (one * n))
             parts = (k1 + k - 1) // k
-            found[count] = n << 32 | (k1 + parts - 1) // parts
+            found[count] = n << _CODE_BITS | (k1 + parts - 1) // parts
             count += 1
     codes = np.unique(found[:count])
     out = np.empty((codes.shape[0], 2), np.int64)
-    out[:, 0], out[:, 1] = codes >> 32, codes & 0xFFFFFFFF
+    out[:, 0], out[:, 1] = codes >> _CODE_BITS, codes & ((1 << _CODE_BITS) - 1)
     return out
 
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    return [(n, k) for n, k in _chunk_choices(spec.n1, spec.k1, rows * spec.out_w, budget, l0c_blocks).tolist()]
+    return [(n, k) for n, k in _chunk_choices(spec.cube, spec.n1, spec.k1, rows * spec.out_w, budget, l0c_blocks).tolist()]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -205,12 +209,12 @@ def _ranked(
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
-        chunks = _chunk_choices(layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
+        chunks = _chunk_choices(machine.cube(dtype), layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
     found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
     return found
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 16)
 def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, m: int, n: int, k: int, n_outer: int) -> ConvTiling:
     return ConvTiling.model_construct(
         kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=m, tile_n1=n, tile_k1=k, order="n" if n_outer else "m"
@@ -233,7 +237,7 @@ def narrower(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTil
     """The best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, weights as they are; None without one."""
     resident, direct = tiling.weights == "resident", to_l1 and writes_l1(unit.machine)
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
-    point = _narrower(unit.machine, int(unit.dtype), layer_of(spec), rows, direct, chunk, ub_blocks)
+    point = _narrower(unit.machine, int(unit.type_of(spec.reads[0])), layer_of(spec), rows, direct, chunk, ub_blocks)
     if point is None:
         return None
     sizes = dict(zip(("tile_m", "tile_n1", "tile_k1"), point, strict=False))
@@ -261,4 +265,4 @@ def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvT
 def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
     """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
     direct = to_l1 and writes_l1(unit.machine)
-    return _ranked(unit.machine, int(unit.dtype), layer_of(spec), rows, direct, resident, 0 if resident else budget, most)
+    return _ranked(unit.machine, int(unit.type_of(spec.reads[0])), layer_of(spec), rows, direct, resident, 0 if resident else budget, most)

@@ -40,7 +40,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Op
         goes = operand(blocks, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
         writes.append((*goes, *row_blocks_made(unit, spec), *row_blocks_stored(unit, spec), spec.y.planes))
         slots = (in_l1.get(("weights", k), ()), *(in_ub.get((kind, k), ()) for kind in _UB_KINDS))
-        given = Given(unit.machine, unit.dtype, unit.storages, tiling, blocks.inside[k], *slots)
+        given = Given(unit.machine, unit.type_of(spec.y), unit.storages, tiling, blocks.inside[k], *slots)
         job = spec.job(given)
         kind = _NUMBERS[type(job)]
         kinds.append((kind, len(tables[kind])))
@@ -53,6 +53,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Op
     return OperatorJobs(
         np.array(kinds, np.int64),
         np.array([spec.tag for spec in unit.operators[blocks.start : blocks.stop]], np.int64),
+        np.array([unit.type_of(spec.y) for spec in unit.operators[blocks.start : blocks.stop]], np.int64),
         np.array(read_start, np.int64),
         np.array(reads, np.int64),
         np.array(writes, np.int64),

@@ -48,13 +48,13 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
 @general
 @njit(cache=True)
 def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int) -> int:
-    storage, plane, allocation, column, width, planes, tag = w.loads[i]
+    storage, plane, allocation, column, width, planes, tag, dtype = w.loads[i]
     first, last = w.fresh[i, t]
     if last <= first:
         return at
     source = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration)
     target = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration)
-    return _copies(out, at, w.dtype, tag, MTE2, source, target, (last - first) * width, planes)
+    return _copies(out, at, dtype, tag, MTE2, source, target, (last - first) * width, planes)
 
 
 @general
@@ -65,7 +65,7 @@ def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: i
     first, last = w.own[k, t]
     source = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration)
     target = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration)
-    return _copies(out, at, w.dtype, w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
+    return _copies(out, at, w.jobs.dtypes[k], w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
 
 
 def _either(number: int, emit: Any, other: Any) -> Any:
@@ -120,7 +120,7 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
                 for c in range(w.jobs.constants.shape[0]):
                     owner, memory, source, target, size, piece = w.jobs.constants[c]
                     if owner == k:
-                        at = _fetch(out, at, w.dtype, w.jobs.tags[k], memory, source, target, size, piece)
+                        at = _fetch(out, at, w.jobs.dtypes[k], w.jobs.tags[k], memory, source, target, size, piece)
                         if at < 0:
                             return -1
             at = _compute(out, at, w, Node(k, t, image, iteration), parity)

@@ -96,15 +96,14 @@ def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: 
     loads = []
     for load in blocks.loads:
         storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))
-        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag))
+        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag, storage.dtype))
     fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
     return Work(
-        int(unit.dtype),
         unit.images,
         allocations_of(unit, blocks, slots, places.l1),
         jobs_of(unit, plan, blocks, places),
         load_readers(unit, blocks),
-        np.array(loads, np.int64).reshape(-1, 7),
+        np.array(loads, np.int64).reshape(-1, 8),
         np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
         blocks.computed,
         blocks.own,

@@ -98,6 +98,9 @@ def _mish(values: Values) -> Steps:
     return (*n, KEEP_Y, Step("adds", 2.0), Step("rdiv", kept=Y), Step("mul", kept=X))
 
 
+_LARGEST_POWER = 16  # that is squared and multiplied
+
+
 def power(exponent: float) -> Steps:
     """x ** exponent.  Integers up to 16 by squaring; what is left by exp(exponent * ln x), which is NaN for negative x, as it should be."""
     whole = round(abs(exponent))
@@ -105,7 +108,7 @@ def power(exponent: float) -> Steps:
         return (Step("muls", 0.0), Step("adds", 1.0))
     if abs(exponent) == 0.5:
         return (Step("sqrt"),) if exponent > 0 else (Step("sqrt"), Step("reciprocal"))
-    if whole != abs(exponent) or whole > 16:
+    if whole != abs(exponent) or whole > _LARGEST_POWER:
         return (Step("ln"), Step("muls", exponent), Step("exp"))
     steps = [] if whole == 2 ** (whole.bit_length() - 1) else [KEEP_X]
     for digit in f"{whole:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1

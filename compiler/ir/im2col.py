@@ -17,9 +17,11 @@ from numba import njit
 
 from compiler.ir.operators.conv import Conv
 from simulator.npu.isa import MAX_WINDOW
+from simulator.npu.machine import M0
 
-# Strides with padding above that no field holds: pixels that see nothing else are zeroed in sixteens, and a field holds fifteen rows more
-MOST_APART = MAX_WINDOW // 15
+# Strides with padding above that no field holds: pixels that see nothing else are zeroed m0 at a time, and a field holds the rows of those
+# that are left
+MOST_APART = MAX_WINDOW // (M0 - 1)
 MOST_COLUMNS = 1 << 20  # of a result: IM2COL's field
 MOST_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
 _FAR = 1 << 40

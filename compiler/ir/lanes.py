@@ -9,7 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CHANNEL_BLOCK = 16  # n0: FIXPIPE writes 16 channels at a time, two planes where C0 is 8, so a tensor takes whole multiples of them
+from simulator.npu.machine import N0
+
+CHANNEL_BLOCK = (
+    N0  # FIXPIPE writes so many channels at a time, two planes where C0 is half of it, so a tensor takes whole multiples of them
+)
 
 
 @dataclass(frozen=True)

@@ -66,14 +66,17 @@ class Layout:
     placements: dict[str, Placement]
     copies: tuple[str, ...] = ()  # names of the operators that were added
 
+    def type_of(self, tensor: str) -> DataType:
+        """Of a tensor's values; one for all of them today."""
+        return self.dtype
+
     def verify(self) -> None:
         """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
         self.graph.verify()
-        c0 = self.dtype.lanes
         for tensor, (n, c, h, w) in self.graph.shapes.items():
             place = self.placements[tensor]
             storage = self.storages[place.storage]
-            lanes_per_plane = storage.pixel_lanes
+            lanes_per_plane, c0 = storage.pixel_lanes, self.type_of(tensor).lanes
             if (storage.n, storage.h, storage.w) != (n, h, w):
                 raise ValueError(f"{tensor}: ({n}, {h}, {w}) in storage {storage}")
             if lanes_per_plane not in (IMAGE_LANES, c0) or (lanes_per_plane != c0 and (w % IMAGE_LANES or storage.planes != 1)):
@@ -92,13 +95,13 @@ class Layout:
         y = places[op.y]
         for name, heads in op.headed:
             place = places[name]
-            if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.dtype.lanes):
+            if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.type_of(name).lanes):
                 raise ValueError(f"{op.name}: {name} has not {heads} heads in planes of their own")
         if isinstance(op, Concat):
             base = 0
             for name in op.inputs:
                 place = places[name]
-                expected = tuple(lane + (place.plane - y.plane) * self.dtype.lanes for lane in place.lanes)
+                expected = tuple(lane + (place.plane - y.plane) * self.type_of(name).lanes for lane in place.lanes)
                 if place.storage != y.storage or y.lanes[base : base + len(place.lanes)] != expected:
                     raise ValueError(f"{op.name}: {name} is not at its place in {op.y}")
                 base += len(place.lanes)
@@ -106,7 +109,7 @@ class Layout:
         if isinstance(op, Shuffle):
             x = places[op.x]
             if len(op.order) < len(x.lanes):
-                expected = tuple(x.lanes[i] - (y.plane - x.plane) * self.dtype.lanes for i in op.order)
+                expected = tuple(x.lanes[i] - (y.plane - x.plane) * self.type_of(op.x).lanes for i in op.order)
                 if y.storage != x.storage or y.lanes != expected:
                     raise ValueError(f"{op.name}: {op.y} is not at its place in {op.x}")
                 return
@@ -117,7 +120,7 @@ class Layout:
             if (places[name].lanes, places[name].planes) != (y.lanes, y.planes):
                 raise ValueError(f"{op.name}: lanes of {name} and {op.y} differ")
         for name in op.inputs:
-            if self.storages[places[name].storage].pixel_lanes != self.dtype.lanes and not op.reads_fours(name):
+            if self.storages[places[name].storage].pixel_lanes != self.type_of(name).lanes and not op.reads_fours(name):
                 raise ValueError(f"{op.name}: a four-lane image read by {type(op).__name__}")
 
     def _verify_overlaps(self) -> None:

@@ -19,7 +19,7 @@ from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Given, OperatorSpec, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.weights import pack_lanes
-from simulator.npu.machine import DataType, Memory
+from simulator.npu.machine import CUBE_SHAPES, DataType, Machine, Memory
 
 
 class Lowering(NamedTuple):
@@ -31,7 +31,7 @@ class Lowering(NamedTuple):
     layout: Layout
     pieces: Callable[[str], Piece]
     constants: Constants
-    dtype: DataType
+    machine: Machine
     padding: Mapping[str, Values]
 
     def fields(self, index: int, op: Operator) -> dict[str, Any]:
@@ -41,18 +41,21 @@ class Lowering(NamedTuple):
         reads = tuple(self.pieces(name) for name in op.inputs)
         return {"index": index, "name": op.name, "operator": op, "reads": reads, "y": self.pieces(op.y), **sizes}
 
+    def type_of(self, tensor: str) -> DataType:
+        return self.layout.type_of(tensor)
+
     def channels(self, tensor: str) -> int:
         return self.layout.graph.shapes[tensor][1]
 
     def padded_planes(self, tensor: str) -> tuple[int, ...]:
         """Planes of a tensor that have lanes without a channel."""
-        place, lanes = self.layout.placements[tensor], self.dtype.lanes
+        place, lanes = self.layout.placements[tensor], self.type_of(tensor).lanes
         held = Counter(lane // lanes for lane in place.lanes)
         return tuple(plane for plane in range(place.planes) if held[plane] < lanes)
 
     def pack(self, name: str, values: Floats, tensor: str, gap: float = 0.0) -> int:
         """DDR block of a new constant: a value for every channel of a tensor, and `gap` in its other lanes."""
-        return self.constants.add(name, pack_lanes(values, self.layout.placements[tensor], self.dtype, gap=gap))
+        return self.constants.add(name, pack_lanes(values, self.layout.placements[tensor], self.type_of(tensor), gap=gap))
 
 
 class LoweredSpec(Protocol):
@@ -117,10 +120,10 @@ def run_of_planes(piece: Piece, first: int, last: int) -> Piece:
     return Piece(piece.storage, piece.plane + first, last - first)
 
 
-def sixteen_channels(spec: OperatorSpec, dtype: DataType) -> int:
-    """Planes of 16 channels, where that is a number of planes."""
-    sixteen = 16 // dtype.lanes
-    return sixteen if spec.y.planes % sixteen == 0 else 1
+def block_of_channels(spec: OperatorSpec, dtype: DataType) -> int:
+    """Planes of the n0 channels that the matrix unit makes at a time, where that is a number of planes."""
+    deep = CUBE_SHAPES[dtype].planes
+    return deep if spec.y.planes % deep == 0 else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +205,15 @@ class OnVector(OperatorSpec):
     def nest(
         self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
-        bits, plane = dtype.size_bytes * 8, ("p", "h", "w")
+        bits, plane = dtype.size_bits, ("p", "h", "w")
         reads = [
-            Operand(f"x{i}", ("p",) if pixel else plane, bits, Memory.L1 if i in kept else Memory.DDR, Memory.UB)
+            Operand(
+                f"x{i}",
+                ("p",) if pixel else plane,
+                storages[self.reads[i].storage].dtype.size_bits,
+                Memory.L1 if i in kept else Memory.DDR,
+                Memory.UB,
+            )
             for i, pixel in enumerate(self.pixels_only)
         ]
         reads += [Operand(name, loops, bits, Memory.DDR, Memory.UB) for name, loops in self.constant_operands]
@@ -221,7 +230,7 @@ class OnVector(OperatorSpec):
     # its parts
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
-        return sixteen_channels(self, dtype)
+        return block_of_channels(self, dtype)
 
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         if any(read.planes != self.y.planes for read in self.reads):

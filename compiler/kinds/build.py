@@ -52,7 +52,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    into = Lowering(layout, piece, constants, dtype, _gaps(layout, dtype))
+    into = Lowering(layout, piece, constants, machine, _gaps(layout))
     pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
     known = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
@@ -96,16 +96,16 @@ def _place_storages(
         s = layout.storages[name]
         row = s.w // 4 if s.pixel_lanes == 4 else s.w
         if name in known:
-            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name]))
+            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], dtype))
             continue
-        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address))
+        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address, dtype))
         size = s.n * s.planes * s.h * row
         exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
         if not exposed:
             buffers.append(DdrBuffer(name, "scratch", address, size))
         for port, kind in exposed[:1]:
             p = layout.placements[port.tensor]
-            lanes = tuple(p.plane * dtype.lanes + lane for lane in p.lanes)
+            lanes = tuple(p.plane * layout.type_of(port.tensor).lanes + lane for lane in p.lanes)
             shape = layout.graph.shapes[port.tensor]
             buffers.append(
                 DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order)  # type: ignore[arg-type]
@@ -114,11 +114,11 @@ def _place_storages(
     return tuple(storages), buffers, address
 
 
-def _gaps(layout: Layout, dtype: DataType) -> dict[str, Values]:
+def _gaps(layout: Layout) -> dict[str, Values]:
     """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
     gaps: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
     gaps |= {name: frozenset({0.0}) for name in layout.graph.constants}
     for op in layout.graph.operators:
-        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * dtype.lanes
-        gaps[op.y] = frozenset() if full else op.padding([gaps[name] for name in op.inputs], weights.numpy_type(dtype))
+        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
+        gaps[op.y] = frozenset() if full else op.padding([gaps[name] for name in op.inputs], layout.type_of(op.y).storage.type)
     return gaps

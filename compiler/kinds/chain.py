@@ -17,7 +17,6 @@ from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.elementwise import by_planes
 from compiler.records.ways import apart, end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
-from compiler.unit.weights import numpy_type
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import DataType, Memory
 
@@ -150,7 +149,7 @@ def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[in
 
 
 def _steps(op: Vector, into: Lowering) -> NDArray[np.int64]:
-    steps, guard = op.guarded([into.padding[name] for name in op.inputs], numpy_type(into.dtype))
+    steps, guard = op.guarded([into.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
     aside = len(op.inputs) + any(step.operand == 0 for step in steps)
     rows = []
     if guard:

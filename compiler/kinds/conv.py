@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 from compiler.ir.im2col import Parts, beyond, parts_of
 from compiler.ir.operators import Conv
 from compiler.ir.region import Rows
-from compiler.kinds.base import Lowering, run_of_planes, sixteen_channels
+from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
@@ -21,7 +21,7 @@ from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers
 from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import SUMS, CubeShape, DataType, Engine, Machine, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
@@ -43,15 +43,17 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConvSpec(OperatorSpec):
-    """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
+    """groups products of [pixels x k1 blocks] by [k1 x n1 * n0 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
-    lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR blocks.
+    cube: what is multiplied at a time, of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
+    blocks.
     """
 
     word: ClassVar[str] = "conv"
 
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "CUBE"
 
+    cube: CubeShape
     groups: int
     c1: int
     k1: int
@@ -64,29 +66,31 @@ class ConvSpec(OperatorSpec):
     def lower(cls, index: int, op: Conv, into: Lowering) -> Self:
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
-        x, y, c0 = into.layout.placements[op.x], into.layout.placements[op.y], into.dtype.lanes
+        x, y = into.layout.placements[op.x], into.layout.placements[op.y]
+        cube, c0, result = into.machine.cube(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
-        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, c0)
+        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, cube)
         taps = op.weights.shape[2] * op.weights.shape[3]
-        packed = weights.pack_conv(op, x, y, groups, into.dtype, lanes)
+        packed = weights.pack_conv(op, x, y, groups, into.type_of(op.x), cube, lanes)
         return cls(
             **into.fields(index, op),
+            cube=cube,
             groups=groups,
             c1=x.planes // groups,
             k1=-(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
-            n1=y.planes * c0 // 16 // groups,
+            n1=y.planes * result.lanes // cube.n0 // groups,
             lanes=lanes,
             weights_at=into.constants.add(f"{op.name}/weights", packed),
-            bias_at=into.constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, into.dtype)),
+            bias_at=into.constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, result)),
         )
 
     @property
     def weight_blocks(self) -> int:
-        return self.groups * self.n1 * self.k1 * 16
+        return self.groups * self.n1 * self.k1 * self.cube.weight_blocks
 
     @property
     def bias_blocks(self) -> int:
-        return self.groups * self.n1 * 2
+        return self.groups * self.n1 * self.cube.sum_blocks
 
     @property
     def residual(self) -> Piece | None:
@@ -132,7 +136,7 @@ class ConvSpec(OperatorSpec):
         return 4 if self.lanes == 4 else 1
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
-        return self.y.planes // self.groups if self.groups >= count else sixteen_channels(self, dtype)
+        return self.y.planes // self.groups if self.groups >= count else block_of_channels(self, dtype)
 
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         cut = self.cut_groups(first, last)
@@ -142,15 +146,15 @@ class ConvSpec(OperatorSpec):
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
-        n, n_before = (size * dtype.lanes // 16 for size in (last - first, first))
+        n, n_before = (size * dtype.lanes // self.cube.n0 for size in (last - first, first))
         return replace(
             self,
             y=run_of_planes(self.y, first, last),
             reads=tuple(reads),
             groups=groups,
             n1=n // groups,
-            weights_at=self.weights_at + n_before * self.k1 * 16,
-            bias_at=self.bias_at + n_before * 2,
+            weights_at=self.weights_at + n_before * self.k1 * self.cube.weight_blocks,
+            bias_at=self.bias_at + n_before * self.cube.sum_blocks,
         )
 
     def cut_groups(self, first: int, last: int) -> tuple[int, int] | None:
@@ -174,7 +178,7 @@ class ConvSpec(OperatorSpec):
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         assert isinstance(tiling, ConvTiling)
         if tiling.weights == "streamed":
-            return 2, min(tiling.chunk_n1, self.n1) * min(tiling.chunk_k1, self.k1) * 16
+            return 2, min(tiling.chunk_n1, self.n1) * min(tiling.chunk_k1, self.k1) * self.cube.weight_blocks
         return (1, self.weight_blocks) if self.weight_blocks else (0, 0)
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
@@ -184,8 +188,8 @@ class ConvSpec(OperatorSpec):
             found.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
-            found.append(UbBuffers("constants", 2, rounded(2 * columns, 8)))
-        tile = rounded(min(tiling.tile_n1, self.n1) * (16 // dtype.lanes) * tiling.tile_m, 8)
+            found.append(UbBuffers("constants", 2, rounded(self.cube.sum_blocks * columns, 8)))
+        tile = rounded(min(tiling.tile_n1, self.n1) * (self.cube.n0 // dtype.lanes) * tiling.tile_m, 8)
         found += [UbBuffers("out", 2, tile)] if through_ub else []
         found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
         return tuple(found)
@@ -193,19 +197,19 @@ class ConvSpec(OperatorSpec):
     def nest(
         self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
-        bits = dtype.size_bytes * 8
+        left, *others = (storages[read.storage].dtype.size_bits for read in self.reads)
         lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(self.reads))]
         right = lies[1] if self.right is not None else Memory.DDR
-        reads = [Operand("x", ("g", "m", "k"), bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), bits, right, Memory.L0B)]
+        reads = [Operand("x", ("g", "m", "k"), left, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left, right, Memory.L0B)]
         if self.bias_blocks:
-            reads.append(Operand("bias", ("g", "n"), 32, Memory.DDR, Memory.UB))
+            reads.append(Operand("bias", ("g", "n"), SUMS.size_bits, Memory.DDR, Memory.UB))
         if self.residual is not None:
-            reads.append(Operand("residual", ("g", "m", "n"), bits, lies[1], Memory.UB))
-        result = Operand("y", ("g", "m", "n"), bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)
+            reads.append(Operand("residual", ("g", "m", "n"), others[0], lies[1], Memory.UB))
+        result = Operand("y", ("g", "m", "n"), dtype.size_bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)
         loops = {"g": self.groups, "m": rows * self.out_w, "n": self.n1, "k": self.k1}
         main = self.reads[0]
         source = main.planes, self.input_rows(rows) * storages[main.storage].row_blocks
-        return Nest("CUBE", loops, tuple(reads), result, dtype.lanes, *source, cut=self.parts.cut)
+        return Nest("CUBE", loops, tuple(reads), result, self.cube.k0, *source, cut=self.parts.cut, cube=self.cube)
 
     def job(self, given: Given) -> ConvJob:
         tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
@@ -259,7 +263,12 @@ class ConvSpec(OperatorSpec):
             half_a=machine.buffer_blocks(Memory.L0A) // 2,
             half_b=machine.buffer_blocks(Memory.L0B) // 2,
             half_c=machine.buffer_blocks(Memory.L0C) // 2,
-            planes_per_n1=16 // given.dtype.lanes,
+            m0=self.cube.m0,
+            k0=self.cube.k0,
+            n0=self.cube.n0,
+            weight_blocks=self.cube.weight_blocks,
+            sum_blocks=self.cube.sum_blocks,
+            planes_per_n1=self.cube.n0 // given.dtype.lanes,
             fixpipe_engine=int(Engine[path.engine]),
             right=right,
             right_planes=right_planes,

@@ -108,6 +108,11 @@ class ConvJob(NamedTuple):
     half_a: int
     half_b: int
     half_c: int
+    m0: int
+    k0: int
+    n0: int
+    weight_blocks: int
+    sum_blocks: int
     planes_per_n1: int
     fixpipe_engine: int
     right: int
@@ -149,32 +154,34 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
             if j.bias_at >= 0:
                 if at >= capacity:
                     return -1
-                here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (group * j.n1 + n_start) * 2
+                here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (group * j.n1 + n_start) * j.sum_blocks
                 parity[BIAS_SLOT] ^= 1
-                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, n_size * 2, 1, 0, 0, 1, 0, 0)
+                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, n_size * j.sum_blocks, 1, 0, 0, 1, 0, 0)
                 bias = here - first
             for k_start in range(0, j.k1, j.chunk_k1):
                 k_size = min(j.chunk_k1, j.k1 - k_start)
                 right = dense(L1, j.right_base + group * j.right_planes * j.right_plane, j.right_plane)
                 right_pixels = j.right_pixels
                 if j.resident:
-                    w_base = j.weights_0 + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
-                    w_row = j.k1 * 16
+                    w_base = j.weights_0 + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
+                    w_row = j.k1 * j.weight_blocks
                 else:
                     if at >= capacity:
                         return -1
                     w_base = j.weights_1 if parity[W_SLOT] else j.weights_0
                     parity[W_SLOT] ^= 1
-                    w_row = k_size * 16
+                    w_row = k_size * j.weight_blocks
                     if j.right == WEIGHTS:
-                        source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * 16
-                        at = copy(out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * 16, w_row, 1, 0, 0)
+                        source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
+                        at = copy(
+                            out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row, 1, 0, 0,
+                        )  # fmt: skip
                     else:
                         if j.right == PIXELS_N:
-                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * 16, n_size * 16
+                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.n0, n_size * j.n0
                         else:
                             plane, planes = n_start * j.planes_per_n1, n_size * j.planes_per_n1
-                            pixel, right_pixels = k_start * (16 // j.planes_per_n1), k_size * (16 // j.planes_per_n1)
+                            pixel, right_pixels = k_start * j.k0, k_size * j.k0
                         right_pixels = min(right_pixels, j.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
                         right = dense(L1, w_base, right_pixels)
@@ -190,11 +197,11 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                         tm, tn = tile // tiles_n, tile % tiles_n
                     m_start = tm * j.tile_m
                     m = min(j.tile_m, pixels - m_start)
-                    mpad = (m + 15) // 16 * 16
+                    mpad = (m + j.m0 - 1) // j.m0 * j.m0
                     n_tile = tn * j.tile_n1
                     n = min(j.tile_n1, n_size - n_tile)
                     if chunks_k > 1:
-                        c = (tm * n_size + n_tile) * j.tile_m * 2
+                        c = (tm * n_size + n_tile) * j.tile_m * j.sum_blocks
                     else:
                         c = parity[C_SLOT] * j.half_c
                         parity[C_SLOT] ^= 1
@@ -222,8 +229,9 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                             in_b = want_b
                             b = parity[B_SLOT] * j.half_b
                             if j.right == WEIGHTS:
-                                source = w_base + n_tile * w_row + k_tile * 16
-                                at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, k * 16, n, w_row, k * 16, 1, 0, 0)
+                                source = w_base + n_tile * w_row + k_tile * j.weight_blocks
+                                run = k * j.weight_blocks
+                                at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
                             else:
                                 at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
                         a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
@@ -276,7 +284,7 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
                 kh = min(kh, (top - spread + j.dh - 1) // j.dh)
                 size = min(size, kh * kw - skip)
             elif top > MAX_WINDOW:
-                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // 16 * 16
+                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.m0 * j.m0
                 at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, 1, kw, skip, 1)
                 at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, 1, kw, skip, 1)
                 done += 1
@@ -325,9 +333,9 @@ def _part(
 def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
     """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
     if j.right == PIXELS_N:
-        pixel, plane = n_start * 16, k_start
+        pixel, plane = n_start * j.n0, k_start
     else:
-        pixel, plane = k_start * (16 // j.planes_per_n1), n_start * j.planes_per_n1
+        pixel, plane = k_start * j.k0, n_start * j.planes_per_n1
     source = right.base + plane * right.plane + pixel
     return fractal(out, at, j.dtype, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
 
@@ -351,7 +359,7 @@ def _way_out(
     """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of channel 0 lies, or would."""
     plane = n_out * j.planes_per_n1
     planes = n * j.planes_per_n1
-    bias = bias + n_out * 2 if j.bias >= 0 else -1
+    bias = bias + n_out * j.sum_blocks if j.bias >= 0 else -1
     added = -1
     if residual.base >= 0:
         added = j.res_1 if parity[RES_SLOT] else j.res_0
@@ -364,7 +372,7 @@ def _way_out(
             run = side_by_side(target, m_start + done, m - done)
             to = block_at(target, plane, m_start + done)
             other = added + done if added >= 0 else -1
-            s = c + 2 * done
+            s = c + j.sum_blocks * done
             at = fixpipe(
                 out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
             )  # fmt: skip

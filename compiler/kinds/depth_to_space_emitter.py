@@ -15,6 +15,7 @@ from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
 _VCOPY = int(Op.VCOPY)
+_ROOM = 16  # records of a part beside those that are counted, at most
 
 
 class DepthToSpaceJob(NamedTuple):
@@ -61,7 +62,7 @@ def _emit(out: Code, at: int, j: DepthToSpaceJob, source: TilePlace, target: Til
             parity[UB_SLOT] ^= 1
             made = slot + b * b * j.tile_planes * in_rows * j.widest
             for part in range(b * b):
-                if at + 16 + 2 * taken + 2 * rows + 2 * most(broad, taken, planes) >= out.shape[0]:
+                if at + _ROOM + 2 * taken + 2 * rows + 2 * most(broad, taken, planes) >= out.shape[0]:
                     return -1
                 x = slot + part * planes * taken * broad
                 at = load_box(out, at, j.dtype, j.tag, source, part * j.planes + p, y0 - j.in_first, taken, j.in_w, x0, broad, planes, x)

@@ -32,14 +32,15 @@ class MatMulSpec(ConvSpec):
         assert isinstance(op, MatMul)
         a, y = into.layout.placements[op.a], into.layout.placements[op.y]
         _, channels, h, w = into.layout.graph.shapes[op.b]
-        pixels, heads = h * w, op.heads
+        pixels, heads, cube = h * w, op.heads, into.machine.cube(into.type_of(op.a))
         return cls(
             **into.fields(index, op),
+            cube=cube,
             groups=heads,
             c1=a.planes // heads,
-            k1=a.planes // heads if op.transposed else -(-pixels // into.dtype.lanes),
-            n1=y.planes * into.dtype.lanes // 16 // heads,
-            lanes=into.dtype.lanes,
+            k1=a.planes // heads if op.transposed else -(-pixels // cube.k0),
+            n1=y.planes * into.type_of(op.y).lanes // cube.n0 // heads,
+            lanes=cube.k0,
             weights_at=-1,
             bias_at=-1,
             pixels=pixels,

@@ -34,7 +34,7 @@ class LayerNormSpec(OnVector):
     @classmethod
     def lower(cls, index: int, op: LayerNorm, into: Lowering) -> Self:
         place = into.layout.placements[op.y]
-        parts = [pack_lanes(values, place, into.dtype) for values in (op.scale, op.shift, np.ones_like(op.scale))]
+        parts = [pack_lanes(values, place, into.type_of(op.y)) for values in (op.scale, op.shift, np.ones_like(op.scale))]
         at, gaps = into.constants.add(f"{op.name}/constants", np.concatenate(parts)), into.padded_planes(op.y)
         return cls(**into.fields(index, op), channels=len(op.scale), epsilon=op.epsilon, constants_at=at, gaps=gaps)
 

@@ -43,7 +43,7 @@ class PoolSpec(OnVector):
         fields, counts = into.fields(index, op), -1
         if op.mode == "average" and any(op.pads) and not op.count_include_pad:
             inverse = _inverse_counts(op, *(fields[name] for name in ("in_h", "in_w", "out_h", "out_w")))
-            counts = into.constants.add(f"{op.name}/counts", pack_pixels(inverse, into.dtype))
+            counts = into.constants.add(f"{op.name}/counts", pack_pixels(inverse, into.type_of(op.y)))
         return cls(**fields, counts_at=counts, counts_pitch=fields["out_w"])
 
     @cached_property

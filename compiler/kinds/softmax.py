@@ -13,7 +13,6 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, fir
 from compiler.kinds.softmax_emitter import SoftmaxJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Fetch, Given
-from compiler.unit.weights import numpy_type
 from simulator.npu.machine import DataType, Memory
 
 
@@ -33,7 +32,7 @@ class SoftmaxSpec(OnVector):
 
     @classmethod
     def lower(cls, index: int, op: Softmax, into: Lowering) -> Self:
-        lowest = float(np.finfo(numpy_type(into.dtype)).min)
+        lowest = float(np.finfo(into.type_of(op.y).storage).min)
         mask = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
         return cls(**into.fields(index, op), groups=op.groups, masks_at=mask, gaps=into.padded_planes(op.y))
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.machine import M0
 from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1
@@ -78,7 +79,7 @@ class ConvTiling(_Gene):
     weights: Literal["resident", "streamed"]
     chunk_n1: TileSize
     chunk_k1: TileSize
-    tile_m: Annotated[int, Field(ge=16, le=MAX_TILE, multiple_of=16)]
+    tile_m: Annotated[int, Field(ge=M0, le=MAX_TILE, multiple_of=M0)]
     tile_n1: TileSize
     tile_k1: TileSize
     order: Literal["m", "n"]

@@ -20,6 +20,7 @@ class OperatorJobs(NamedTuple):
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
     | kind      | int64 [operators, 2]     | which emitter, and the job's row in its table                                              |
     | tags      | int64 [operators]        | index of the operator in the unit                                                           |
+    | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
     | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
     |           |                          | one pixel per channel; from read_start on                                                 |
     | writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
@@ -30,6 +31,7 @@ class OperatorJobs(NamedTuple):
 
     kind: Ints
     tags: Ints
+    dtypes: Ints
     read_start: Ints
     reads: Ints
     writes: Ints
@@ -42,12 +44,11 @@ class OperatorJobs(NamedTuple):
 class Work(NamedTuple):
     """What the nodes of a segment have in common.
 
-    readers: bool [loads, operators].  loads: int64 [loads, 7] of (storage, plane, allocation, first block of a row, blocks of a row,
-    planes, tag); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds: see
-    `segment.run.OperatorRun`.
+    readers: bool [loads, operators].  loads: int64 [loads, 8] of (storage, plane, allocation, first block of a row, blocks of a row,
+    planes, tag, data type); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds:
+    see `segment.run.OperatorRun`.
     """
 
-    dtype: int
     images: int
     allocations: Allocations
     jobs: OperatorJobs

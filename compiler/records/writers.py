@@ -22,6 +22,9 @@ _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op
 FAR = 1 << 30  # where no ring ends
 OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
 D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
+I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = range(isa.I_H, isa.I_KW + 1)
+I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = range(isa.I_SH, isa.I_PL + 1)
+I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST = range(isa.I_OW, isa.I_FIRST + 1)
 
 
 def general(kernel: Any) -> Any:
@@ -284,27 +287,27 @@ def im2col(
     first: int,
 ) -> int:
     row = _begun(out, at, _IM2COL, MTE1, dtype, tag, L1, L0A, d, base, -1, -1)
-    row[P] = h
-    row[P + 1] = w
-    row[P + 2] = pitch
-    row[P + 3] = plane
-    row[P + 4] = kh
-    row[P + 5] = kw
-    row[P + 6] = sh
-    row[P + 7] = sw
-    row[P + 8] = dh
-    row[P + 9] = dw
-    row[P + 10] = pt
-    row[P + 11] = pl
-    row[P + 12] = ow
-    row[P + 13] = moff
-    row[P + 14] = m
-    row[P + 15] = mpad
-    row[P + 16] = koff
-    row[P + 17] = k
-    row[P + 18] = lanes
-    row[P + 19] = ring
-    row[P + 20] = first
+    row[I_H] = h
+    row[I_W] = w
+    row[I_PITCH] = pitch
+    row[I_PLANE] = plane
+    row[I_KH] = kh
+    row[I_KW] = kw
+    row[I_SH] = sh
+    row[I_SW] = sw
+    row[I_DH] = dh
+    row[I_DW] = dw
+    row[I_PT] = pt
+    row[I_PL] = pl
+    row[I_OW] = ow
+    row[I_MOFF] = moff
+    row[I_M] = m
+    row[I_MPAD] = mpad
+    row[I_KOFF] = koff
+    row[I_K] = k
+    row[I_LANES] = lanes
+    row[I_RING] = ring
+    row[I_FIRST] = first
     return at + 1
 
 

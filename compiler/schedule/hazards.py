@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from compiler.schedule.history import Intervals, enter, leave
+from compiler.schedule.history import CELL, Intervals, enter, leave
 from compiler.schedule.inside import ENGINES, Inside
 from simulator.pointer import Pointer, pointer
 
@@ -130,10 +130,10 @@ def scan(
                 a = outer[3 * met + 1]
                 for c in range(a >> 1, outer[3 * met + 2]):
                     for e in range(ENGINES):
-                        need[e] = max(need[e], np.int64(cells[16 * c + e]))
+                        need[e] = max(need[e], np.int64(cells[CELL * c + e]))
                     if a & 1:
                         for e in range(ENGINES):
-                            need[e] = max(need[e], np.int64(cells[16 * c + 8 + e]))
+                            need[e] = max(need[e], np.int64(cells[CELL * c + CELL // 2 + e]))
                 met += 1
             for e in range(ENGINES):
                 if oldest[mine + e] > clock[mine + e]:

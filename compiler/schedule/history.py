@@ -25,6 +25,8 @@ from compiler.schedule.footprint import Bytes8, Ints32
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from simulator.pointer import Pointer, pointer
 
+CELL = 2 * 8  # columns of `cell`: writers, and readers
+
 
 class Intervals(NamedTuple):
     """Of the memories on chip; so many count as `leave` says."""
@@ -58,8 +60,8 @@ def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32) -> None:
 @njit(cache=True)
 def _gather(cell: Pointer, c: int, last: Pointer, k: int, stop: int) -> None:
     """What is known of granules or pieces [k, stop), as one cell."""
-    at = 16 * c
-    for e in range(16):
+    at = CELL * c
+    for e in range(CELL):
         cell[at + e] = -1
     while k < stop:
         row = 8 * k

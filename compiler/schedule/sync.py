@@ -26,13 +26,14 @@ import numpy as np
 
 from compiler.schedule.footprint import Footprint, Footprints, Ints32
 from compiler.schedule.hazards import Queues, RecordRows, Remote, advance
-from compiler.schedule.history import no_pieces, no_rows, wipe
+from compiler.schedule.history import CELL, no_pieces, no_rows, wipe
 from compiler.schedule.inside import ENGINES
 from compiler.schedule.order import order
 from compiler.schedule.remote import forget, new_shared, waits
 from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
 from simulator.npu import isa
+from simulator.npu.isa import tag_of
 from simulator.npu.program import Code
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
@@ -52,7 +53,7 @@ class Synchroniser:
         self._pasts = [no_pieces(self.footprints.on_chip)]  # of every core, and one more to write the next one into
         self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
         self._shared = new_shared(0, 0)
-        self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, 16), np.int32)
+        self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, CELL), np.int32)
 
     def schedule(self, parts: Sequence[Footprint], cores: Sequence[int]) -> Schedule:
         """Flags and issue order of the parts' records, run one part after the other; cores: where each part runs."""
@@ -82,7 +83,7 @@ class Synchroniser:
         )  # fmt: skip
 
     def write(self, schedule: Schedule, codes: Sequence[Code], tags: Sequence[int]) -> tuple[Code, ...]:
-        """The streams; `codes` are the records of the scheduled parts, `tags` what their TAGs get above 16 bits."""
+        """The streams; `codes` are the records of the scheduled parts, `tags` what their TAGs get as segment."""
         s = schedule
         out = tuple(np.empty((length, isa.WORDS), np.int32) for length in s.lengths)
         first = 0
@@ -90,7 +91,7 @@ class Synchroniser:
             if len(code):
                 stream = out[s.core[first]]
                 edges = s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next
-                write(code, first, tag << 16, s.place, s.core, s.engine, *edges, stream)
+                write(code, first, tag_of(tag, 0), s.place, s.core, s.engine, *edges, stream)
             first += len(code)
         return out
 
@@ -132,7 +133,7 @@ class Synchroniser:
             self._rows = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from)))
         cells = max((len(part.touched) for part in parts), default=0)
         if cells > len(self._cell):
-            self._cell = np.empty((2 * cells, 16), np.int32)
+            self._cell = np.empty((2 * cells, CELL), np.int32)
 
 
 def _rows(room: int, edges: int) -> RecordRows:

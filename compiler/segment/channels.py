@@ -68,13 +68,13 @@ def _own(part: OperatorSpec, whole: Piece, made: Piece) -> bool:
 def _cut(unit: Unit, kernel: int, count: int) -> list[OperatorSpec] | str:
     """The parts of an operator, the same ones in every segment that has it, or what is in the way."""
     spec = unit.operators[kernel]
-    step = spec.channel_step(count, unit.dtype)
+    step = spec.channel_step(count, unit.type_of(spec.y))
     if isinstance(step, str):
         return step
     steps = spec.y.planes // step
     if steps < count:
         return f"{steps} runs of channels that can be made apart, for {count} cores"
     bounds = (steps * i // count * step for i in range(count + 1))
-    found = [spec.channel_part(first, last, unit.dtype) for first, last in pairwise(bounds)]
+    found = [spec.channel_part(first, last, unit.type_of(spec.y)) for first, last in pairwise(bounds)]
     whole = [part for part in found if part is not None]
     return whole if len(whole) == count else f"{count} nearly equal runs of channels would cut a group of its channels"

@@ -26,9 +26,10 @@ from compiler.segment.shortage import shortage
 from compiler.unit.machine import writes_l1
 from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.isa import REPEAT_BLOCKS
+from simulator.npu.machine import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
-_L1_ALIGN, _UB_ALIGN = 16, 8  # blocks
+_L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
         if product is None or not isinstance(tiling, ConvTiling):
             continue
-        a, b, c = l0_blocks(tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        a, b, c = l0_blocks(product.cube, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
         for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
             if need > half[memory]:
                 size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
@@ -101,7 +102,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
             pixels = max(blocks.heights[k], default=0) * spec.out_w
-            places = partial_blocks(pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
+            places = partial_blocks(product.cube, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
             if places > 2 * half[Memory.L0C]:
                 have = 2 * half[Memory.L0C] * BLOCK_BYTES
                 return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
@@ -110,9 +111,10 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
 
 def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict[str, int]:
     peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
-    for tiling in plan.tilings:
-        if isinstance(tiling, ConvTiling):
-            sizes = l0_blocks(tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+    for k, tiling in enumerate(plan.tilings):
+        product = product_of(unit.operators[start + k])
+        if product is not None and isinstance(tiling, ConvTiling):
+            sizes = l0_blocks(product.cube, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
             for name, size in zip(peaks, sizes, strict=True):
                 peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
     return peaks
@@ -165,7 +167,7 @@ def _l1_requests(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[BufferRe
 def slot_blocks(unit: Unit, allocation: BlockAllocation, slots: int) -> int:
     """Size of one of a storage's slots, or of the ring that holds all of them."""
     storage = unit.storages[allocation.storage]
-    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks, 16)
+    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks, _L1_ALIGN)
 
 
 @lru_cache(maxsize=4096)
@@ -229,7 +231,8 @@ def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[B
     last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
     requests: list[BufferRequest] = []
     for k, tiling in enumerate(tilings):
-        buffers = unit.operators[blocks.start + k].ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.dtype)
+        spec = unit.operators[blocks.start + k]
+        buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
         requests += ub_requests_of(k, buffers, last)
     return requests
 

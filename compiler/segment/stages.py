@@ -34,7 +34,7 @@ from compiler.records.ways import end_to_end
 from compiler.unit.nest import Nest
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import SUMS, CubeShape, Machine, Memory
 
 LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
 
@@ -62,7 +62,7 @@ class Stage(NamedTuple):
 
 def nest_of(unit: Unit, spec: OperatorSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
-    return spec.nest(unit.dtype, unit.storages, spec.out_h if rows is None else rows, kept, inside)
+    return spec.nest(unit.type_of(spec.y), unit.storages, spec.out_h if rows is None else rows, kept, inside)
 
 
 @lru_cache(maxsize=256)
@@ -98,7 +98,7 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
             of = stages[-1].name
     write = nest.write
     at = write.wanted
-    bits = 32 if at == Memory.L0C else write.bits
+    bits = SUMS.size_bits if at == Memory.L0C else write.bits
     of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
     stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
     for source, buffer, engine in route(machine, at, write.lies):
@@ -154,7 +154,8 @@ class Tile(NamedTuple):
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
     """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
-        extents = (*(nest.loops[name] for name in "gmnk"), nest.lanes, nest.source_planes, nest.source_blocks, nest.cut)
+        assert nest.cube is not None
+        extents = (*(nest.loops[name] for name in "gmnk"), nest.cube, nest.source_planes, nest.source_blocks, nest.cut)
         found = cube_tiles(extents, sizes_of(tiling)).tolist()
         return tuple([Tile(*found[at]) for at in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
@@ -168,7 +169,9 @@ def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
 
 
-Extents = tuple[int, int, int, int, int, int, int, Cut]  # of a product: g, m, n, k, lanes, source planes, source blocks, `Nest.cut`
+Extents = tuple[
+    int, int, int, int, CubeShape, int, int, Cut
+]  # of a product: g, m, n, k, its shape, source planes, source blocks, `Nest.cut`
 # whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
@@ -182,26 +185,27 @@ def sizes_of(t: ConvTiling) -> Sizes:
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
-    g, m, n, k, c0, source_planes, source_blocks, cut = extents
+    g, m, n, k, cube, source_planes, source_blocks, cut = extents
+    c0, n0 = cube.k0, cube.n0
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    found = counts(m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
+    found = counts(cube, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
-    weights, bias, source = g * n * k * 16 * c0, g * n * 16, source_planes * source_blocks * c0
+    weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0
     per_copy, piece = max(1, LOAD_PIECE_BLOCKS // source_blocks), WEIGHT_PIECE_BLOCKS * c0
-    sums = (m + tile_m - 1) // tile_m * tile_m * chunk_n * 16 if chunk_k < k else tile_m * tile_n * 16
-    whole, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * 16 * chunk_k * c0, weights, g * chunks)
+    sums = (m + tile_m - 1) // tile_m * tile_m * chunk_n * n0 if chunk_k < k else tile_m * tile_n * n0
+    whole, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * n0 * chunk_k * c0, weights, g * chunks)
     return np.array(
         (
             (source, source, (source_planes + per_copy - 1) // per_copy),
             (tile_m * tile_k * c0, g * found.moved_a * c0, g * found.loads_a),
             whole if resident else streamed,
-            (tile_n * 16 * tile_k * c0, g * found.moved_b * 16 * c0, g * found.loads_b),
-            (bias, bias, 1) if once else (chunk_n * 16, bias, g * all_n),
-            (sums, g * found.rows * n * 16 * k * c0, g * found.products),
-            (tile_m * tile_n * 16, g * m * n * 16, g * found.results),
+            (tile_n * n0 * tile_k * c0, g * found.moved_b * n0 * c0, g * found.loads_b),
+            (bias, bias, 1) if once else (chunk_n * n0, bias, g * all_n),
+            (sums, g * found.rows * n * n0 * k * c0, g * found.products),
+            (tile_m * tile_n * n0, g * m * n * n0, g * found.results),
         ),
         np.int64,
     )

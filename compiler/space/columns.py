@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from compiler.cost.ranking import LAST_BUDGETS
+from compiler.kinds.conv import product_of
 from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.blocks import needed
 from compiler.segment.buffers import Buffer, BufferRequest, fits
@@ -54,9 +54,9 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     strip, _ = found
     operators = strip.operators[start:stop]
     weights = [
-        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * LAST_BUDGETS[-1]), k, k, 1 << k)
+        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * product.cube.weight_blocks), k, k, 1 << k)
         for k, spec in enumerate(operators)
-        if spec.weight_blocks
+        if (product := product_of(spec)) is not None and spec.weight_blocks
     ]
     have = unit.machine.buffer_blocks(Memory.L1)
     ways = finest, finest._replace(halo=(1 << stop - start) - 1)

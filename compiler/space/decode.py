@@ -125,7 +125,7 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
         tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
     if tiling is None:
         return None
-    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.dtype)
+    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
     return _Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]))
 
 
@@ -172,7 +172,7 @@ class _Fitting:
                     break
             return True
         # two slots of the smallest chunk may need more than all of the weights
-        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(streamed, budget) for budget in LAST_BUDGETS)
+        return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(streamed, budget * self.run.least) for budget in LAST_BUDGETS)
 
     def _all_stay(self) -> bool:
         """Whether all weights will stay where they may at all, clear before any chunk is looked for.
@@ -264,7 +264,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
 
 
 class _Weights(NamedTuple):
-    """Blocks of an operator's weights: all of them, those of a group, and those of 16 of its channels."""
+    """Blocks of an operator's weights: all of them, those of a group, and those of n0 of its channels."""
 
     whole: int
     group: int
@@ -274,11 +274,13 @@ class _Weights(NamedTuple):
 class _Run(NamedTuple):
     """What the plans of a run of operators have in common, whatever its gene.
 
-    weighted: operators that have weights, the smallest first; sizes: theirs.  plain: a plan that names the operators, and nothing else.
+    weighted: operators that have weights, the smallest first; sizes: theirs.  least: blocks of the smallest chunk that any of the products
+    has.  plain: a plan that names the operators, and nothing else.
     """
 
     weighted: tuple[int, ...]
     sizes: tuple[_Weights, ...]
+    least: int
     kinds: tuple[Kind, ...]
     plain: SegmentPlan
 
@@ -286,8 +288,9 @@ class _Run(NamedTuple):
 @lru_cache(maxsize=4096)
 def _run(unit: Unit, start: int, stop: int) -> _Run:
     operators = unit.operators[start:stop]
+    least = [product.cube.weight_blocks for product in map(product_of, operators) if product is not None]
     sizes = {
-        k: _Weights(product.weight_blocks, product.n1 * product.k1 * 16, product.k1 * 16)
+        k: _Weights(product.weight_blocks, product.n1 * product.k1 * product.cube.weight_blocks, product.k1 * product.cube.weight_blocks)
         for k, product in enumerate(map(product_of, operators))
         if product is not None and product.weight_blocks
     }
@@ -295,6 +298,7 @@ def _run(unit: Unit, start: int, stop: int) -> _Run:
     return _Run(
         tuple(weighted),
         tuple(sizes[k] for k in weighted),
+        max(least, default=1),
         tuple(kind_of(unit, spec) for spec in operators),
         SegmentPlan.model_construct(operators=tuple(spec.name for spec in operators), tilings=()),
     )

@@ -22,6 +22,7 @@ from simulator.npu.machine import DataType, Memory
 
 _ALIGN = 8  # blocks
 _TILES = ("out", "residual")
+_BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 
 
 def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None) -> list[Tiling] | None:
@@ -64,10 +65,11 @@ def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], til
         return False
     k = -max(kept)[1]
     tiling = tilings[k] = tilings[k].model_copy(update={"constants": "streamed"})
-    spec, most = unit.operators[layout.start + k], max(1, unit.machine.buffer_blocks(Memory.UB) // 16)
+    spec, ub = unit.operators[layout.start + k], unit.machine.buffer_blocks(Memory.UB)
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
         whole = tiling.weights == "resident"
+        most = max(1, ub // (_BIAS_PART * product.cube.sum_blocks))
         n1, k1 = (product.n1, product.k1) if whole else (min(tiling.chunk_n1, product.n1), tiling.chunk_k1)
         if n1 > most:  # two chunks take no more of L1 than all weights did, or the two larger ones
             tilings[k] = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
@@ -90,10 +92,11 @@ def _smaller(unit: Unit, layout: Blocks, k: int, tiling: Tiling, room: int) -> T
     if product is not None and isinstance(tiling, ConvTiling):
         return narrower(unit, product, rows, layout.inside[k], tiling, room)
     mine = on_vector(spec)
-    found = mine.slot_tiling(rows, room, unit.dtype)
-    if _slot(mine, found, unit.dtype) > room:
-        found = mine.columns_tiling(room, room, unit.dtype) or found
-    if _slot(mine, found, unit.dtype) > room:
+    dtype = unit.type_of(spec.y)
+    found = mine.slot_tiling(rows, room, dtype)
+    if _slot(mine, found, dtype) > room:
+        found = mine.columns_tiling(room, room, dtype) or found
+    if _slot(mine, found, dtype) > room:
         return None
     return found.model_copy(update={"constants": tiling.constants})
 

@@ -58,7 +58,12 @@ def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
         return gene
     mine, layout = strip
     products = [tiling for tiling in plan.tilings if isinstance(tiling, ConvTiling)]
-    most = max((16 * tiling.chunk_n1 * tiling.chunk_k1 for tiling in products if tiling.weights == "streamed"), default=CHUNK_BUDGETS[0])
+    chunks = [
+        product.cube.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
+        for product, tiling in zip(map(product_of, unit.operators[gene.start : gene.stop]), plan.tilings, strict=True)
+        if product is not None and isinstance(tiling, ConvTiling) and tiling.weights == "streamed"
+    ]
+    most = max(chunks, default=CHUNK_BUDGETS[0])
     chunk = max((place for place, budget in enumerate(CHUNK_BUDGETS) if budget >= most), default=0)
     places = tuple(
         _place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, CHUNK_BUDGETS[chunk])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from simulator.npu.machine import DataType
+
 
 class Piece(NamedTuple):
     """Planes [plane, plane + planes) of a storage."""
@@ -21,6 +23,8 @@ class Piece(NamedTuple):
 class StorageSpec:
     """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
 
+    dtype: of its values.
+
     In a unit of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
     `pitch` blocks in DDR, 0 where they have no others.
     """
@@ -32,6 +36,7 @@ class StorageSpec:
     w: int
     row_blocks: int
     address: int
+    dtype: DataType
     first: int = 0
     pitch: int = 0
 

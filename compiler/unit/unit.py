@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout
 from compiler.unit.operators import OperatorSpec
-from compiler.unit.storages import StorageSpec
+from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import MemoryMap
 
@@ -22,7 +22,8 @@ class Unit:
     """A model on a machine in a data type, without its weights' values: all that planning, emission and timing need.
 
     So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
-    it (`kinds.build.Packed`).  strips: of how many strips (`segment.strips`) this is one.
+    it (`kinds.build.Packed`).  dtype: in which it was asked for; of a tensor,
+    ask `type_of`.  strips: of how many strips (`segment.strips`) this is one.
     """
 
     graph: Graph
@@ -36,6 +37,14 @@ class Unit:
     consumers: dict[int, tuple[int, ...]]  # operator -> operators that read its output
     escapes: frozenset[int]  # operators whose output the host reads
     strips: int = 1
+
+    def type_of(self, tensor: Piece) -> DataType:
+        """Of a tensor's values: every operand, result and constant has its own."""
+        return self.storages[tensor.storage].dtype
+
+    def dtypes_of(self, spec: OperatorSpec) -> tuple[DataType, ...]:
+        """Of an operator's operands, and of its result."""
+        return tuple([self.type_of(piece) for piece in (*spec.reads, spec.y)])
 
     @property
     def images(self) -> int:

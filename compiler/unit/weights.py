@@ -1,4 +1,4 @@
-"""Constants as the machine wants them: weights in [N1][K1][16] blocks per group, biases in float32, per-lane vectors.
+"""Constants as the machine wants them: weights in [N1][K1][N0] blocks per group, biases as sums are, per-lane vectors.
 
 A tensor's lane map decides which column of the packed matrix belongs to which channel, so a channel shuffle or a concatenation
 costs nothing here but an index.
@@ -11,33 +11,29 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Floats
-from simulator.npu.machine import DataType
+from simulator.npu.machine import SUMS, CubeShape, DataType
 
 Bytes = NDArray[np.uint8]
-
-
-def numpy_type(dtype: DataType) -> type[np.floating]:
-    return np.float16 if dtype == DataType.float16 else np.float32
 
 
 def in_type(values: Floats, dtype: DataType) -> NDArray[np.floating]:
     """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
     with np.errstate(over="ignore"):
-        return values.astype(numpy_type(dtype))
+        return values.astype(dtype.storage)
 
 
-def effective_groups(conv: Conv, x: Placement, y: Placement, c0: int) -> int:
-    """The largest count of equal groups of whole planes (input) and whole 16-channel blocks (output) that holds every weight.
+def effective_groups(conv: Conv, x: Placement, y: Placement, cube: CubeShape) -> int:
+    """The largest count of equal groups of whole planes (input) and whole blocks of n0 channels (output) that holds every weight.
 
-    Depthwise convolutions come out as block-diagonal products of 16 channels, grouped ones whose groups do not fill
+    Depthwise convolutions come out as block-diagonal products of n0 channels, grouped ones whose groups do not fill
     planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
     """
-    n1, planes = y.planes * c0 // 16, x.planes
+    n1, planes = y.planes // cube.planes, x.planes
     c_out, c_in_group = conv.weights.shape[:2]
     if conv.groups == 1 or n1 == 1 or planes == 1:
         return 1
-    out_block = np.asarray(y.lanes) // 16
-    in_plane = np.asarray(x.lanes) // c0
+    out_block = np.asarray(y.lanes) // cube.n0
+    in_plane = np.asarray(x.lanes) // cube.k0
     connected = np.zeros((n1, planes), bool)
     per_group = c_out // conv.groups
     for group in range(conv.groups):
@@ -66,18 +62,18 @@ def dense_weights(conv: Conv) -> Floats:
     return dense
 
 
-def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, pixel_lanes: int) -> Bytes:
-    """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
-    c0, kind = dtype.lanes, numpy_type(dtype)
+def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, cube: CubeShape, pixel_lanes: int) -> Bytes:
+    """Blocks [groups][N1][K1][N0] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
+    (_, c0, n0, *_), kind = cube, dtype.storage
     kh, kw = conv.weights.shape[2:]
-    n = y.planes * c0
+    n = y.planes // cube.planes * n0
     dense = in_type(dense_weights(conv), dtype)
     if pixel_lanes == 4:
         positions = (kh * kw + 3) // 4 * 4
         packed = np.zeros((n, positions, 4), kind)
         columns = np.asarray(x.lanes)
         packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = dense.reshape(len(y.lanes), len(columns), kh * kw)
-        blocks = packed.reshape(n // 16, 16, positions * 4 // c0, c0)
+        blocks = packed.reshape(n // n0, n0, positions * 4 // c0, c0)
         return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).view(np.uint8).reshape(-1)
     identity = n == len(y.lanes) and x.planes * c0 == len(x.lanes) and _is_range(y.lanes) and _is_range(x.lanes)
     if identity:
@@ -89,7 +85,7 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
     parts = []
     for group in range(groups):
         part = physical[group * n_group : (group + 1) * n_group, group * planes * c0 : (group + 1) * planes * c0]
-        part = part.reshape(n_group // 16, 16, planes, c0, kh * kw)
+        part = part.reshape(n_group // n0, n0, planes, c0, kh * kw)
         parts.append(np.ascontiguousarray(part.transpose(0, 2, 4, 1, 3)).view(np.uint8).reshape(-1))
     return np.concatenate(parts)
 
@@ -99,15 +95,15 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
 
 
 def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
-    """float32 [N1 * 16] by lane."""
-    out = np.zeros(y.planes * dtype.lanes, np.float32)
+    """[N1 * N0] by lane, in the type of sums.  dtype: of the result."""
+    out = np.zeros(y.planes * dtype.lanes, SUMS.storage)
     out[np.asarray(y.lanes)] = bias
     return out.view(np.uint8)
 
 
 def pack_lanes(values: Floats, placement: Placement, dtype: DataType, gap: float = 0.0) -> Bytes:
     """[planes] blocks of C0 values by lane; gaps hold `gap`."""
-    out = np.full(placement.planes * dtype.lanes, gap, numpy_type(dtype))
+    out = np.full(placement.planes * dtype.lanes, gap, dtype.storage)
     out[np.asarray(placement.lanes)] = in_type(values, dtype)
     return out.view(np.uint8)
 
@@ -121,7 +117,7 @@ def pack_pixels(values: Floats, dtype: DataType) -> Bytes:
 def pack_tensor(values: Floats, placement: Placement, dtype: DataType) -> Bytes:
     """[n][planes][h][w] blocks of a tensor [n, c, h, w], by lane; gaps hold zero."""
     n, _, h, w = values.shape
-    out = np.zeros((n, placement.planes, h, w, dtype.lanes), numpy_type(dtype))
+    out = np.zeros((n, placement.planes, h, w, dtype.lanes), dtype.storage)
     planes, inner = np.divmod(np.asarray(placement.lanes), dtype.lanes)
     out[:, planes, :, :, inner] = in_type(values, dtype).transpose(1, 0, 2, 3)
     return out.view(np.uint8).reshape(-1)

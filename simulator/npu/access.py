@@ -34,6 +34,7 @@ _SET, _WAIT, _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = (
 _CONVERT, _FIRST_VECTOR = int(Op.VCONVERT), isa.FIRST_VECTOR_OP
 _L0A, _L0B, _L0C, _L1, _UB = (int(m) for m in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.L1, Memory.UB))
 _F32 = int(DataType.float32)
+_LANES, _N0, _WEIGHTS, _SUMS, _PLANES = isa.LANES, isa.N0S, isa.WEIGHT_BLOCKS, isa.SUM_BLOCKS, isa.PLANES_OF_N0
 OP, DTYPE, SRC, DST, D, S0, S1, S2 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
@@ -102,23 +103,23 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
         n = _put(out, n, _L0A, 1, code[i, D], code[i, I_K] * code[i, I_MPAD], 1, 0, 1, 0)
     elif op == _FRACTAL:
         k, n1 = code[i, R_K], code[i, R_N1]
-        lanes = 8 if code[i, DTYPE] == _F32 else 16
-        planes, pixels = (n1 * 16 // lanes, k * lanes) if code[i, R_TRANSPOSE] else (k, n1 * 16)
+        dtype = code[i, DTYPE]
+        planes, pixels = (n1 * _PLANES[dtype], k * _LANES[dtype]) if code[i, R_TRANSPOSE] else (k, n1 * _N0[dtype])
         n = _put(out, n, _L1, 0, code[i, S0], min(code[i, R_PIXELS], pixels), planes, code[i, R_PLANE], 1, 0)
-        n = _put(out, n, _L0B, 1, code[i, D], n1 * k * 16, 1, 0, 1, 0)
+        n = _put(out, n, _L0B, 1, code[i, D], n1 * k * _WEIGHTS[dtype], 1, 0, 1, 0)
     elif op == _MMAD:
-        m, k, n1 = code[i, M_MPAD], code[i, M_K], code[i, M_N1]
+        m, k, n1, dtype = code[i, M_MPAD], code[i, M_K], code[i, M_N1], code[i, DTYPE]
         n = _put(out, n, _L0A, 0, code[i, S0], k * m, 1, 0, 1, 0)
-        n = _put(out, n, _L0B, 0, code[i, S1], n1 * k * 16, 1, 0, 1, 0)
+        n = _put(out, n, _L0B, 0, code[i, S1], n1 * k * _WEIGHTS[dtype], 1, 0, 1, 0)
         if code[i, M_ACC]:
-            n = _put(out, n, _L0C, 0, code[i, D], n1 * m * 2, 1, 0, 1, 0)
-        n = _put(out, n, _L0C, 1, code[i, D], n1 * m * 2, 1, 0, 1, 0)
+            n = _put(out, n, _L0C, 0, code[i, D], n1 * m * _SUMS[dtype], 1, 0, 1, 0)
+        n = _put(out, n, _L0C, 1, code[i, D], n1 * m * _SUMS[dtype], 1, 0, 1, 0)
     elif op == _FIXPIPE:
         m, n1 = code[i, F_M], code[i, F_N1]
-        planes = n1 * 2 if code[i, DTYPE] == _F32 else n1
-        n = _put(out, n, _L0C, 0, code[i, S0], m * 2, n1, code[i, F_MPAD] * 2, 1, 0)
+        planes, sums = n1 * _PLANES[code[i, DTYPE]], _SUMS[code[i, DTYPE]]
+        n = _put(out, n, _L0C, 0, code[i, S0], m * sums, n1, code[i, F_MPAD] * sums, 1, 0)
         if code[i, S1] >= 0:
-            n = _put(out, n, _UB, 0, code[i, S1], n1 * 2, 1, 0, 1, 0)
+            n = _put(out, n, _UB, 0, code[i, S1], n1 * sums, 1, 0, 1, 0)
         if code[i, S2] >= 0:
             n = _put(out, n, _UB, 0, code[i, S2], m, planes, code[i, F_RPLANE], 1, 0)
         n = _put(out, n, code[i, DST], 1, code[i, D], m, planes, code[i, F_DPLANE], 1, 0)

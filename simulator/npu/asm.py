@@ -90,7 +90,7 @@ def print_record(words: NDArray[np.int32]) -> str:
         shown[isa.DTYPE] = record[isa.DTYPE]
     if record[isa.TAG] or record[isa.BLOCK]:
         block = f".{record[isa.BLOCK]}" if record[isa.BLOCK] else ""
-        parts.append(f"@{record[isa.TAG] >> 16}.{record[isa.TAG] & 0xFFFF}{block}")
+        parts.append(f"@{isa.segment_of(record[isa.TAG])}.{isa.operator_of(record[isa.TAG])}{block}")
         shown[isa.TAG], shown[isa.BLOCK] = record[isa.TAG], record[isa.BLOCK]
     parts += [f"word{i}={word}" for i, (word, printed) in enumerate(zip(record, shown, strict=True)) if word != printed]
     return " ".join(parts).rstrip()
@@ -196,9 +196,9 @@ class _Line:
             if len(numbers) not in (2, 3):
                 raise self.error(token, "@segment.operator or @segment.operator.block")
             high, low = numbers[:2]
-            if not (-(1 << 15) <= high < 1 << 15 and 0 <= low < 1 << 16):
+            if not (-(1 << 15) <= high < 1 << 15 and 0 <= low <= isa.OPERATOR_MASK):
                 raise self.error(token, "@segment.operator with a segment of 16 bits and an operator in 0..65535")
-            record[isa.TAG] = high << 16 | low
+            record[isa.TAG] = isa.tag_of(high, low)
             record[isa.BLOCK] = numbers[2] if len(numbers) == 3 else 0
             return
         match = _NAMED.match(token)

@@ -46,7 +46,7 @@ ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
 _FRONT = struct.Struct("<8sIIQQ")
 _HEADER_AT = _FRONT.size + hashlib.sha256().digest_size
 _MAX_BLOCK = 2**31 - 1  # addresses in records are int32
-MAX_OPERATORS = 1 << 16  # TAG has 16 bits for them
+MAX_OPERATORS = isa.OPERATOR_MASK + 1
 MAX_NAME = 256  # characters of an operator's name
 assert _HEADER_AT == ALIGN
 
@@ -438,12 +438,12 @@ def _check_buffers(container: Container) -> None:
     names = [buffer.name for buffer in container.memory.buffers if buffer.kind in ("input", "output")]
     if len(set(names)) != len(names):
         raise ContainerError(f"container: memory map: an input or output is given twice: {', '.join(names)}")
-    c0 = container.dtype.lanes
     for buffer in container.memory.buffers:
         if buffer.kind not in ("input", "output"):
             continue
         where = f"container: memory map: {buffer.kind} {buffer.name!r}"
-        n, c, h, w = buffer.shape
+        (n, c, h, w), dtype = buffer.shape, container.memory.type_of(buffer)
+        c0 = dtype.lanes
         if n * c * h * w == 0 or len(buffer.lanes) != c:
             raise ContainerError(f"{where}: shape {list(buffer.shape)} with {len(buffer.lanes)} lanes")
         size = 1
@@ -455,7 +455,7 @@ def _check_buffers(container: Container) -> None:
             raise ContainerError(f"{where}: order {list(buffer.order)} is not a permutation of (n, c, h, w)")
         if buffer.pixel_lanes == c0:
             lanes, blocks = buffer.planes * c0, n * buffer.planes * h * w
-        elif buffer.pixel_lanes == 4 and c0 == 16 and buffer.planes == 1:
+        elif buffer.pixel_lanes == 4 and dtype is DataType.float16 and buffer.planes == 1:
             lanes, blocks = 4, n * h * -(-w // 4)
         else:
             raise ContainerError(

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit
+from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, SUMS, CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit
 
 EFFICIENCY_UNIT = 1 << 16
 
@@ -55,7 +55,8 @@ _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op
 _DDR, _L1, _L0A, _L0B, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0B), int(Memory.L0C)
 C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
-_LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
+_LANES, _M0, _N0 = isa.LANES, isa.M0S, isa.N0S
+_SUM_BYTES = SUMS.size_bytes
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
 R_K, R_N1 = isa.R_K, isa.R_N1
 M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
@@ -90,8 +91,7 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
     """`matrix` and `step_cycles` of `CostTables`."""
     matrix = np.zeros((len(DataType), 3, 3), np.int64)
     if isinstance(unit, CubeUnit):
-        matrix[:, :, 0] = 16
-        matrix[:, 1, 0] = _LANES
+        matrix[:, 0, 0], matrix[:, 1, 0], matrix[:, 2, 0] = _M0, _LANES, _N0
         per_step = unit.cycles_per_fractal
     else:
         r, fill = unit.rows, _fill_cycles(unit)
@@ -178,15 +178,15 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
             busy[i] = t.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
         elif op == _FRACTAL:
             r = t.rate[_L1, _L0B]
-            busy[i] = t.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * 16 * BLOCK_BYTES + r - 1) // r
+            busy[i] = t.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * _N0[code[i, DTYPE]] * BLOCK_BYTES + r - 1) // r
         elif op == _MMAD:
             dtype = code[i, DTYPE]
             m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
-            product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * 16, n)
+            product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * _N0[dtype], n)
             busy[i] = t.scalars[0] + product * t.step_cycles[dtype]
         elif op == _FIXPIPE:
             r = t.rate[_L0C, dst]
-            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * 64 + r - 1) // r
+            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _N0[code[i, DTYPE]] * _SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
             busy[i] = t.scalars[1] + code[i, V_REPEATS] * t.vector_cycles[op]
 

@@ -29,10 +29,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.npu.machine import Engine, Memory
+from simulator.npu.machine import CUBE_SHAPES, DataType, Engine, Memory
+
+Ints = TypeVar("Ints", int, NDArray[np.int64])
 
 ISA_VERSION = 1
 WORDS = 32
@@ -43,6 +47,17 @@ BLOCK = WORDS - 1
 REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
 MAX_WINDOW = 255  # of IM2COL: kernel, strides, dilations and the padding in front
+
+OPERATOR_BITS = 16  # of TAG, the low ones; the segment has those above
+OPERATOR_MASK = (1 << OPERATOR_BITS) - 1
+
+# what words of records count in, by data type of the operands: tables that numba can close over
+LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
+M0S = np.array([shape.m0 for shape in CUBE_SHAPES], np.int64)
+N0S = np.array([shape.n0 for shape in CUBE_SHAPES], np.int64)
+WEIGHT_BLOCKS = np.array([shape.weight_blocks for shape in CUBE_SHAPES], np.int64)
+SUM_BLOCKS = np.array([shape.sum_blocks for shape in CUBE_SHAPES], np.int64)
+PLANES_OF_N0 = np.array([shape.planes for shape in CUBE_SHAPES], np.int64)
 
 RECORD = np.dtype(
     [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")]
@@ -210,6 +225,28 @@ VECTOR_SOURCES = np.zeros(64, np.int64)
 for _op, _spec in OPS.items():
     if _op >= FIRST_VECTOR_OP:
         VECTOR_SOURCES[_op] = _spec.sources
+
+
+def tag_of(segment: Ints, operator: Ints) -> Ints:
+    """TAG of numbers, or of arrays of them."""
+    return segment << OPERATOR_BITS | operator
+
+
+def segment_of(tag: Ints) -> Ints:
+    """The segment of a TAG, or of an array of them."""
+    return tag >> OPERATOR_BITS
+
+
+def operator_of(tag: Ints) -> Ints:
+    """The operator of a TAG, or of an array of them."""
+    return tag & OPERATOR_MASK
+
+
+def macs(products: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [n]: multiply-accumulates of each of n MMADs, int64 [n, WORDS], padding included."""
+    dtype = products[:, DTYPE]
+    found: NDArray[np.int64] = products[:, M_MPAD] * products[:, M_K] * LANES[dtype] * products[:, M_N1] * N0S[dtype]
+    return found
 
 
 def float_bits(value: float) -> int:

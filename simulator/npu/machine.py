@@ -14,8 +14,9 @@ from enum import IntEnum
 from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import numpy as np
 import yaml
 from pydantic import (
     AfterValidator,
@@ -93,13 +94,52 @@ class DataType(IntEnum):
     int8 = 2
 
     @property
+    def storage(self) -> np.dtype[Any]:
+        """As numpy holds it."""
+        return np.dtype(self.name)
+
+    @property
     def size_bytes(self) -> int:
-        return {0: 2, 1: 4, 2: 1}[int(self)]
+        return self.storage.itemsize
+
+    @property
+    def size_bits(self) -> int:
+        return self.size_bytes * 8
 
     @property
     def lanes(self) -> int:
         """C0: elements of this type in one block."""
         return BLOCK_BYTES // self.size_bytes
+
+
+SUMS = DataType.float32  # what the matrix unit adds up in, whatever it multiplies: accumulators in L0C, and biases
+L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
+
+
+class CubeShape(NamedTuple):
+    """What the matrix unit multiplies at a time, m0 rows by k0 by n0 columns, and what that comes to in blocks.
+
+    Records, tiles and packed weights count in it: mpad in rows, a multiple of m0; k1 in k0 elements, a block of them; n1 in n0 channels.
+    weight_blocks: of n0 columns by k0.  sum_blocks: of n0 accumulators, a row of them in L0C, or of n0 channels' bias.  planes: of C0
+    channels, that n0 results fill.  Numbers alone, so kernels take it as it is.
+    """
+
+    m0: int
+    k0: int
+    n0: int
+    weight_blocks: int
+    sum_blocks: int
+    planes: int
+
+    @classmethod
+    def of(cls, m0: int, n0: int, dtype: DataType) -> CubeShape:
+        k0 = dtype.lanes
+        return cls(m0, k0, n0, n0 * k0 * dtype.size_bytes // BLOCK_BYTES, n0 * SUMS.size_bytes // BLOCK_BYTES, n0 // dtype.lanes)
+
+
+M0, N0 = 16, 16  # rows and columns of every data type's products; a record's N1 and a plan's `tile_n1` count in N0
+CUBE_SHAPES = tuple(CubeShape.of(M0, N0, dtype) for dtype in DataType)
+"""By data type of the operands: what records mean, on any machine (`Machine.cube`)."""
 
 
 class _Spec(BaseModel):
@@ -121,10 +161,7 @@ class DataPath(_Spec):
 
 
 class CubeUnit(_Spec):
-    """`cube`: one m0 x k0 x n0 product every `cycles_per_fractal` cycles, by data type.
-
-    k0 is C0 of the data type; m0 = n0 = 16.
-    """
+    """`cube`: one product of `CubeShape` every `cycles_per_fractal` cycles, by data type."""
 
     kind: Literal["cube"]
     cycles_per_fractal: dict[Literal["float16", "float32"], PositiveInt]
@@ -136,7 +173,8 @@ class CubeUnit(_Spec):
 
     @property
     def macs_per_cycle(self) -> dict[str, float]:
-        return {name: 16 * 16 * DataType[name].lanes / cycles for name, cycles in self.cycles_per_fractal.items()}
+        shapes = {name: CUBE_SHAPES[DataType[name]] for name in self.cycles_per_fractal}
+        return {name: shapes[name].m0 * shapes[name].n0 * shapes[name].k0 / cycles for name, cycles in self.cycles_per_fractal.items()}
 
 
 class SystolicUnit(_Spec):
@@ -289,6 +327,10 @@ class Machine(_Spec):
     def share_units(self, level: str) -> int:
         """The level's share of the DDR bandwidth in 1/65536."""
         return in_units(self.contention[level])
+
+    def cube(self, dtype: int) -> CubeShape:
+        """What its matrix unit multiplies at a time, of operands of a data type."""
+        return CUBE_SHAPES[dtype]
 
     @property
     def macs_per_cycle(self) -> dict[str, float]:

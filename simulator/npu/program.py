@@ -14,7 +14,7 @@ from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import M0, DataType, Engine, Machine, Memory
 
 Code = NDArray[np.int32]
 BufferKind = Literal["constant", "input", "output", "scratch"]
@@ -66,6 +66,10 @@ class MemoryMap:
 
     def of_kind(self, kind: BufferKind) -> tuple[DdrBuffer, ...]:
         return tuple(b for b in self.buffers if b.kind == kind)
+
+    def type_of(self, buffer: DdrBuffer) -> DataType:
+        """Of a buffer's values; one for all of them today."""
+        return self.dtype
 
     def verify(self) -> None:
         """Raise `ProgramError` where buffers overlap, leave the map, or constants are not first."""
@@ -212,7 +216,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.I_PL, -3, isa.MAX_WINDOW),  # below 0 the image begins in front of the first window: inside a block where four pixels share one
         *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
         *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
-        (isa.I_MPAD, 16, 1 << 20),
+        (isa.I_MPAD, M0, 1 << 20),
         (isa.I_LANES, 4, 32),
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
     ),
@@ -220,9 +224,9 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.R_PLANE, 1, _POSITIVE), (isa.R_PIXELS, 1, 1 << 24), (isa.R_K, 1, 1 << 16), (isa.R_N1, 1, 1 << 16), (isa.R_TRANSPOSE, 0, 1),
     ),
     (Op.VCONVERT,): ((isa.V_IMM, DataType.float16, DataType.float32),),
-    (Op.MMAD,): ((isa.M_MPAD, 16, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
+    (Op.MMAD,): ((isa.M_MPAD, M0, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
     (Op.FIXPIPE,): (
-        (isa.F_M, 1, 1 << 20), (isa.F_MPAD, 16, 1 << 20), (isa.F_N1, 1, 1 << 20),
+        (isa.F_M, 1, 1 << 20), (isa.F_MPAD, M0, 1 << 20), (isa.F_N1, 1, 1 << 20),
         (isa.F_DPLANE, 0, _POSITIVE), (isa.F_RPLANE, 0, _POSITIVE), (isa.F_ACT, 0, 2),
         (isa.F_LIMIT, 0, isa.float_bits(float(np.finfo(np.float32).max))),
     ),
@@ -244,13 +248,13 @@ def _check_parameters(code: Code, core: int) -> None:
     moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
     _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     for rows, word in ((images, isa.I_MPAD), (products, isa.M_MPAD)):
-        _reject(code, core, rows, code[rows, word] % 16 != 0, "mpad must be a multiple of 16")
+        _reject(code, core, rows, code[rows, word] % isa.M0S[code[rows, isa.DTYPE]] != 0, f"mpad must be a multiple of {M0}")
     for rows, word, padded in ((images, isa.I_M, isa.I_MPAD), (results, isa.F_M, isa.F_MPAD)):
         _reject(code, core, rows, code[rows, word] > code[rows, padded], "m must not exceed mpad")
     rings = images[code[images, isa.I_RING] > 0]
     _reject(code, core, rings, code[rings, isa.I_H] > code[rings, isa.I_RING], "h must not exceed the ring's rows")
     _reject(code, core, rings, code[rings, isa.I_FIRST] >= code[rings, isa.I_RING], "first must be a row of the ring")
-    lanes = np.array([dtype.lanes for dtype in DataType])[np.clip(code[images, isa.DTYPE], 0, len(DataType) - 1)]
+    lanes = isa.LANES[np.clip(code[images, isa.DTYPE], 0, len(DataType) - 1)]
     four = (code[images, isa.I_LANES] == 4) & (lanes == 16)
     _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~four, "lanes must be C0 of the data type, or 4 for float16")
 

@@ -30,7 +30,7 @@ from compiler.space.starts import single_operators
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
-from simulator.npu.machine import SHARE_UNIT, Engine
+from simulator.npu.machine import SHARE_UNIT, DataType, Engine
 from simulator.timing import Timing, simulate_levels
 from tuner.measure.encode import encoded
 from tuner.measure.measurement import Measurement, Request
@@ -237,17 +237,22 @@ class Roofline:
         self.unit = unit
         self._works: dict[tuple[int, ...], tuple[int, int]] = {}
         machine, shapes = unit.machine, unit.graph.shapes
-        self.peak = machine.macs_per_cycle[unit.dtype.name] * machine.cores
-        size = unit.dtype.size_bytes
+        self.peak = {DataType[name]: int(macs * machine.cores) for name, macs in machine.macs_per_cycle.items()}
+        layout = unit.layout
         images = {storage.name: storage.n for storage in unit.storages}
-        self.row_bytes = {name: images[unit.layout.placements[name].storage] * shape[1] * shape[3] * size for name, shape in shapes.items()}
+        self.row_bytes = {
+            name: images[layout.placements[name].storage] * shape[1] * shape[3] * layout.type_of(name).size_bytes
+            for name, shape in shapes.items()
+        }
         # a concatenation or a shuffle moves nothing: what it is made of counts
         self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
         for op in unit.graph.operators:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
         self.weight_bytes = [
-            (int(spec.operator.weights.size) + int(spec.operator.bias.size)) * size if isinstance(spec.operator, Conv) else 0
+            (int(spec.operator.weights.size) + int(spec.operator.bias.size)) * unit.type_of(spec.reads[0]).size_bytes
+            if isinstance(spec.operator, Conv)
+            else 0
             for spec in unit.operators
         ]
 
@@ -257,19 +262,23 @@ class Roofline:
 
     def of(self, operators: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
-        macs, moved = self._work(tuple(operators))
+        products, moved = self._work(tuple(operators))
         port = port_units(self.unit.machine, self.unit.machine.share_units(level))
-        return max(-(-macs // int(self.peak)), -(-moved * SHARE_UNIT // port))
+        return max(products, -(-moved * SHARE_UNIT // port))
 
     def _work(self, operators: tuple[int, ...]) -> tuple[int, int]:
-        """(MACs, unpadded bytes)."""
+        """(Cycles of products at all cores' peak, unpadded bytes)."""
         found = self._works.get(operators)
         if found is not None:
             return found
         unit, inside = self.unit, set(operators)
         specs = [unit.operators[k] for k in operators]
         rows = needed(unit)
-        macs = sum(spec.macs * rows[spec.index].size // spec.out_h for spec in specs) * unit.images
+        macs: dict[DataType, int] = {}
+        for spec in specs:
+            dtype = unit.type_of(spec.reads[0])
+            macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * unit.images
+        products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
         made = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
@@ -283,5 +292,5 @@ class Roofline:
         }
         moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
         moved += sum(self.weight_bytes[k] for k in operators)
-        self._works[operators] = macs, moved
-        return macs, moved
+        self._works[operators] = products, moved
+        return products, moved

@@ -8,10 +8,7 @@ from onnx import ModelProto
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType
 from simulator.npu.program import Program
-
-_FRACTAL = 16
 
 
 def npu_macs(unit: Unit, model: ModelProto) -> int:
@@ -25,6 +22,5 @@ def program_macs(program: Program) -> int:
     total = 0
     for code in program.streams:
         rows = code[code[:, isa.OP] == Op.MMAD].astype(np.int64)
-        lanes = np.array([dtype.lanes for dtype in DataType])[rows[:, isa.DTYPE]]
-        total += int((rows[:, isa.M_MPAD] * rows[:, isa.M_K] * lanes * rows[:, isa.M_N1] * _FRACTAL).sum())
+        total += int(isa.macs(rows).sum())
     return total

@@ -27,6 +27,7 @@ from tuner.search.annealer import Annealer
 from tuner.search.table import SegmentTable
 
 Cut = Sequence[tuple[int, int]]
+_STEPS = 16  # from a state, on average, after which a search for stages is given up
 MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
 _DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
@@ -224,7 +225,7 @@ class Placer:
     def states(self, quotient: Quotient) -> States | None:
         """What the search for stages visits; None where that is more than the configuration allows."""
         pruning = Pruning(self.config.group_clusters, self.config.groups)
-        return reachable(quotient.dag, pruning, self.config.states, self.config.states * 16)
+        return reachable(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
 
     def _measured(
         self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], measure: MeasureStages, level: int

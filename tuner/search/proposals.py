@@ -12,6 +12,7 @@ from tuner.search.explore import unlimited
 from tuner.search.placing import cut_of
 from tuner.search.population import Island
 
+_MANY = 16  # programs of a turn, from which on loads are moved both a little and far
 _NEAR = 0.01  # how much slower a program may be expected to be and still be measured: estimates are not better than that
 
 
@@ -126,7 +127,7 @@ def _retimed(context: SearchContext, island: Island, count: int, turn: int) -> I
     best = island.best(context.rules.order[turn % len(context.rules.order)]).genome
     if count < 8 and turn % 2:  # so that there is a place for children
         return
-    for steps in (1, 3) if count >= 16 else ((1, 3)[turn // 2 % 2],):
+    for steps in (1, 3) if count >= _MANY else ((1, 3)[turn // 2 % 2],):
         changed = best
         for _ in range(steps):
             changed = change_ahead(context.unit, changed, island.rng) or changed

@@ -1,0 +1,175 @@
+"""What a block holds and what the matrix unit multiplies at a time is asked of a machine and a data type; nobody else knows the numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from simulator.npu import isa
+from simulator.npu.machine import BLOCK_BYTES, DataType, load_machine, preset_names
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("compiler", "simulator", "tuner")
+KNOWS = "simulator/npu/"
+"""Where they are facts."""
+CHANNELS = "tuner/networks/made/"
+"""Networks with the channels and images of their papers."""
+
+SIZES = {15, 16, 31, 32}  # of a block and of a product, and what rounds up to them or masks
+SHIFTS = {4, 5}
+HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and entries of a cache
+ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
+
+OTHERS = {
+    ("compiler/cost/ranking.py", "_CHUNKS_N1"): "n1 that are looked at",
+    ("compiler/cost/ranking.py", "_CODE_BITS"): "two numbers in one, to be sorted",
+    ("compiler/cost/tiling_space.py", "_SMALL"): "tile sizes that are looked at, and parts",
+    ("compiler/frontend/activations.py", "_LARGEST_POWER"): "an exponent",
+    ("compiler/frontend/weights.py", "_NODES"): "nodes of a quadrature",
+    ("compiler/kinds/depth_to_space_emitter.py", "_ROOM"): "records",
+    ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
+    ("compiler/space/gene.py", "AHEAD_KIB"): "KiB that a gene names",
+    ("simulator/hazards.py", "_LOOK_BACK"): "findings",
+    ("simulator/timing_kernel.py", "LAG"): "a column of its table",
+    ("simulator/trace.py", "_segments"): "a number of the trace's own",
+    ("simulator/trace.py", "_blocks"): "a number of the trace's own",
+    ("simulator/trace_events.py", "gzipped"): "zlib's window of a gzip file",
+    ("tuner/cli/exporting.py", "DIGEST_DIGITS"): "digits",
+    ("tuner/config.py", "Model.max_depth"): "the depth of a tree",
+    ("tuner/farm/supervision.py", "LOST_MAX"): "actors",
+    ("tuner/learn/cost_model.py", "REGRET_AT"): "ranks in a printout",
+    ("tuner/measure/race.py", "FIRST_LOOK"): "rounds",
+    ("tuner/search/placing.py", "_STEPS"): "steps of a search",
+    ("tuner/search/proposals.py", "_MANY"): "programs",
+}
+"""(module, name that it stands in) -> what the number is."""
+
+WHOLE = {
+    ("compiler/build.py", "check_plan"): "a plan says for which it was made",
+    ("compiler/space/decode.py", "plan_of"): "a plan says for which it was made",
+    ("compiler/space/structures.py", "Structures._structure"): "structures are of a machine and what was asked for",
+    ("compiler/text/segments.py", "segment_lines"): "the line that says what is shown",
+    ("compiler/text/unit.py", "unit_lines"): "the line that says what is shown",
+    ("tuner/learn/tile_model.py", "load_models"): "a model says for which it was made",
+}
+"""(module, name) -> why it asks a unit for its one data type."""
+
+
+def modules() -> dict[str, str]:
+    found = {path.relative_to(ROOT).as_posix(): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    return {name: path.read_text() for name, path in found.items() if not name.startswith((KNOWS, CHANNELS))}
+
+
+def named(body: Sequence[ast.stmt], of: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """(name, node): every node of a module, with the function, method or constant that it stands in."""
+    for statement in body:
+        if isinstance(statement, ast.ClassDef):
+            yield from named(statement.body, f"{of}{statement.name}.")
+            continue
+        if isinstance(statement, ast.FunctionDef):
+            yield from ((of + statement.name, node) for node in ast.walk(statement))
+            continue
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)] if target is not None else []
+        yield from ((of + names[0] if names else of, node) for node in ast.walk(statement))
+
+
+def exempt(tree: ast.Module) -> set[ast.AST]:
+    """Numbers that their form says are something else: exponents of two, a base, digits of a hash, entries of a cache."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
+            one = node.left.value == 1 and isinstance(node.op, ast.LShift)
+            found |= {node.right} if one or (node.left.value == 2 and isinstance(node.op, ast.Pow)) else set()
+        elif isinstance(node, ast.Call):
+            found |= {keyword.value for keyword in node.keywords if keyword.arg in HASHES}
+            if isinstance(node.func, ast.Name) and node.func.id == "int":
+                found |= set(node.args[1:])
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr == "hexdigest" and node.slice.upper is not None:
+                found.add(node.slice.upper)
+    return found
+
+
+def sizes(source: str) -> Iterator[tuple[str, int]]:
+    """(name, number) that may be the size of a block or of a product."""
+    tree = ast.parse(source)
+    out = exempt(tree)
+    for name, node in named(tree.body):
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value in SIZES and node not in out:
+            yield name, node.value
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift | ast.RShift) and node.right not in out:
+            yield from ((name, by) for by in SHIFTS if isinstance(node.right, ast.Constant) and node.right.value == by)
+
+
+def whole_types(source: str) -> Iterator[str]:
+    """Names that ask a unit, a layout or a memory map for the data type of all of it."""
+    for name, node in named(ast.parse(source).body):
+        if isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.ctx, ast.Load):
+            of = node.value
+            if (of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else "") in ONE_TYPE:
+                yield name
+
+
+def test_modules_ask_for_sizes() -> None:
+    found = {(module, name): number for module, source in modules().items() for name, number in sizes(source)}
+    unknown = {at: number for at, number in found.items() if at not in OTHERS}
+    assert not unknown, f"numbers that may be a block's or a product's; ask `DataType` or `Machine.cube`, or say in OTHERS: {unknown}"
+
+
+def test_modules_ask_for_the_types_of_tensors() -> None:
+    found = {(module, name) for module, source in modules().items() for name in whole_types(source)}
+    assert not found - WHOLE.keys(), f"ask `type_of` a tensor: {sorted(found - WHOLE.keys())}"
+
+
+def test_what_is_excepted_is_there() -> None:
+    sources = modules()
+    for module, name in OTHERS:
+        assert name in {name for name, _ in sizes(sources[module])}, f"{module} does without it in {name} now"
+    for module, name in WHOLE:
+        assert name in whole_types(sources[module]), f"{module} does without it in {name} now"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f(m):\n    return (m + 15) // 16 * 16", [("f", 15), ("f", 16), ("f", 16)]),
+        ("A, B = n * 32, x & 31", [("A", 31), ("A", 32)]),
+        ("class C:\n    def f(self):\n        return self.n << 4 | self.m >> 5", [("C.f", 4), ("C.f", 5)]),
+        ("LIMIT = 1 << 16", []),
+        ("LIMIT = 2**31", []),
+        ("@lru_cache(maxsize=16)\ndef f():\n    return int(text, 16), sha256(data).hexdigest()[:32]", []),
+        ("x = hashed[:16]", [("x", 16)]),
+    ],
+)
+def test_it_sees_sizes(source: str, found: list[tuple[str, int]]) -> None:
+    assert sorted(sizes(source)) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f(unit):\n    return unit.dtype.lanes", ["f"]),
+        ("def f(kind):\n    return int(kind.unit.dtype)", ["f"]),
+        ("def f(container):\n    return container.memory.dtype", ["f"]),
+        ("def f(unit, spec, array):\n    return unit.type_of(spec.y), array.dtype", []),
+    ],
+)
+def test_it_sees_types(source: str, found: list[str]) -> None:
+    assert [*whole_types(source)] == found
+
+
+@pytest.mark.parametrize("dtype", DataType)
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_product_in_blocks(preset: str, dtype: DataType) -> None:
+    """The shape in blocks is that in elements; what kernels close over is that of every data type."""
+    cube = load_machine(preset).cube(dtype)
+    assert cube.k0 == dtype.lanes == BLOCK_BYTES // dtype.size_bytes
+    assert cube.weight_blocks * BLOCK_BYTES == cube.k0 * cube.n0 * dtype.size_bytes
+    assert cube.sum_blocks * BLOCK_BYTES == cube.n0 * DataType.float32.size_bytes
+    assert (isa.M0S[dtype], isa.LANES[dtype], isa.N0S[dtype]) == (cube.m0, cube.k0, cube.n0)
+    assert (isa.WEIGHT_BLOCKS[dtype], isa.SUM_BLOCKS[dtype]) == (cube.weight_blocks, cube.sum_blocks)
