@@ -91,7 +91,7 @@ def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
 
 def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
-    schedule = Schedule(first_states(3, made.config, 0))
+    schedule = Schedule(first_states(made.config, 0))
     with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), Budget(N))
         conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))

@@ -11,9 +11,10 @@ from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
+from tuner.search.collector import Collector
 from tuner.search.epoch import run_epoch
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.search.rules import Rules
 
@@ -44,15 +45,15 @@ class LocalSearch:
         config = load_config(None, (*QUICK, *overrides))
         self.rules = Rules(u, LEVELS, config, {})
         self.known = Knowledge(Structures(u), len(LEVELS))
-        self.islands = [unpack_island(state) for state in first_states(len(LEVELS), config, seed)]
+        self.islands = [unpack_island(state) for state in first_states(config, seed)]
         self.epoch = 0
         self.labs: list[Lab] = []
 
     def lab(self, measure: Local, island: int = 0, epoch: int | None = None) -> Lab:
         """Of an island that hears of nobody's measurements but its own."""
-        findings = Findings()
-        session = Session(measure, (self.known, findings))
-        return Lab(self.rules, self.known, findings, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
+        collector = Collector()
+        session = Session(measure, (self.known, collector))
+        return Lab(self.rules, self.known, collector, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
 
     def step(self, measure: Local) -> None:
         """An epoch of every island."""
@@ -60,7 +61,7 @@ class LocalSearch:
         for lab in labs:
             with self.known.aside():
                 run_epoch(lab, self.islands[lab.island])
-        self.known.learn_epoch([lab.findings.pack(lab.island, len(LEVELS)) for lab in labs])
+        self.known.learn_epoch([lab.collector.pack(lab.island, len(LEVELS)) for lab in labs])
         self.labs += labs
         self.epoch += 1
 
