@@ -47,11 +47,12 @@ from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
 from tuner.search.champions import Champions
+from tuner.search.collector import Collector
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.knowledge import Knowledge
 from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
 from tuner.world.ray_actors import RayActors
@@ -88,7 +89,7 @@ class Window:
         with TemporaryDirectory() as name:
             folder = Path(name)
             (folder / ".tmp").mkdir()
-            schedule = EpochSchedule(first_states(len(levels), config, spec.seed))
+            schedule = EpochSchedule(first_states(config, spec.seed))
             budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
             with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
@@ -176,7 +177,7 @@ class Scorer:
 
     def context(self) -> SearchContext:
         rules = self.job_runner.rules
-        return SearchContext(rules, self.known, Findings(), self._measure, 0, EVOLVING, self.job_runner.predictors)
+        return SearchContext(rules, self.known, Collector(), self._measure, 0, EVOLVING, self.job_runner.predictors)
 
     def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
         return [self.job_runner.evaluator.measure(request) for request in requests]

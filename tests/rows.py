@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tuner.store.columns import to_bytes
 from tuner.store.digests import canonical_json, text_digest
 from tuner.store.part import Mark, encoded
 from tuner.store.run_log import Batch, RunLog
 from tuner.store.runs import INDEX
 from tuner.store.schema import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.store.sweeps import INDEX_MARK
-from tuner.store.travelling import blocks, packed
+from tuner.store.travelling import EPOCH, packed, travelling
 
 
 class Row(NamedTuple):
@@ -51,20 +52,23 @@ def batch(rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) -> Batch:
         {"level": "none", "level_index": 0, "ddr_share": 1.0, "clock_hz": 10**9, "island": -1, "generation": -1}
         | {"worker": "driver", "time": 1_700_000_000_000_000, "schema_version": SCHEMA_VERSION}
         | {**row._asdict(), "task": row.task, "error": None if row.status == "ok" else "it died"}
-        | dict.fromkeys(RESULTS, row.cycles if row.status == "ok" else None)
         for row in rows
     ]
-    tasks = [
-        {**row._asdict(), "task": row.task, "payload": row.payload, "parents": "", "schema_version": SCHEMA_VERSION}
-        | {FEATURE_PREFIX + name: value for name, value in zip(names.get(row.feature_set, ()), row.features, strict=True)}
-        for row in rows
-    ]
-    return Batch([row.task for row in rows], _packed(task_schema(sets), tasks), _packed(log_schema(), log), 1)
+    tasks = [{**row._asdict(), "task": row.task, "payload": row.payload, "parents": "", "schema_version": SCHEMA_VERSION} for row in rows]
+    described = [dict(zip(names.get(row.feature_set, ()), row.features, strict=True)) for row in rows]
+    every = [name.removeprefix(FEATURE_PREFIX) for name in task_schema(sets).names if name.startswith(FEATURE_PREFIX)]
+    columns = {
+        "task": [row.task for row in rows],
+        "status": [int(row.status != "ok") for row in rows],
+        "values": np.repeat([row.cycles for row in rows], len(RESULTS)),
+        "features": [found.get(name) for found in described for name in every],
+    }
+    return Batch(to_bytes(columns, EPOCH), _packed(task_schema(sets), tasks), _packed(log_schema(), log), 1)
 
 
 def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
     """Append rows; returns how many were new."""
-    return log.append(batch(rows, sets), np.arange(len(rows)), np.array([row.seq for row in rows], np.int64))
+    return log.append(batch(rows, sets).opened(), np.arange(len(rows)), np.array([row.seq for row in rows], np.int64))
 
 
 def write_part(path: Path, table: pa.Table) -> None:
@@ -78,8 +82,4 @@ def write_index(folder: Path, frame: pd.DataFrame) -> None:
 
 
 def _packed(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> bytes:
-    columns: dict[str, Any] = {}
-    for name, names in blocks(schema).items():
-        values = [[row.get(each) for each in names] for row in rows]
-        columns[name] = values if len(names) > 1 else [value for (value,) in values]
-    return packed(columns, schema)
+    return packed({name: [row.get(name) for row in rows] for name in travelling(schema).names}, schema)

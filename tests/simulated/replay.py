@@ -12,19 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from compiler.cost.features import FEATURE_SET, FEATURES
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
-from tuner.farm.jobs import Job, JobRunner, JobRunnerSpec, Result, Training, Update
-from tuner.farm.recorder import FEATURE_SETS
+from tuner.farm.jobs import EpochResult, Job, JobRunner, JobRunnerSpec, Training, Update
 from tuner.farm.workers import JobWorker, Lone, Told
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
-from tuner.store.schema import FEATURE_PREFIX, FeatureSet, task_schema
-from tuner.store.travelling import packed, side_by_side, travelling, unpacked
 from tuner.world.actors import Message
 
 
@@ -36,7 +30,7 @@ class Recording:
     """
 
     kills: Callable[[Request], bool]
-    results: dict[str, Result | Trained] = field(default_factory=dict)
+    results: dict[str, EpochResult | Trained] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
     fatal: set[Request] = field(default_factory=set)
 
@@ -125,28 +119,13 @@ class RecordingJobRunner(JobRunner):
 
         return noted
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """And note it."""
         self._asks = []
         result = super().work(job, update, measurer)
         digest = job_digest(job, self.heard.digest(job))
-        if isinstance(result, Result):
-            result = slim(result)
         self.recording.results[digest], self.recording.requests[digest] = result, self._asks
         return result
-
-
-FEW_FEATURES = (FeatureSet(FEATURE_SET, FEATURES[:4]),)
-
-
-def slim(result: Result) -> Result:
-    """With few of the features: a part of a hundred columns takes longer to write than all else that a session does."""
-    batch, name = result.measured.batch, FEATURE_PREFIX + FEATURES[0]
-    table = unpacked(batch.tasks, travelling(task_schema(FEATURE_SETS)))
-    block = np.asarray(table[name].flatten()).reshape(table.num_rows, len(FEATURES))[:, : len(FEW_FEATURES[0].features)]
-    columns = {column: table[column] for column in table.schema.names} | {name: side_by_side(block)}
-    tasks = packed(columns, task_schema(FEW_FEATURES))
-    return result._replace(measured=result.measured._replace(batch=batch._replace(tasks=tasks)))
 
 
 class ReplayingJobRunner(JobRunner):
@@ -169,7 +148,7 @@ class ReplayingJobRunner(JobRunner):
         self.done += 1
         return Measurement("ok", worker=self.worker)
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """Raises `SimulationError` for one that is not there."""
         self.hear(update)
         digest = job_digest(job, self.heard.digest(job))

@@ -20,7 +20,7 @@ from tests.simulated.replay import Recording, RecordingJobRunner, kills_none, ki
 from tests.simulated.session import OUT, Ended, Search, searched
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.farm.jobs import FailingItem, Job, JobRunnerSpec, Result, Training
+from tuner.farm.jobs import EpochResult, FailingItem, Job, JobRunnerSpec, Training
 from tuner.farm.one_search import OneSearch
 from tuner.farm.orders import DIED
 from tuner.farm.pool import ActorPool
@@ -93,7 +93,7 @@ def _ahead(spec: JobRunnerSpec, recording: Recording, run: OneSearch, jobs: Acto
     while True:
         if (due := schedule.next(candidates, None)) is not None:
             result = _computed_alone(spec, recording, jobs, due.job)
-            assert isinstance(result, Result)
+            assert isinstance(result, EpochResult)
             schedule.received(due.key, result)
         elif (training := schedule.next_training()) is not None:
             trained = _computed_alone(spec, recording, jobs, training)
@@ -104,7 +104,7 @@ def _ahead(spec: JobRunnerSpec, recording: Recording, run: OneSearch, jobs: Acto
             return
 
 
-def _computed_alone(spec: JobRunnerSpec, recording: Recording, jobs: ActorPool, job: Job | Training) -> Result | Trained:
+def _computed_alone(spec: JobRunnerSpec, recording: Recording, jobs: ActorPool, job: Job | Training) -> EpochResult | Trained:
     """Asks that kill are found by the way."""
     fatal = FailingItem("crash", DIED, 1)
     while True:

@@ -14,13 +14,13 @@ from simulator.npu.files import write_whole
 from tests.simulated.actors import SimActors
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Kernel, Process
-from tests.simulated.replay import FEW_FEATURES, Recording, lone_item
+from tests.simulated.replay import Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
 from tuner.farm.ledger import RunBudget
 from tuner.farm.one_search import OneSearch
 from tuner.farm.pool import ActorPool
-from tuner.farm.recorder import Facts
+from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.request import TuneRequest
 from tuner.store.run_log import Origin, RunLog
 from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity
@@ -81,7 +81,7 @@ def searched(
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(out, search.identity, resume=True))
         write_whole(folder.path / SETTINGS, [b"settings\n"])
-        log = stack.enter_context(RunLog(folder.path, world, search.facts.origin, FEW_FEATURES))
+        log = stack.enter_context(RunLog(folder.path, world, search.facts.origin, FEATURE_SETS))
         actors = SimActors(kernel, process, search.workers, make_worker, recording.seconds, lone_item, struck)
         stack.callback(actors.close)
         jobs = ActorPool(actors, world.clock, kernel.say, search.config.farm.item_timeout_s)

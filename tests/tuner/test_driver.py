@@ -479,3 +479,22 @@ def test_a_study_of_real_runs_resumes_and_its_best_is_a_configuration(tmp_path: 
     best = load_config(str(tmp_path / "whole" / "best.yaml"))
     assert best.digest == summary["best"]["config_digest"]
     assert best.search.mutation_rate == summary["best"]["params"]["search.mutation_rate"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "said"),
+    [
+        ([], "run.json: not the identity of a run"),
+        ("net", "run.json: not the identity of a run"),
+        ({"warm_start": []}, "run.json: not the identity of a run"),
+        ({"run": "r", "warm_start": 5}, "run.json: warm_start 5; a list is expected"),
+        ({"run": "r", "start": None}, "run.json: start None; a list is expected"),
+    ],
+)
+def test_a_resumed_folder_whose_identity_is_none_is_said_in_a_line(
+    model: Path, tmp_path: Path, identity: object, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(identity))
+    assert main(["tune", str(model), "--machine", "edge", "--out", str(tmp_path), "--backend", "serial", "--resume"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

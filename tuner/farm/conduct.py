@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
 from tuner.farm.attempts import Attempts
-from tuner.farm.jobs import Broadcast, FailingItems, Job, JobRunner, JobRunnerSpec, Result, Training, Update
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItems, Job, JobRunner, JobRunnerSpec, Training, Update
 from tuner.farm.ledger import Ledger
 from tuner.farm.plateau import Plateau
 from tuner.farm.schedule import BEGAN, EpochSchedule
@@ -56,7 +56,7 @@ class Jobs(Protocol):
 
     def start(self, key: Key, job: Job | Training) -> None: ...
 
-    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
         """Jobs that are done; waits so long for one."""
         ...
 
@@ -112,7 +112,7 @@ class SerialJobs:
     def start(self, key: Key, job: Job | Training) -> None:
         self._job = (key, job)
 
-    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
         del patience_s
         assert self._job is not None
         (key, job), self._job = self._job, None
@@ -203,8 +203,8 @@ class Conductor:
             self._running += 1
             self.jobs.start(*due)
 
-    def _receive(self, key: Key, result: Result | Trained) -> None:
-        if isinstance(result, Result):
+    def _receive(self, key: Key, result: EpochResult | Trained) -> None:
+        if isinstance(result, EpochResult):
             self._running -= 1
             self.schedule.received(key, result)
             return
@@ -215,8 +215,8 @@ class Conductor:
             self.say(line)
         self.jobs.tell_models(result.models)
 
-    def _commit(self, result: Result) -> None:
-        self.ledger.commit(result.measured)
+    def _commit(self, result: EpochResult) -> None:
+        self.ledger.commit(result)
         self.models_used = self.schedule.models_of(self.schedule.frontier[0])
         if not result.whole:
             if not self.ledger.spent:
@@ -244,8 +244,8 @@ class Conductor:
         """The time is up: what the others have measured until now is worth its place."""
         while self._running:
             for key, result in self.jobs.finished(POLL_S):
-                if isinstance(result, Result):
+                if isinstance(result, EpochResult):
                     self._running -= 1
                     self.schedule.waiting[key] = result
         for key in sorted(self.schedule.waiting):
-            self.ledger.commit(self.schedule.waiting[key].measured)
+            self.ledger.commit(self.schedule.waiting[key])

@@ -21,20 +21,27 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.recorder import Facts, Measured, Recorder, workload
+from tuner.farm.recorder import Facts, Recorder, workload
 from tuner.learn.cost_model import CostModel, Retrained, TrainingRows, retrain
 from tuner.learn.trained import Models, Trained, TrainedModel
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
 from tuner.measure.session import Enough, Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
+from tuner.search.collector import Collector
 from tuner.search.context import SearchContext
 from tuner.search.epoch import LAG, exchanges, run_epoch
 from tuner.search.islands import pack_island, unpack_island
-from tuner.search.knowledge import Findings, Knowledge, Learnable
+from tuner.search.knowledge import Knowledge, Learnable
+from tuner.search.packing import pack_genomes
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
+from tuner.store.columns import INTS, schema_of, to_bytes
+from tuner.store.run_log import Batch
 from tuner.world.crash import one_line
+
+PROGRAMS = schema_of(genome=INTS)
+"""Genomes of the programs that a job measured: only who has a champion among them opens them."""
 
 
 class FailingItem(NamedTuple):
@@ -75,18 +82,24 @@ class Training(NamedTuple):
     models: int
 
 
-class Result(NamedTuple):
-    """Of a job.  whole: False where it was stopped before its end: it measured a beginning of what it would have.
+class EpochResult(NamedTuple):
+    """Of a job.  state: of the island.  batch: what it measured, for the log and for everybody.  programs: columns of `PROGRAMS`.
 
-    segments: how many were measured.  cpu_s: time of this process that it took.
+    whole: False where it was stopped before its end: it measured a beginning of what it would have.  segments: how many were measured.
+    cpu_s: time of this process that it took.
     """
 
     state: bytes
-    findings: bytes
-    measured: Measured
+    batch: Batch
+    programs: bytes
     whole: bool
     segments: int
     cpu_s: float
+
+    @property
+    def findings(self) -> bytes:
+        """What others are told."""
+        return self.batch.epoch
 
 
 class Update(NamedTuple):
@@ -180,7 +193,7 @@ class JobRunner:
             self.models = update.models
             self.predictors = [None if model is None else model.load() for model in update.models]
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> Result | Trained:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """measurer: who measures instead of the evaluator here."""
         self.hear(update)
         if isinstance(job, Training):
@@ -191,27 +204,27 @@ class JobRunner:
         predictors = self.predictors if config.learns and job.models else [None] * len(self.predictors)
         versions = [None if model is None else model.version for model in predictors]
         failing = dict(job.failing)
-        recorder, findings = Recorder(spec.facts, job.island, job.epoch, versions), Findings()
-        session = Session(self._spared(measurer or self._here, failing), (recorder, self.known, findings), limit)
+        recorder, collector = Recorder(spec.facts, job.island, job.epoch, versions), Collector()
+        session = Session(self._spared(measurer or self._here, failing), (recorder, self.known, collector), limit)
         island = unpack_island(job.state)
         with self.known.aside():
-            for own in job.own:
-                self.known.learn(own)
-            context = SearchContext(self.rules, self.known, findings, session, job.island, job.epoch, predictors)
+            for findings in job.own:
+                self.known.learn(findings)
+            context = SearchContext(self.rules, self.known, collector, session, job.island, job.epoch, predictors)
             whole = True
             try:
                 run_epoch(context, island)
             except Enough:
                 whole = False
         if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
-            findings.elites = island.members[: config.search.elites]
+            collector.elites = island.members[: config.search.elites]
         levels = len(spec.facts.levels)
-        return Result(
-            pack_island(island, levels),
-            findings.pack(job.island, levels),
-            recorder.measured(),
+        return EpochResult(
+            pack_island(island),
+            recorder.batch(collector.pack(job.island, levels)),
+            to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
             whole,
-            len(findings.segments),
+            len(collector.segments),
             time.process_time() - begun,
         )
 

@@ -1,21 +1,25 @@
 """What counts: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
 
-Rows stay the bytes that they came as: what decides about them is in a few arrays beside them.
+Rows stay the bytes that they came as: only the few columns that decide about them are opened.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.farm.recorder import Measured
+from tuner.farm.jobs import PROGRAMS, EpochResult
+from tuner.measure.measurement import CYCLES
 from tuner.search.champions import Champions
-from tuner.search.packing import unpack_individual
-from tuner.store.arrays import Arrays, from_bytes
-from tuner.store.run_log import RunLog
+from tuner.search.collector import PROGRAM, STATUSES
+from tuner.search.packing import unpack_genome
+from tuner.search.population import Individual
+from tuner.store.columns import from_bytes
+from tuner.store.run_log import Opened, RunLog
+from tuner.store.schema import RESULTS
 from tuner.world.world import Clock
 
 
@@ -72,33 +76,39 @@ class Ledger:
     def spent(self) -> bool:
         return self.budget.spent(self.champions.programs)
 
-    def commit(self, measured: Measured) -> None:
+    def commit(self, result: EpochResult) -> None:
         """All of a result that is new, or as much of it as the budget allows."""
-        names = measured.batch.names
+        opened = result.batch.opened()
+        names, program = opened.names, opened.epoch["kind"][opened.places] == PROGRAM
         new = np.fromiter((name not in self.tasks for name in names), np.bool_, len(names))
         left = self.budget.programs(self.champions.programs)
         if left is not None:
             # up to the last program of the budget: what was measured behind it is not in the run
-            behind = np.concatenate(([0], np.cumsum(measured.program & new)[:-1])) if len(new) else np.zeros(0)
+            behind = np.concatenate(([0], np.cumsum(program & new)[:-1])) if len(new) else np.zeros(0)
             new &= behind < left
         kept = np.flatnonzero(new)
         if not len(kept):
             return
-        self.log.append(measured.batch, kept, np.arange(self.seq, self.seq + len(kept)))
-        self.tasks.update(names[at] for at in kept)
+        self.log.append(opened, kept, np.arange(self.seq, self.seq + len(kept)))
+        self.tasks.update(names[at] for at in kept.tolist())
         self.seq += len(kept)
-        self.failures.update(status for at in kept if (status := measured.status[at]) != "ok")
-        self.champions.programs += int((measured.program & new).sum())
-        self._note(measured, new)
+        status = opened.epoch["status"][opened.places[kept]]
+        self.failures.update(STATUSES[code] for code in status[status != 0])
+        programs = program[kept]
+        self.champions.programs += int(programs.sum())
+        self._note(result, opened, kept[programs & (status == 0)].tolist())
 
-    def _note(self, measured: Measured, new: NDArray[np.bool_]) -> None:
+    def _note(self, result: EpochResult, opened: Opened, fits: Sequence[int]) -> None:
         """Champions among these programs; genomes are only unpacked to be kept.
 
         One by one: a job has a handful of programs.
         """
-        arrays: Arrays = {}
-        for place, at in enumerate(measured.fits.tolist()):
-            cycles, task = measured.cycles[place], measured.batch.names[at]
-            if new[at] and self.champions.gains(cycles, task, bool(measured.singles[place])):
-                arrays = arrays or from_bytes(measured.programs)
-                self.champions.note(unpack_individual(arrays, place))
+        epoch = opened.epoch
+        values = epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
+        singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
+        for at in fits:
+            place, task = int(opened.places[at]), opened.names[at]
+            cycles, program = values[place, :, CYCLES], int(programs[place])
+            if self.champions.gains(cycles, task, bool(singles[program])):
+                genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
+                self.champions.note(Individual(unpack_genome(genomes, program), cycles.copy(), task))

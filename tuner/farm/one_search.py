@@ -21,8 +21,8 @@ from tuner.farm.warm_start import WarmStart, lines, taken
 from tuner.learn.training import Trainer
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
+from tuner.search.collector import Collector
 from tuner.search.islands import first_states
-from tuner.search.knowledge import Findings
 from tuner.search.population import Individual
 from tuner.store.checkpoint import Checkpoint
 from tuner.store.read import read_log
@@ -54,7 +54,7 @@ class OneSearch:
         self._watch = request.progress
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
-        self.schedule = EpochSchedule(first_states(len(facts.levels), config, request.seed))
+        self.schedule = EpochSchedule(first_states(config, request.seed))
         self.trainer = Trainer(place.models, facts.levels, config.model)
         trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
@@ -118,10 +118,9 @@ class OneSearch:
         """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
 
         start: programs that are measured first."""
-        found = Findings() if warm is None else warm.findings()
-        found.proposed = list(dict.fromkeys((*start, *found.proposed)))
-        if found.segments or found.proposed:
-            self._unsaved.append(found.pack(0, len(self.levels)))
+        programs = list(dict.fromkeys((*start, *(() if warm is None else warm.programs))))
+        if programs or (warm is not None and warm.genes):
+            self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
             self._began = 1
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)

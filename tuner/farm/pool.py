@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tuner.farm.conduct import Key
 from tuner.farm.crew import Crew
-from tuner.farm.jobs import Broadcast, FailingItem, Job, Result, Training
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
 from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
 from tuner.learn.trained import Models, Trained
@@ -44,7 +44,7 @@ class ActorPool:
         self._heard: dict[Actor, tuple[int, int]] = {}
         self._jobs: dict[int, _Begun] = {}
         self._number = 0
-        self._done: list[tuple[Key, Result | Trained]] = []
+        self._done: list[tuple[Key, EpochResult | Trained]] = []
         self.failing: dict[Request, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
         self._epoch = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
@@ -97,7 +97,7 @@ class ActorPool:
         self._jobs[number] = _Begun(key, job, until_s)
         self._crew.submit(Errand(number, self._epoch, self._home(job.island), until_s))
 
-    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
         clock = self._crew.clock
         end_s = clock.monotonic_s() + patience_s
         while True:

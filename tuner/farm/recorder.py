@@ -15,16 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURE_SET, FEATURES, scaled
+from compiler.cost.features import FEATURE_SET, FEATURES
 from compiler.unit.unit import Unit
 from tuner.measure.measurement import Measurement, Request
-from tuner.search.champions import single_operators_in_turn
-from tuner.search.packing import pack_individuals
-from tuner.search.population import Individual
-from tuner.store.arrays import to_bytes
 from tuner.store.run_log import Batch, Origin
-from tuner.store.schema import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.store.travelling import packed, side_by_side
+from tuner.store.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.store.travelling import packed
 
 FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
 
@@ -38,60 +34,25 @@ class Facts:
     levels: tuple[str, ...]
 
 
-class Measured(NamedTuple):
-    """What a job measured, packed.
-
-    batch: of all tasks.  program: bool [tasks].  status: of each task.  programs: genomes of the programs that fit, packed; fits: their
-    places among the tasks, cycles: int64 [fits, levels], singles: which of them are of single operators one after the other.
-    """
-
-    batch: Batch
-    program: NDArray[np.bool_]
-    status: list[str]
-    programs: bytes
-    fits: NDArray[np.intp]
-    cycles: NDArray[np.int64]
-    singles: NDArray[np.bool_]
-
-
 class Recorder:
-    """A `Listener`.  versions: of the models that predict, by level."""
+    """A `Listener`: of every task once.  versions: of the models that predict, by level."""
 
     def __init__(self, facts: Facts, island: int, generation: int, versions: Sequence[str | None]) -> None:
         self.facts, self.island, self.generation, self.versions = facts, island, generation, versions
         self._tasks: set[str] = set()
         self._rows = list[_Row]()
-        self._found = list[Individual]()
-        self._fits = list[int]()  # their places in `_rows`
 
     def heard(self, request: Request, measurement: Measurement) -> None:
-        task = measurement.task
-        if not task or task in self._tasks:  # features only; or other genes, the same plan: nothing new was learnt
-            return
-        self._tasks.add(task)
-        self._rows.append(_Row(request, measurement, time.time_ns() // 1000))
-        if request.kind == "program" and measurement.cycles is not None:
-            self._found.append(Individual(request.genome, measurement.cycles, task))
-            self._fits.append(len(self._rows) - 1)
+        if measurement.task and measurement.task not in self._tasks:  # other genes may be the same plan: nothing new was learnt
+            self._tasks.add(measurement.task)
+            self._rows.append(_Row(request, measurement, time.time_ns() // 1000))
 
-    def measured(self) -> Measured:
-        """All of it."""
-        rows, found, levels = self._rows, self._found, len(self.facts.levels)
-        return Measured(
-            Batch([row.measurement.task for row in rows], self._packed_tasks(), self._packed_rows(), levels),
-            np.array([row.request.kind == "program" for row in rows], np.bool_),
-            [row.measurement.status for row in rows],
-            to_bytes(pack_individuals(found, levels)),
-            np.array(self._fits, np.intp),
-            np.array([m.cycles for m in found], np.int64).reshape(len(found), levels),
-            np.array([single_operators_in_turn(m.genome) for m in found], np.bool_),
-        )
+    def batch(self, epoch: bytes) -> Batch:
+        """epoch: what the collector has of the same measurements."""
+        return Batch(epoch, self._packed_tasks(), self._packed_rows(), len(self.facts.levels))
 
     def _packed_tasks(self) -> bytes:
         rows, count, unit = self._rows, len(self._rows), self.facts.unit.digest
-        blank = np.full(len(FEATURES), np.nan, np.float32)
-        raws = [blank if (raw := row.measurement.features) is None else scaled(raw) for row in rows]
-        features = np.array(raws, np.float32).reshape(count, len(FEATURES))
         columns: dict[str, Any] = {
             "task": pa.array([row.measurement.task for row in rows], pa.string()),
             "schema_version": np.full(count, SCHEMA_VERSION, np.int16),
@@ -99,7 +60,6 @@ class Recorder:
             "payload": pa.array([row.measurement.payload or row.request.without_plan(unit) for row in rows], pa.string()),
             "parents": pa.repeat("", count),
             "feature_set": pa.repeat(FEATURE_SET, count),
-            FEATURE_PREFIX + FEATURES[0]: side_by_side(features),
         }
         return packed(columns, task_schema(FEATURE_SETS))
 
@@ -117,11 +77,6 @@ class Recorder:
         def texts(values: Sequence[str | None]) -> Any:
             return pa.array(values, pa.string()).take(every)
 
-        status = [row.measurement.status for row in rows]
-        bad = np.repeat(np.array([text != "ok" for text in status], np.bool_), levels * len(RESULTS))
-        blank = np.zeros((levels, len(RESULTS)), np.int64)
-        values = np.array([blank if row.measurement.values is None else row.measurement.values for row in rows], np.int64)
-        shape = (count * levels, len(RESULTS))
         predicted, versions = self._predictions()
         columns: dict[str, Any] = {
             "schema_version": np.full(count * levels, SCHEMA_VERSION, np.int16),
@@ -134,9 +89,8 @@ class Recorder:
             "level": pa.array(facts.levels, pa.string()).take(level(range(levels), np.int32)),
             "level_index": level(range(levels), np.int8),
             "ddr_share": level([machine.contention[name] for name in facts.levels], np.float64),
-            "status": texts(status),
+            "status": texts([row.measurement.status for row in rows]),
             "error": texts([row.measurement.error for row in rows]),
-            RESULTS[0]: side_by_side(values.reshape(shape), bad.reshape(shape)),
             "clock_hz": np.full(count * levels, machine.clock_hz, np.int64),
             "predicted_cycles": pa.array(predicted, mask=np.isnan(predicted)),
             "model_version": versions,

@@ -15,7 +15,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tuner.farm.jobs import Job, Result, Training
+from tuner.farm.jobs import EpochResult, Job, Training
 from tuner.search.epoch import EVOLVING, FIRST, LAG
 
 
@@ -59,7 +59,7 @@ class EpochSchedule:
         self._own = [list[bytes]() for _ in states]  # findings of the islands' last epochs, as many as a job may need
         self._next = [FIRST] + [FIRST + 1] * (self.islands - 1)
         self._running: set[tuple[int, int]] = set()
-        self.waiting: dict[tuple[int, int], Result] = {}
+        self.waiting: dict[tuple[int, int], EpochResult] = {}
         self._unlimited: set[tuple[int, int]] = set()
 
     @property
@@ -118,7 +118,7 @@ class EpochSchedule:
                 return Training(number, BEGAN + epochs, self.trained)
         return None
 
-    def received(self, key: tuple[int, int], result: Result) -> None:
+    def received(self, key: tuple[int, int], result: EpochResult) -> None:
         """Its island may go on; others, once it is committed."""
         epoch, island = key
         self._running.discard(key)
@@ -127,7 +127,7 @@ class EpochSchedule:
             self._ahead[island], self._next[island] = result.state, epoch + 1
             self._own[island] = [*self._own[island], result.findings][-LAG:]
 
-    def to_commit(self) -> Result | None:
+    def to_commit(self) -> EpochResult | None:
         """The result that is next in order, once it is there."""
         return self.waiting.get(self.frontier)
 

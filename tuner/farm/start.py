@@ -19,7 +19,7 @@ from compiler.space.gene import Genome
 from compiler.space.gene_of import genome_of
 from compiler.space.order import ORDERS, Order, ordered
 from simulator.npu.errors import BadInputError
-from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.runfolder import IDENTITY, began_with
 
 
 class Start(NamedTuple):
@@ -55,7 +55,7 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Path, r
         genomes[where] = tuple(_genome(compiler, piece, where, order) for compiler, piece in pieces)
     if not (resume and (out / IDENTITY).is_file()):
         return Start(said, genomes)
-    began = tuple(map(str, read_json(out / IDENTITY).get("start", ())))
+    began = began_with(out, "start")
     if said and said != began:
         short = [", ".join(digest[:8] for digest in some) or "none" for some in (began, said)]
         raise BadInputError(f"--start: {out} began with plans {short[0]}, not {short[1]}; leave --start out, or give another --out")

@@ -31,10 +31,10 @@ from compiler.space.gene_of import gene_of, genome_of
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from tuner.search.knowledge import Findings
+from tuner.search.collector import pack_segments
 from tuner.store.digests import task_digest, text_digest
 from tuner.store.read import read_log, read_rows
-from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.runfolder import IDENTITY, began_with
 from tuner.store.runs import RunEntry, open_run
 from tuner.store.schema import FEATURE_PREFIX
 
@@ -88,10 +88,9 @@ class WarmStart:
         """Nothing of it is usable."""
         return not (self.genes or self.programs)
 
-    def findings(self) -> Findings:
-        """As a search begins with them."""
-        good = [None if np.isnan(row).any() else row for row in self.features]
-        return Findings(list(self.genes), list(self.cycles), self.moved_bytes.tolist(), good, proposed=list(self.programs))
+    def findings(self, programs: Sequence[Genome]) -> bytes:
+        """Its segments as a search begins with them, and the programs that are to be measured."""
+        return pack_segments(self.genes, self.cycles, self.moved_bytes, self.features, programs)
 
 
 def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
@@ -103,7 +102,7 @@ def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
     runs = [open_run(path) for path in paths]
     if not (resume and (out / IDENTITY).is_file()):
         return tuple(f"{run.identity['run']} {_log_digest(run)}" for run in runs)
-    there = tuple(map(str, read_json(out / IDENTITY).get("warm_start", ())))
+    there = began_with(out, "warm_start")
     began, asked = [line.split(" ")[0] for line in there], [str(run.identity["run"]) for run in runs]
     if asked and asked != began:
         other = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")

@@ -13,8 +13,11 @@ from compiler.space.gene import Genome
 from tuner.store.digests import canonical_json, task_digest
 from tuner.store.schema import RESULTS, TaskKind
 
-_CYCLES = RESULTS.index("cycles")
-_MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
+CYCLES = RESULTS.index("cycles")
+MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
+
+
+Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Measurement:
     shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
     """
 
-    status: Literal["ok", "infeasible", "crash", "timeout", "invalid"]
+    status: Status
     error: str | None = None
     task: str = ""
     payload: str = ""
@@ -74,12 +77,12 @@ class Measurement:
     @property
     def cycles(self) -> NDArray[np.int64] | None:
         """Per level; None where nothing was measured."""
-        return None if self.values is None else self.values[:, _CYCLES]
+        return None if self.values is None else self.values[:, CYCLES]
 
     @property
     def moved_bytes(self) -> int:
         """To and from DDR; 0 where nothing was measured."""
-        return 0 if self.values is None else int(self.values[0, _MOVED].sum())
+        return 0 if self.values is None else int(self.values[0, MOVED].sum())
 
 
 Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]

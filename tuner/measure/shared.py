@@ -3,11 +3,11 @@
 A result follows from the task, the computation, the machine and the simulator, so it is the same whoever measures: a search that finds one
 here goes on as if it had measured it.  Nobody waits for anybody: what is not here yet is measured.
 
-`FOLDER/<computation>/<digest>.bin` holds tasks that one search measured, as arrays; it appears whole and is never touched again:
+`FOLDER/<computation>/<digest>.bin` holds tasks that one search measured, as columns; it appears whole and is never touched again:
 
-| array    | dtype                                | meaning                                                       |
+| column   | type                                 | meaning                                                       |
 |----------|--------------------------------------|---------------------------------------------------------------|
-| `task`   | S32 [n]                              | digest, as in the log                                         |
+| `task`   | text [n]                             | digest, as in the log                                         |
 | `values` | int64 [n, levels, len(RESULTS)]      | what the log has of it, at every level                        |
 
 Named by a digest of its bytes: what was cut off or changed is not read.  Tasks of other computations are not looked for, though a segment
@@ -21,13 +21,14 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 import simulator
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
-from tuner.store.arrays import from_bytes, to_bytes
+from tuner.store.columns import from_bytes, schema_of, to_bytes
 from tuner.store.digests import digest
 from tuner.store.schema import RESULTS
 from tuner.world.place import Place
@@ -35,11 +36,12 @@ from tuner.world.world import Clock
 
 FOLDER = ".shared"  # of a sweep or a study
 WORKER = "shared"  # who measured, in the log of a search that found it here
-VERSION = 1
+VERSION = 2
 LOOK_EVERY_S = 2.0
 PUBLISH_FIRST_S = 2.0
 PUBLISH_MOST_S = 60.0
 _SUFFIX = ".bin"
+_SCHEMA = schema_of(task=pa.string(), values=pa.int64())
 _LEAST = np.array([int(name == "cycles") for name in RESULTS])
 
 
@@ -99,8 +101,7 @@ class SharedResults:
         """Let the others see all of it."""
         if not self._new:
             return
-        names = np.array([name.encode() for name in self._new], "S32")
-        data = to_bytes({"task": names, "values": np.array(list(self._new.values()), np.int64)})
+        data = to_bytes({"task": list(self._new), "values": np.array(list(self._new.values()), np.int64)}, _SCHEMA)
         name = _digest(data) + _SUFFIX
         self._seen.add(name)
         write_whole(self.folder / name, [data])
@@ -110,14 +111,17 @@ class SharedResults:
         """What is in a file; nothing where it is damaged, or has the wrong form."""
         try:
             data = path.read_bytes()
-            arrays = from_bytes(data) if _digest(data) == path.name.removesuffix(_SUFFIX) else {}
+            if _digest(data) != path.name.removesuffix(_SUFFIX):
+                return
+            columns = from_bytes(data, _SCHEMA)
         except (OSError, BadInputError):
             return
-        tasks, values = arrays.get("task"), arrays.get("values")
-        if tasks is None or values is None or values.dtype != np.int64 or values.shape != (len(tasks), self.levels, len(RESULTS)):
+        tasks, values = columns.texts("task"), columns["values"]
+        if values.dtype != np.int64 or len(values) != len(tasks) * self.levels * len(RESULTS):  # no integers: some are null
             return
+        values = values.reshape(len(tasks), self.levels, len(RESULTS))
         good = (values >= _LEAST).all((1, 2))
-        self._found.update((bytes(task).decode(), row) for task, row in zip(tasks[good].tolist(), values[good], strict=True))
+        self._found.update((tasks[at], values[at].copy()) for at in np.flatnonzero(good))
 
 
 def _digest(data: bytes) -> str:

@@ -14,9 +14,10 @@ from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
 from tuner.learn.cost_model import Predictor
 from tuner.measure.measurement import Measurement, Request
+from tuner.search.collector import Collector
 from tuner.search.dealing import Share
 from tuner.search.explore import unknown
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.knowledge import Knowledge
 from tuner.search.placing import Placer, one_after_another
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
@@ -25,14 +26,14 @@ from tuner.search.rules import Rules
 class SearchContext:
     """island, epoch: whose and when.  models: of every level, None where the formula predicts.
 
-    measure: `known` and `findings` hear of what it measures (`tuner.measure.session`).
+    measure: `known` and `collector` hear of what it measures (`tuner.measure.session`).
     """
 
     def __init__(
-        self, rules: Rules, known: Knowledge, findings: Findings, measure: Callable[[Sequence[Request]], list[Measurement]],
+        self, rules: Rules, known: Knowledge, collector: Collector, measure: Callable[[Sequence[Request]], list[Measurement]],
         island: int, epoch: int, models: Sequence[Predictor | None],
     ) -> None:  # fmt: skip
-        self.rules, self.known, self.findings, self.measure, self.island, self.epoch = rules, known, findings, measure, island, epoch
+        self.rules, self.known, self.collector, self.measure, self.island, self.epoch = rules, known, collector, measure, island, epoch
         self.unit, self.table, self.config = rules.unit, known.table, rules.config
         self.share = Share(known.structures, rules.islands, island)
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
@@ -93,8 +94,8 @@ class SearchContext:
             if alone is not None and len(individual.genome) > 1:
                 rows.append((alone - individual.cycles) / (len(individual.genome) - 1))
         if rows:
-            self.findings.border = np.median(rows, axis=0)
-            self.known.add_border(self.findings.border)
+            self.collector.border = np.median(rows, axis=0)
+            self.known.add_border(self.collector.border)
 
     # predicting
 

@@ -5,26 +5,30 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 
 from tuner.config import TuneConfig
 from tuner.search.packing import pack_individuals, unpack_individuals
 from tuner.search.population import Island
-from tuner.store.arrays import below, from_bytes, prefixed, to_bytes
+from tuner.store.columns import INTS, from_bytes, schema_of, to_bytes
+
+_STATE = schema_of(rng=pa.string(), genome=INTS, cycles=pa.int64(), task=pa.string())
 
 
-def first_states(levels: int, config: TuneConfig, seed: int) -> list[bytes]:
+def first_states(config: TuneConfig, seed: int) -> list[bytes]:
     """Of all islands of a run: nobody yet, each with random numbers of its own."""
     count = config.search.islands if config.use.islands else 1
-    return [pack_island(Island(np.random.default_rng([seed, 1 + number])), levels) for number in range(count)]
+    return [pack_island(Island(np.random.default_rng([seed, 1 + number]))) for number in range(count)]
 
 
-def pack_island(island: Island, levels: int) -> bytes:
-    rng = json.dumps(island.rng.bit_generator.state, sort_keys=True).encode()
-    return to_bytes({"rng": np.frombuffer(rng, np.uint8)} | prefixed("members", pack_individuals(island.members, levels)))
+def pack_island(island: Island) -> bytes:
+    rng = json.dumps(island.rng.bit_generator.state, sort_keys=True)
+    return to_bytes({"rng": [rng]} | pack_individuals(island.members), _STATE)
 
 
 def unpack_island(data: bytes) -> Island:
-    arrays = from_bytes(data)
+    columns = from_bytes(data, _STATE)
     rng = np.random.default_rng(0)
-    rng.bit_generator.state = json.loads(arrays["rng"].tobytes())
-    return Island(rng, unpack_individuals(below("members", arrays)))
+    (text,) = columns.texts("rng")
+    rng.bit_generator.state = json.loads(text)
+    return Island(rng, unpack_individuals(columns))

@@ -8,67 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURES, scaled
+from compiler.cost.features import FEATURES
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
-from tuner.measure.measurement import Measurement, Request
+from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request
+from tuner.search.collector import SEGMENTS
 from tuner.search.names import genome_name
-from tuner.search.packing import pack_genes, pack_individuals, unpack_genes, unpack_individuals
+from tuner.search.packing import unpack_genomes, unpack_individuals
 from tuner.search.population import Individual
 from tuner.search.table import SegmentTable
-from tuner.store.arrays import Arrays, below, from_bytes, prefixed, to_bytes
-
-
-@dataclass
-class Findings:
-    """What an island found in an epoch: a `Listener`.
-
-    segments: genes measured alone.  cycles: int64 [levels] of each, None where it does not fit.  moved: bytes to and from DDR.
-    features: float32 [F] as the cost model takes them.  programs: names of the genomes that were measured (`genome_name`).
-    border: float64 [levels], cycles that a border saved, or None where no program says.  elites: the island's best, where others ask.
-    proposed: genomes from elsewhere that are worth measuring.
-    """
-
-    segments: list[Gene] = field(default_factory=list)
-    cycles: list[NDArray[np.int64] | None] = field(default_factory=list)
-    moved: list[int] = field(default_factory=list)
-    features: list[NDArray[np.float32] | None] = field(default_factory=list)
-    programs: list[int] = field(default_factory=list)
-    border: NDArray[np.float64] | None = None
-    elites: list[Individual] = field(default_factory=list)
-    proposed: list[Genome] = field(default_factory=list)
-
-    def heard(self, request: Request, measurement: Measurement) -> None:
-        """Segments and programs that were measured."""
-        if request.measure and request.kind == "segment":
-            cycles, features = measurement.cycles, measurement.features
-            self.segments.append(request.genome[0])
-            self.cycles.append(cycles)
-            self.moved.append(measurement.moved_bytes)
-            self.features.append(None if cycles is None or features is None else scaled(features))
-        elif request.measure and request.kind == "program":
-            self.programs.append(genome_name(request.genome))
-
-    def pack(self, island: int, levels: int) -> bytes:
-        count = len(self.segments)
-        nothing, blank = np.zeros(levels, np.int64), np.full(len(FEATURES), np.nan, np.float32)
-        arrays: Arrays = {
-            "island": np.array([island]),
-            "cycles": np.array([nothing if c is None else c for c in self.cycles], np.int64).reshape(count, levels),
-            "fits": np.array([c is not None for c in self.cycles], np.bool_),
-            "moved": np.array(self.moved, np.int64),
-            "features": np.array([blank if f is None else f for f in self.features], np.float32).reshape(count, len(FEATURES)),
-            "programs": np.array(self.programs, np.int64),
-            "border": np.zeros((0, levels)) if self.border is None else self.border[None],
-        }
-        unmeasured = [Individual(genome, nothing, "") for genome in self.proposed]
-        arrays |= prefixed("elites", pack_individuals(self.elites, levels)) | prefixed("proposed", pack_individuals(unmeasured, levels))
-        return to_bytes(arrays | prefixed("segments", pack_genes(self.segments)))
+from tuner.store.columns import from_bytes
+from tuner.store.schema import RESULTS
+from tuner.store.travelling import EPOCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +64,25 @@ class Knowledge:
         self.version += 1
 
     def learn(self, data: bytes) -> None:
-        arrays = from_bytes(data)
-        genes, fits, cycles = unpack_genes(below("segments", arrays)), arrays["fits"], arrays["cycles"]
-        fresh = fits.copy()  # what another island measured too teaches nothing more
-        for at, (gene, good, each, moved) in enumerate(zip(genes, fits.tolist(), cycles, arrays["moved"].tolist(), strict=True)):
-            fresh[at] &= self.table.add(gene, each if good else None, moved)
-        self.add_programs(arrays["programs"].tolist())
-        for sample in arrays["border"]:
-            self.add_border(sample)
+        epoch = from_bytes(data, EPOCH)
+        segments = np.flatnonzero(epoch["asked"] & np.isin(epoch["kind"], SEGMENTS))
+        count = len(epoch["kind"])
+        values = epoch["values"].reshape(count, self.levels, len(RESULTS))
+        cycles, moved = values[segments, :, CYCLES], values[segments, 0][:, MOVED].sum(1)
+        genomes = unpack_genomes(epoch.arrow("genome"))
+        genes = [genomes[at][0] for at in segments.tolist()]
+        fresh = epoch["status"][segments] == 0  # what another island measured too teaches nothing more
+        for at, (gene, good, each, bytes_) in enumerate(zip(genes, fresh.tolist(), cycles, moved.tolist(), strict=True)):
+            fresh[at] &= self.table.add(gene, each if good else None, bytes_)
+        self.add_programs(epoch["programs"].tolist())
+        if len(border := epoch["border"]):
+            self.add_border(border)
         spans = np.array([(gene.start, gene.stop) for gene in genes], np.int64).reshape(len(genes), 2)
-        self.learnable.append(Learnable(arrays["features"][fresh], cycles[fresh], spans[fresh]))
-        if elites := unpack_individuals(below("elites", arrays)):
-            self.elites[arrays["island"].item()] = elites
-        self.proposed = [*self.proposed, *(m.genome for m in unpack_individuals(below("proposed", arrays)))]
+        features = epoch["features"].reshape(count, len(FEATURES))[segments[fresh]]
+        self.learnable.append(Learnable(features, cycles[fresh], spans[fresh]))
+        if elites := unpack_individuals(epoch, "elite_"):
+            self.elites[epoch["island"].item()] = elites
+        self.proposed = [*self.proposed, *unpack_genomes(epoch.arrow("proposed"))]
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         """A `Listener`: of the island that measures now."""

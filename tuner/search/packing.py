@@ -1,85 +1,89 @@
-"""Genes, genomes and populations as arrays.
+"""Genomes as columns of numbers (`tuner.store.columns`).
 
-| array             | dtype          | meaning                                                                       |
-|-------------------|----------------|-------------------------------------------------------------------------------|
-| `genes`           | int64 [n, S]   | the fields of a gene that are numbers, in their order                         |
-| `FIELD`           | U [n]          | a field that is a word                                                        |
-| `FIELD`           | int32 [m]      | a field that is a tuple, of all genes, one after the other                    |
-| `FIELD.count`     | int32 [n]      | how many of them are each gene's                                              |
-| `length`          | int32 [p]      | genes of each genome                                                          |
-| `cycles`, `task`  | int64 [p, L], S32 [p] | what a genome took at each level, and the digest of its task           |
+A genome is its genes one after the other.  A gene is its numbers in their order, the places of its words, the lengths of its tuples, and
+what is in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from operator import itemgetter
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-from compiler.space.gene import Gene, Genome
+from compiler.plan.plan import Split
+from compiler.space.gene import Gene, Genome, Weights
 from tuner.search.population import Individual
-from tuner.store.arrays import Arrays
+from tuner.store.columns import Columns
 
 _DEFAULTS = Gene(0, 1)
-_TUPLES = [name for name, value in zip(Gene._fields, _DEFAULTS, strict=True) if isinstance(value, tuple)]
-_WORDS = [name for name, value in zip(Gene._fields, _DEFAULTS, strict=True) if isinstance(value, str)]
+_WORDS: dict[str, tuple[Any, ...]] = {"weights": get_args(Weights), "split": get_args(Split)}
+_TUPLES = [name for name in Gene._fields if isinstance(getattr(_DEFAULTS, name), tuple)]
 _NUMBERS = [name for name in Gene._fields if name not in (*_TUPLES, *_WORDS)]
-_SWITCHES = [isinstance(getattr(_DEFAULTS, name), bool) for name in _NUMBERS]
-_ORDER = [(*_NUMBERS, *_WORDS, *_TUPLES).index(name) for name in Gene._fields]
+_SWITCHES = [at for at, name in enumerate(_NUMBERS) if isinstance(getattr(_DEFAULTS, name), bool)]
+_PLACES = {word: at for words in _WORDS.values() for at, word in enumerate(words)}
+_FIXED = len(_NUMBERS) + len(_WORDS)
+_numbers = itemgetter(*map(Gene._fields.index, _NUMBERS))
+_words = itemgetter(*map(Gene._fields.index, _WORDS))
+_tuples = itemgetter(*map(Gene._fields.index, _TUPLES))
+_in_order = itemgetter(*((*_NUMBERS, *_WORDS, *_TUPLES).index(name) for name in Gene._fields))
 
 
-def pack_genes(genes: Sequence[Gene]) -> Arrays:
-    """Genes as arrays."""
-    at = [Gene._fields.index(name) for name in _NUMBERS]
-    out: Arrays = {"genes": np.array([[gene[i] for i in at] for gene in genes], np.int64).reshape(len(genes), len(at))}
-    for name in _WORDS:
-        out[name] = np.array([getattr(gene, name) for gene in genes], np.str_)
-    for name in _TUPLES:
-        values: list[tuple[int, ...]] = [getattr(gene, name) for gene in genes]
-        out[name] = np.fromiter(chain.from_iterable(values), np.int32)
-        out[f"{name}.count"] = np.fromiter(map(len, values), np.int32, len(values))
-    return out
+def pack_genomes(genomes: Sequence[Genome]) -> pa.ListArray:
+    """int32, a list of each."""
+    rows = [list(chain.from_iterable(map(_plain, genome))) for genome in genomes]
+    borders = np.fromiter(accumulate(map(len, rows), initial=0), np.int32, len(rows) + 1)
+    return pa.ListArray.from_arrays(borders, np.fromiter(chain.from_iterable(rows), np.int32))
 
 
-def unpack_genes(arrays: Mapping[str, NDArray[Any]], first: int = 0, last: int | None = None) -> list[Gene]:
-    """Genes first..last (all of them) of what `pack_genes` made."""
-    columns: list[list[Any]] = [
-        column.astype(bool).tolist() if switch else column.tolist()
-        for column, switch in zip(arrays["genes"][first:last].T, _SWITCHES, strict=True)
-    ]
-    columns += [arrays[name][first:last].tolist() for name in _WORDS]
-    for name in _TUPLES:
-        counts = arrays[f"{name}.count"]
-        begin = int(counts[:first].sum())
-        borders = list(accumulate(counts[first:last].tolist(), initial=begin))
-        values = arrays[name][begin : borders[-1]].tolist()
-        columns.append([tuple(values[a - begin : b - begin]) for a, b in pairwise(borders)])
-    return [Gene._make(row) for row in zip(*(columns[i] for i in _ORDER), strict=True)]
+def unpack_genomes(column: pa.ListArray) -> list[Genome]:
+    """All of what `pack_genomes` made."""
+    values = column.values.to_numpy().tolist()
+    return [tuple(_genes(values, begin, end)) for begin, end in pairwise(column.offsets.to_numpy().tolist())]
 
 
-def pack_individuals(individuals: Sequence[Individual], levels: int) -> Arrays:
-    """Measured genomes as arrays."""
-    out = pack_genes([gene for m in individuals for gene in m.genome])
-    out["length"] = np.array([len(m.genome) for m in individuals], np.int32)
-    out["cycles"] = np.array([m.cycles for m in individuals], np.int64).reshape(len(individuals), levels)
-    out["task"] = np.array([m.task.encode() for m in individuals], "S32")
-    return out
-
-
-def unpack_individuals(arrays: Mapping[str, NDArray[Any]]) -> list[Individual]:
-    """All of what `pack_individuals` made."""
-    genes = unpack_genes(arrays)
-    borders = accumulate(arrays["length"].tolist(), initial=0)
-    genomes: list[Genome] = [tuple(genes[a:b]) for a, b in pairwise(borders)]
-    rows = zip(genomes, arrays["cycles"], arrays["task"].tolist(), strict=True)
-    return [Individual(genome, cycles, task.decode()) for genome, cycles, task in rows]
-
-
-def unpack_individual(arrays: Mapping[str, NDArray[Any]], at: int) -> Individual:
+def unpack_genome(column: pa.ListArray, at: int) -> Genome:
     """One of them."""
-    first = int(arrays["length"][:at].sum())
-    genome = tuple(unpack_genes(arrays, first, first + int(arrays["length"][at])))
-    return Individual(genome, arrays["cycles"][at].copy(), bytes(arrays["task"][at]).decode())
+    values = column[at].values.to_numpy().tolist()
+    return tuple(_genes(values, 0, len(values)))
+
+
+def pack_individuals(individuals: Sequence[Individual], prefix: str = "") -> dict[str, Any]:
+    """Columns `genome`, `cycles` and `task` of measured genomes."""
+    cycles = [m.cycles for m in individuals]
+    return {
+        f"{prefix}genome": pack_genomes([m.genome for m in individuals]),
+        f"{prefix}cycles": np.concatenate(cycles).astype(np.int64) if cycles else (),
+        f"{prefix}task": [m.task for m in individuals],
+    }
+
+
+def unpack_individuals(columns: Columns, prefix: str = "") -> list[Individual]:
+    """All of what `pack_individuals` made."""
+    genomes = unpack_genomes(columns.arrow(f"{prefix}genome"))
+    if not genomes:
+        return []
+    cycles = columns[f"{prefix}cycles"].reshape(len(genomes), -1).copy()
+    return [Individual(*each) for each in zip(genomes, cycles, columns.texts(f"{prefix}task"), strict=True)]
+
+
+def _plain(gene: Gene) -> Iterable[int]:
+    tuples = _tuples(gene)
+    return (*_numbers(gene), *(_PLACES[word] for word in _words(gene)), *map(len, tuples), *chain.from_iterable(tuples))
+
+
+def _genes(values: list[int], at: int, end: int) -> Iterable[Gene]:
+    while at < end:
+        fields: list[Any] = values[at : at + _FIXED]
+        for switch in _SWITCHES:
+            fields[switch] = bool(fields[switch])
+        for word, words in enumerate(_WORDS.values(), len(_NUMBERS)):
+            fields[word] = words[fields[word]]
+        at += _FIXED + len(_TUPLES)
+        for length in values[at - len(_TUPLES) : at]:
+            fields.append(tuple(values[at : at + length]))
+            at += length
+        yield Gene._make(_in_order(fields))

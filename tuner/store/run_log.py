@@ -13,11 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
+from tuner.store.columns import Columns, from_bytes
 from tuner.store.count import write_counts
 from tuner.store.dataset import DatasetWriter
 from tuner.store.read import read_log
-from tuner.store.schema import ORIGIN, FeatureSet, log_schema, task_schema
-from tuner.store.travelling import Columns, gathered
+from tuner.store.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
+from tuner.store.travelling import EPOCH, apart, gathered
 from tuner.world.place import Place
 from tuner.world.world import World
 
@@ -39,28 +40,44 @@ class Origin:
 
 
 class Batch(NamedTuple):
-    """Tasks as whoever measured them wrote them down.
+    """Measurements as whoever made them wrote them down: columns of `EPOCH`, and what the log alone has of their tasks, each once.
 
-    names: of the tasks.  tasks, rows: rows of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
+    tasks, rows: columns of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
     """
 
-    names: list[str]
+    epoch: bytes
     tasks: bytes
     rows: bytes
     levels: int
 
+    def opened(self) -> Opened:
+        """Raises `BadInputError` where the columns are others."""
+        epoch = from_bytes(self.epoch, EPOCH)
+        names = epoch.texts("task")
+        places = [at for at, name in enumerate(names) if name]
+        return Opened(self, epoch, [names[at] for at in places], np.array(places, np.intp))
+
+
+class Opened(NamedTuple):
+    """names: of the tasks.  places: of each among the measurements."""
+
+    batch: Batch
+    epoch: Columns
+    names: list[str]
+    places: NDArray[np.intp]
+
 
 class _Chosen(NamedTuple):
-    """Some tasks of a packed batch.  seqs: their numbers, where it is one of rows, `levels` each."""
+    """Some tasks of a batch.  seqs: their numbers in the log."""
 
-    packed: bytes
+    opened: Opened
     tasks: NDArray[np.bool_]
-    levels: int = 1
-    seqs: NDArray[np.int64] | None = None
+    seqs: NDArray[np.int64]
 
     @property
-    def rows(self) -> int:
-        return int(self.tasks.sum()) * self.levels
+    def places(self) -> NDArray[np.bool_]:
+        """bool [measurements]."""
+        return _mask(self.opened.places[self.tasks], len(self.opened.epoch["status"]))
 
 
 class RunLog:
@@ -116,24 +133,23 @@ class RunLog:
         rows = read_log(self._run_folder, ("run", "seq", "task"))
         return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
 
-    def append(self, batch: Batch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+    def append(self, opened: Opened, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
         """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
         self._raise_failure()
         new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]
         with self._lock:
-            unknown = list[int]()
+            names, unknown = opened.names, list[int]()
             for at in kept.tolist():
-                if batch.names[at] not in self._known_tasks:
-                    self._known_tasks.add(batch.names[at])
+                if names[at] not in self._known_tasks:
+                    self._known_tasks.add(names[at])
                     unknown.append(at)
             if not self._pending:
                 self._oldest_s = self._clock.monotonic_s()
             if unknown:
-                self._new_tasks.append(_Chosen(batch.tasks, _mask(unknown, len(batch.names))))
+                self._new_tasks.append(_Chosen(opened, _mask(unknown, len(names)), seqs[:0]))
             if len(new):
-                numbers = seqs if new is kept else seqs[there]
-                self._new_rows.append(_Chosen(batch.rows, _mask(new, len(batch.names)), batch.levels, numbers))
-                self._pending += self._new_rows[-1].rows
+                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[there]))
+                self._pending += len(new) * opened.batch.levels
         if self._pending >= PUBLISH_ROWS:
             self._publish_aside()
         return len(new)
@@ -159,14 +175,14 @@ class RunLog:
             with self._lock:
                 tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()
             if tasks:
-                self._tasks.publish_table(pa.table(_gathered(tasks, self._tasks.schema), schema=self._tasks.schema))
+                self._tasks.publish_table(_described(tasks, self._tasks.schema))
                 with self._lock:
                     del self._new_tasks[: len(tasks)]
             if rows:
                 self._rows.publish_table(self._numbered(rows))
                 with self._lock:
                     del self._new_rows[: len(rows)]
-                    self._pending -= sum(chosen.rows for chosen in rows)
+                    self._pending -= sum(len(chosen.seqs) * chosen.opened.batch.levels for chosen in rows)
                     self._oldest_s = asked_s
             if tasks or rows:
                 self._note_counts()
@@ -177,8 +193,14 @@ class RunLog:
     def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
         """Rows with what the driver knows of them."""
         schema, run = self._rows.schema, self.origin.run
-        columns = _gathered(rows, schema)
-        seqs = np.concatenate([np.repeat(chosen.seqs, chosen.levels) for chosen in rows if chosen.seqs is not None])
+        levels = [chosen.opened.batch.levels for chosen in rows]
+        kept = np.concatenate([np.repeat(chosen.tasks, each) for chosen, each in zip(rows, levels, strict=True)])
+        columns = gathered([chosen.opened.batch.rows for chosen in rows], kept, schema)
+        places = [np.repeat(chosen.places, each) for chosen, each in zip(rows, levels, strict=True)]
+        status = [np.repeat(chosen.opened.epoch["status"], each) for chosen, each in zip(rows, levels, strict=True)]
+        values = [chosen.opened.epoch.arrow("values") for chosen in rows]
+        columns |= apart(values, RESULTS, np.concatenate(places), np.concatenate(status) != 0)
+        seqs = np.concatenate([np.repeat(chosen.seqs, each) for chosen, each in zip(rows, levels, strict=True)])
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
         columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs)}
@@ -218,6 +240,12 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
     return mask
 
 
-def _gathered(parts: Sequence[_Chosen], schema: pa.Schema) -> Columns:
-    kept = np.concatenate([np.repeat(chosen.tasks, chosen.levels) for chosen in parts])
-    return gathered([chosen.packed for chosen in parts], kept, schema)
+def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
+    """Rows of `tasks/`."""
+    kept = np.concatenate([chosen.tasks for chosen in parts])
+    columns = gathered([chosen.opened.batch.tasks for chosen in parts], kept, schema)
+    features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
+    if features:
+        values = [chosen.opened.epoch.arrow("features") for chosen in parts]
+        columns |= apart(values, features, np.concatenate([chosen.places for chosen in parts]))
+    return pa.table(columns, schema=schema)

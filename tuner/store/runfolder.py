@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -76,6 +77,23 @@ def read_json(path: Readable) -> Any:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise BadInputError(f"{path}: not JSON: {error}") from None
+
+
+def read_identity(folder: Place | Path) -> dict[str, Any]:
+    """What a folder's `run.json` says.  Raises `BadInputError` where it is not of a run, a study or a sweep."""
+    path = folder / IDENTITY
+    there = read_json(path)
+    if not isinstance(there, dict) or "run" not in there:
+        raise BadInputError(f"{path}: not the identity of a run")
+    return there
+
+
+def began_with(folder: Place | Path, field: str) -> tuple[str, ...]:
+    """Lines of an identity that say what a run began with.  Raises `BadInputError`."""
+    lines = read_identity(folder).get(field, [])
+    if not isinstance(lines, list):
+        raise BadInputError(f"{folder / IDENTITY}: {field} {lines!r}; a list is expected")
+    return tuple(map(str, lines))
 
 
 def plain(name: str) -> str:
@@ -199,9 +217,7 @@ class RunFolder(Generic[P]):
         if not path.exists():
             write_json(path, mine)
             return
-        there = read_json(path)
-        if not isinstance(there, dict) or "run" not in there:
-            raise BadInputError(f"{path}: not the identity of a run")
+        there = read_identity(self.path)
         if differ := [key for key in mine if key != "run" and there.get(key) != mine[key]]:
             words = [text for key in differ for text in self._differs(key, there.get(key), mine[key])]
             what = ", ".join(words[:3]) + (f", {len(words) - 3} more" if len(words) > 3 else "")

@@ -91,7 +91,7 @@ def spec(harm: str, hurry: int = 0) -> JobRunnerSpec:
 
 def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
-    schedule = EpochSchedule(first_states(3, made.config, 0))
+    schedule = EpochSchedule(first_states(made.config, 0))
     with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
         conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))

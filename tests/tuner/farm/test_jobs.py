@@ -8,9 +8,11 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,24 +29,28 @@ from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
 from tuner.farm import schedule as schedule_module
-from tuner.farm.jobs import Broadcast, FailingItem, Job, JobRunnerSpec, Result, Training, Update
+from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, JobRunnerSpec, Training, Update
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import BEGAN, EpochSchedule, in_use_from, version_of
 from tuner.farm.workers import JobWorker, Lone, Told
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
-from tuner.measure.measurement import Request
+from tuner.measure.measurement import Measurement, Request
+from tuner.search.collector import STATUSES, Collector, pack_segments
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import first_states, pack_island, unpack_island
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.knowledge import Knowledge
 from tuner.search.names import genome_name, key_name
-from tuner.search.packing import pack_genes, pack_individuals, unpack_genes, unpack_individual, unpack_individuals
+from tuner.search.packing import pack_genomes, pack_individuals, unpack_genome, unpack_genomes, unpack_individuals
 from tuner.search.population import Individual, Island
-from tuner.store.arrays import from_bytes, to_bytes
+from tuner.store.columns import INTS, from_bytes, schema_of, to_bytes
 from tuner.store.compressed import compressed
-from tuner.store.run_log import Origin
+from tuner.store.run_log import Batch, Origin
+from tuner.store.schema import RESULTS
+from tuner.store.travelling import EPOCH
 
 LEVELS = ("none", "slight", "severe")
+MIXED = schema_of(genome=INTS, cycles=pa.int64(), task=pa.string(), proposed=INTS)
 
 
 @lru_cache(maxsize=4)
@@ -70,47 +76,62 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
     genes = [gene for m in everyone for gene in m.genome] + [
         Gene(0, 3, 2, 1, -1, 2, "streamed", (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
     ] * count
-    arrays = from_bytes(to_bytes(pack_genes(genes)))
-    again = unpack_genes(arrays)
-    assert repr(again) == repr(genes), "numbers stay numbers and switches switches"
-    assert unpack_genes(arrays, 2, 5) == genes[2:5]
-    packed = from_bytes(to_bytes(pack_individuals(everyone, 3)))
-    for one, two in zip(everyone, unpack_individuals(packed), strict=True):
+    genomes = [tuple(genes), (), *(m.genome for m in everyone)]
+    columns = from_bytes(to_bytes(pack_individuals(everyone) | {"proposed": pack_genomes(genomes)}, MIXED), MIXED)
+    assert repr(unpack_genomes(columns.arrow("proposed"))) == repr(genomes), "numbers stay numbers and switches switches"
+    for one, two in zip(everyone, unpack_individuals(columns), strict=True):
         assert (one.genome, one.cycles.tolist(), one.task) == (two.genome, two.cycles.tolist(), two.task)
-    for at, one in enumerate(everyone):
-        assert unpack_individual(packed, at).genome == one.genome
+    for at, genome in enumerate(genomes):
+        assert unpack_genome(columns.arrow("proposed"), at) == genome
 
 
 def test_an_island_goes_on_where_it_was() -> None:
     island = Island(np.random.default_rng([3, 4]), [Individual(random_genome(unit(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")])
     island.rng.integers(10, size=3)
-    again = unpack_island(pack_island(island, 3))
+    again = unpack_island(pack_island(island))
     assert again.rng.integers(1 << 30, size=5).tolist() == island.rng.integers(1 << 30, size=5).tolist()
     assert [m.task for m in again.members] == ["t"]
-    with pytest.raises(BadInputError, match="not arrays of a search"):
+    with pytest.raises(BadInputError, match="not columns of a search"):
         unpack_island(b"something else")
 
 
-def _with_head(head_bytes: int, rest: bytes) -> bytes:
-    return compressed(head_bytes.to_bytes(8, "little") + rest)
+NUMBERS = schema_of(a=pa.int64(), b=pa.string())
+GOOD = to_bytes({"a": np.arange(5), "b": ["x", "yz"]}, NUMBERS)
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"",
-        to_bytes({"a": np.arange(5)})[:-1],
-        to_bytes({"a": np.arange(5)}) + b"x",
-        _with_head(9, b'[["a", 1]'),
-        _with_head(18, b'[["a", "|O", [1]]]' + b"\0" * 8),
-        _with_head(19, b'[["a", "<i8", [-1]]' + b"]" + b"\0" * 8),
-        _with_head(1 << 62, b"[]"),
-        (1 << 62).to_bytes(8, "little") + b"[]",
+        GOOD[:-1],
+        GOOD[:8] + b"x" + GOOD[9:],
+        (1 << 62).to_bytes(8, "little") + GOOD[8:],
+        compressed(b"something else"),
+        to_bytes({}, schema_of(a=pa.int64())),
+        compressed(pa.record_batch([[[1], [2]], [["x"], []]], NUMBERS).serialize()),
     ],
 )
-def test_bytes_that_are_no_arrays_are_refused(data: bytes) -> None:
-    with pytest.raises(BadInputError, match="not arrays of a search"):
-        from_bytes(data)
+def test_bytes_that_are_no_columns_are_refused(data: bytes) -> None:
+    with pytest.raises(BadInputError, match="not columns of a search"):
+        from_bytes(data, NUMBERS)
+
+
+def test_columns_come_back_as_they_were() -> None:
+    found = from_bytes(GOOD, NUMBERS)
+    assert (found["a"].tolist(), found.texts("b")) == ([0, 1, 2, 3, 4], ["x", "yz"])
+    assert from_bytes(to_bytes({}, NUMBERS), NUMBERS)["a"].tolist() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_damage_to_columns_is_an_error_or_other_columns(data: st.DataObject) -> None:
+    """Never a crash of the process, whatever the bytes say of their lengths."""
+    raw = bytearray(pa.record_batch([[[1, 2, 3]], [["x", "yz"]]], NUMBERS).serialize().to_pybytes())
+    for _ in range(3):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(BadInputError):
+        found = from_bytes(compressed(bytes(raw)), NUMBERS)
+        _ = found["a"], found.arrow("b").to_pylist
 
 
 def test_genomes_and_keys_have_the_same_names_in_every_process() -> None:
@@ -132,10 +153,23 @@ print(genome_name(genome), key_name(("00ff", genome[1][2:])))
 
 
 def findings(*genes: Gene, cycles: int = 7, programs: Sequence[int] = (), border: float | None = None, island: int = 0) -> bytes:
-    count = len(genes)
-    found = Findings(list(genes), [np.full(3, cycles)] * count, [5] * count, [None] * count, list(programs))
-    found.border = None if border is None else np.full(3, border)
-    return found.pack(island, 3)
+    """programs: numbers of so many that nobody knows."""
+    collector = Collector()
+    values = np.full((3, len(RESULTS)), cycles)
+    for gene in genes:
+        collector.heard(Request("segment", (gene,)), Measurement("ok", task=str(gene), values=values))
+    for number in programs:
+        collector.heard(made_up(number), Measurement("ok", task=str(number), values=values))
+    collector.border = None if border is None else np.full(3, border)
+    return collector.pack(island, 3)
+
+
+def made_up(number: int) -> Request:
+    return Request("program", (Gene(0, 1, number),))
+
+
+def name_of(number: int) -> int:
+    return genome_name(made_up(number).genome)
 
 
 def test_what_is_aside_is_forgotten() -> None:
@@ -145,11 +179,11 @@ def test_what_is_aside_is_forgotten() -> None:
         known.learn(findings(Gene(0, 1, 2), Gene(1, 2), cycles=3, programs=[2], border=8.0))
         assert known.border.tolist() == [5.0] * 3
         assert known.table.best(0, 1, 0) == (3, Gene(0, 1, 2))
-        assert known.programs == {1, 2}
+        assert known.programs == {name_of(1), name_of(2)}
     assert known.border.tolist() == [2.0] * 3
     assert known.table.best(0, 1, 0) == (7, Gene(0, 1))
     assert not known.table.known(Gene(1, 2))
-    assert known.programs == {1}
+    assert known.programs == {name_of(1)}
     assert known.version == 1
     assert len(known.learnable) == 1
 
@@ -169,9 +203,9 @@ def test_lag_instead_of_barriers() -> None:
     assert (FIRST, BEGINNING, EVOLVING) == (0, 1, 2)
 
 
-def blank(job: Job) -> Result:
+def blank(job: Job) -> EpochResult:
     found = findings(programs=[job.epoch * 10 + job.island], island=job.island)
-    return Result(job.state + bytes([job.epoch]), found, None, True, 0, 0.0)  # type: ignore[arg-type]
+    return EpochResult(job.state + bytes([job.epoch]), Batch(found, b"", b"", 3), b"", True, 0, 0.0)
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -216,7 +250,9 @@ def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int
         assert job.programs == 1000 - islands * sum(range(version_of(epoch)))
         assert job.own == tuple(findings(programs=[e * 10 + island], island=island) for e in range(version_of(epoch), epoch))
     for epoch, found in enumerate(epochs[:7]):
-        assert [from_bytes(data)["programs"].tolist() for data in found] == [[epoch * 10 + i] for i in range(1 if epoch == 0 else islands)]
+        assert [from_bytes(data, EPOCH)["programs"].tolist() for data in found] == [
+            [name_of(epoch * 10 + i)] for i in range(1 if epoch == 0 else islands)
+        ]
 
 
 def test_an_island_may_be_an_epoch_ahead() -> None:
@@ -277,10 +313,14 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
 # workshops
 
 
-def parts(result: Result | Trained) -> tuple[object, ...]:
+def parts(result: EpochResult | Trained) -> tuple[object, ...]:
     """Of a result, what may not depend on where it was made; rows without times and workers."""
-    assert isinstance(result, Result)
-    return result.state, result.findings, result.measured.batch.tasks, result.measured.programs, result.measured.status, result.whole
+    assert isinstance(result, EpochResult)
+    return result.state, result.findings, result.batch.tasks, result.programs, result.segments, result.whole
+
+
+def statuses(result: EpochResult) -> list[str]:
+    return [STATUSES[code] for code in from_bytes(result.findings, EPOCH)["status"]]
 
 
 class Course:
@@ -288,15 +328,15 @@ class Course:
 
     def __init__(self, made: JobRunnerSpec) -> None:
         self.spec, self.broadcast = made, Broadcast()
-        self.done: list[tuple[Job, Result]] = []
-        schedule, job_runner, heard = EpochSchedule(first_states(3, made.config, made.seed)), made(), 0
+        self.done: list[tuple[Job, EpochResult]] = []
+        schedule, job_runner, heard = EpochSchedule(first_states(made.config, made.seed)), made(), 0
         self.broadcast.epochs.append([])
         while schedule.complete < 5:
             due = schedule.next(None, None)
             assert due is not None
             result = job_runner.work(due.job, self.broadcast.update(due.job, (heard, 0)))
             heard = due.job.version
-            assert isinstance(result, Result)
+            assert isinstance(result, EpochResult)
             self.done.append((due.job, result))
             schedule.received(due.key, result)
             while schedule.to_commit() is not None:
@@ -330,7 +370,7 @@ def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so
     packed = worker.work(pickle.dumps(Told("w0", job, update.first)), (update.models, *update.epochs), announce)
     found = pickle.loads(packed)
     assert parts(found) == parts(result)
-    assert sum(request.measure for request in said) >= len(found.measured.status)
+    assert sum(request.measure for request in said) >= len(statuses(found))
     alone = worker.done
     assert worker.work(pickle.dumps(Lone("w0", pickle.dumps(said[-1]))), (), None) == b""
     assert worker.done == alone + 1
@@ -340,10 +380,10 @@ def test_what_is_stopped_is_a_beginning(course: Course) -> None:
     job, result = course.done[-1]
     job_runner = course.spec()
     short = job_runner.work(job._replace(programs=2), course.broadcast.update(job, (0, 0)))
-    assert isinstance(short, Result)
+    assert isinstance(short, EpochResult)
     assert not short.whole
-    assert short.measured.program.sum() == 2
-    assert short.measured.status == result.measured.status[: len(short.measured.status)]
+    assert len(from_bytes(short.programs, PROGRAMS).arrow("genome")) == 2
+    assert statuses(short) == statuses(result)[: len(statuses(short))]
     again = job_runner.work(job, course.broadcast.update(job, (job.version, 0)))
     assert parts(again) == parts(result), "nothing of it is remembered"
 
@@ -360,9 +400,9 @@ def test_culprits_are_not_tried(course: Course) -> None:
     found = job_runner.work(
         job._replace(failing=((bad, FailingItem("timeout", "too long", 0)),)), course.broadcast.update(job, (job.version, 0))
     )
-    assert isinstance(found, Result)
+    assert isinstance(found, EpochResult)
     assert bad not in asked
-    assert found.measured.status.count("timeout") == 1
+    assert statuses(found).count("timeout") == 1
 
 
 def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
@@ -383,9 +423,9 @@ def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course
     training = Training(1, len(course.broadcast.epochs) + 1, 0)
     good, bad = np.ones(len(FEATURES), np.float32), np.full(len(FEATURES), np.nan, np.float32)
     infinite = np.where(np.arange(len(FEATURES)) == 3, np.inf, good).astype(np.float32)
-    genes = [Gene(0, 1, 1, 1, 1, 0, False, (60 + i,)) for i in range(4)]
-    cycles = [np.full(3, value, np.int64) for value in (7, 7, 0, -5)]
-    poison = Findings(genes, cycles, [5] * 4, [bad, infinite, good, good]).pack(0, 3)
+    genes = [Gene(0, 1, choices=(60 + i,)) for i in range(4)]
+    cycles = np.repeat(np.array([[7], [7], [0], [-5]]), 3, axis=1)
+    poison = pack_segments(genes, cycles, np.full(4, 5), np.array([bad, infinite, good, good]), ())
     found = [course.spec().work(training, Update(0, [*course.broadcast.epochs, [data]], None)) for data in (findings(), poison)]
     clean, poisoned = found
     assert isinstance(clean, Trained)

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,12 +20,17 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
+from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.ledger import Deadline, Ledger, RunBudget
-from tuner.farm.recorder import FEATURE_SETS, Facts, Measured, Recorder
+from tuner.farm.recorder import FEATURE_SETS, Facts, Recorder
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Enough, Limit, Session
 from tuner.search.champions import Champions
+from tuner.search.collector import KINDS, Collector
+from tuner.search.knowledge import Knowledge
+from tuner.search.packing import pack_genomes
+from tuner.store.columns import to_bytes
 from tuner.store.digests import digest
 from tuner.store.read import read_log, read_tasks
 from tuner.store.run_log import Origin, RunLog, row_ids
@@ -36,12 +40,28 @@ from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
 LEVELS = ("none", "slight", "severe")
-CRASHES = Gene(0, 1, 1, 1, 1, 0, False, (7,))
+CRASHES = Gene(0, 1, 1, 1, 1, choices=(7,))
 
 
 @pytest.fixture(scope="module")
 def unit() -> Unit:
     return make_unit(small_graph("conv_chain"), load_machine("tiny"), DataType.float16)
+
+
+class Heard(NamedTuple):
+    """The listeners of a job."""
+
+    recorder: Recorder
+    collector: Collector
+
+    def result(self) -> EpochResult:
+        programs = to_bytes({"genome": pack_genomes(self.collector.programs)}, PROGRAMS)
+        return EpochResult(b"", self.recorder.batch(self.collector.pack(1, len(LEVELS))), programs, True, 0, 0.0)
+
+    def kinds(self) -> list[str]:
+        """Of the tasks."""
+        opened = self.result().batch.opened()
+        return [KINDS[code] for code in opened.epoch["kind"][opened.places]]
 
 
 class Bench:
@@ -58,9 +78,9 @@ class Bench:
             else:
                 yield replace(self.evaluator.measure(request), worker="w0", wall_s=0.25)
 
-    def session(self, limit: Limit = Limit(), versions: Sequence[str | None] = (None,) * 3) -> tuple[Session, Recorder]:  # noqa: B008
-        recorder = Recorder(self.facts, 1, 5, versions)
-        return Session(self.measured, (recorder,), limit), recorder
+    def session(self, limit: Limit = Limit(), versions: Sequence[str | None] = (None,) * 3) -> tuple[Session, Heard]:  # noqa: B008
+        heard = Heard(Recorder(self.facts, 1, 5, versions), Collector())
+        return Session(self.measured, heard, limit), heard
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +114,12 @@ def rows(log: RunLog, path: Path) -> pd.DataFrame:
 
 
 def test_a_limit_of_programs_is_exact(unit: Unit, bench: Bench) -> None:
-    session, recorder = bench.session(Limit(3))
+    session, heard = bench.session(Limit(3))
     requests = [program(unit, blocks) for blocks in (1, 2, 2, 3, 4)]
     with pytest.raises(Enough):
         session(requests)
     assert len(session.programs) == 3
-    assert recorder.measured().program.tolist() == [True] * 3, "a repeat takes nothing off it"
+    assert heard.kinds() == ["program"] * 3, "a repeat takes nothing off it"
     with pytest.raises(Enough):
         session([segment(Gene(0, 1))])
     with pytest.raises(Enough):
@@ -109,34 +129,31 @@ def test_a_limit_of_programs_is_exact(unit: Unit, bench: Bench) -> None:
 def test_a_deadline_ends_a_job_between_two_items(unit: Unit, bench: Bench) -> None:
     session, _ = bench.session(Limit(None, time.monotonic() + 1000))
     assert len(session([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
-    late, recorder = bench.session(Limit(None, time.monotonic() - 1))
+    late, heard = bench.session(Limit(None, time.monotonic() - 1))
     with pytest.raises(Enough):
         late([program(unit)])
-    assert recorder.measured().status == []
+    assert heard.kinds() == []
 
 
 def test_features_are_no_measurement(bench: Bench) -> None:
-    session, recorder = bench.session()
+    session, heard = bench.session()
     (measurement,) = session([Request("segment", (Gene(0, 1),), False)])
     assert measurement.features is not None
     assert measurement.task == ""
-    assert recorder.measured().status == []
+    assert heard.kinds() == []
 
 
 def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     huge = Gene(0, len(unit.operators), 1, choices=(63,) * len(unit.operators))
     requests = [segment(gene, np.array([1.0, 2.0, 3.0])) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
-    session, recorder = bench.session()
-    heard = list[Request]()
-    session.listeners = (recorder, SimpleNamespace(heard=lambda request, _: heard.append(request)))
+    session, heard = bench.session()
     measurements = session([*requests, program(unit, predicted=np.array([10.0, 20.0, 30.0]))])
-    assert heard[:4] == requests, "in the order of the requests"
     assert measurements[1].status == "crash"
-    measured = recorder.measured()
-    assert unpacked(measured.batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
-    assert unpacked(measured.batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
+    batch = heard.result().batch
+    assert unpacked(batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
+    assert unpacked(batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
     book = ledger(log, RunBudget(candidates=9))
-    book.commit(measured)
+    book.commit(heard.result())
     found = rows(log, tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(5) for _ in LEVELS]
     assert found["level"].tolist() == [*LEVELS] * 5
@@ -188,8 +205,8 @@ def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
     measure([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
     measure, second = bench.session(versions=["a", None, "c"])
     measure([segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(unit, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))])
-    for recorder in (first, second):
-        book.commit(recorder.measured())
+    for heard in (first, second):
+        book.commit(heard.result())
     found = rows(log, tmp_path)
     predicted = [None if np.isnan(value) else value for value in found["predicted_cycles"]]
     assert predicted == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, None, None, None]
@@ -200,11 +217,11 @@ def test_predictions_are_logged_with_the_model_of_their_level_if_there_was_one(
 # the ledger
 
 
-def several(unit: Unit, bench: Bench, *blocks: int) -> Measured:
-    session, recorder = bench.session()
+def several(unit: Unit, bench: Bench, *blocks: int) -> EpochResult:
+    session, heard = bench.session()
     for count in blocks:
         session([segment(Gene(0, 1, count)), program(unit, count)])
-    return recorder.measured()
+    return heard.result()
 
 
 def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
@@ -221,11 +238,11 @@ def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, 
 
 
 def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
-    session, recorder = bench.session()
+    session, heard = bench.session()
     whole = Request("program", (Gene(0, len(unit.operators), 4),))
     session([program(unit, 1), program(unit, 4), whole])
     book = ledger(log, RunBudget(candidates=9))
-    book.commit(recorder.measured())
+    book.commit(heard.result())
     found = rows(log, tmp_path)
     best = found[found["kind"] == "program"].groupby("level", observed=True)["cycles"].min()
     champions = book.champions
@@ -259,3 +276,18 @@ def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Ben
 def test_row_ids_are_those_of_single_rows() -> None:
     expected = [digest(['a "b" ü', 1, "none", 0]), digest(['a "b" ü', 22, "sévère", 3])]
     assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == expected
+
+
+def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+    session, heard = bench.session()
+    one, twin = Gene(0, 1), Gene(0, 1, choices=(0,))
+    assert len({measurement.task for measurement in session([segment(one), segment(twin), program(unit)])}) == 2
+    book, known = ledger(log, RunBudget(candidates=9)), Knowledge(bench.evaluator.structures, len(LEVELS))
+    book.commit(heard.result())
+    known.learn(heard.result().findings)
+    assert rows(log, tmp_path).drop_duplicates("seq")["kind"].tolist() == ["operator", "program"]
+    assert all(known.table.known(gene) for gene in (one, twin))
+    values = bench.evaluator.measure(program(unit)).values
+    assert values is not None
+    found = rows(log, tmp_path)
+    assert found.loc[found["kind"] == "program", "cycles"].tolist() == values[:, 0].tolist(), "rows lie where their values do"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from compiler.kinds.build import make_unit
@@ -21,13 +22,15 @@ from tests.tuner.world.by_hand import Hand
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
 from tuner.measure.shared import SharedResults
-from tuner.store.arrays import to_bytes
+from tuner.store.columns import schema_of, to_bytes
 from tuner.store.digests import task_digest
 from tuner.store.schema import RESULTS
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
 LEVELS = ("none", "slight", "severe")
+
+SCHEMA = schema_of(task=pa.string(), values=pa.int64())
 
 
 def unit(name: str = "conv_chain", machine: str = "edge", dtype: DataType = DataType.float16) -> Unit:
@@ -108,8 +111,8 @@ def test_others_are_heard_of_while_they_run(tmp_path: Path) -> None:
     assert len(list(a.folder.iterdir())) == 1
 
 
-def written(shared: SharedResults, arrays: dict[str, Any]) -> Path:
-    data = to_bytes(arrays)
+def written(shared: SharedResults, columns: dict[str, Any], schema: pa.Schema = SCHEMA) -> Path:
+    data = to_bytes(columns, schema)
     path = shared.folder / f"{hashlib.sha256(data).hexdigest()[:32]}.bin"
     path.write_bytes(data)
     return path
@@ -121,12 +124,13 @@ def test_what_cannot_be_is_left_out(tmp_path: Path) -> None:
     values = np.ones((4, 3, len(RESULTS)), np.int64)
     values[1, 2, RESULTS.index("cycles")] = 0
     values[2, 0, RESULTS.index("ddr_read_bytes")] = -1
-    names = np.array([letter * 32 for letter in "abcd"], "S32")
+    names = [letter * 32 for letter in "abcd"]
     written(shared, {"task": names, "values": values})
-    written(shared, {"task": np.array(["e" * 32], "S32"), "values": np.full((1, 3, len(RESULTS)), np.nan)})
-    written(shared, {"task": np.array(["f" * 32], "S32"), "values": values[:1, :2]})
-    written(shared, {"task": np.array(["f" * 32], "S32"), "values": values[:2]})
+    written(shared, {"task": ["e" * 32], "values": [None, *[1] * (3 * len(RESULTS) - 1)]})
+    written(shared, {"task": ["f" * 32], "values": values[:1, :2]})
+    written(shared, {"task": ["f" * 32], "values": values[:2]})
     written(shared, {"values": values})
+    written(shared, {"values": values}, schema_of(values=pa.int64()))
     (shared.folder / "notes.txt").write_text("not a part")
     assert [letter for letter in "abcdef" if shared.find(letter * 32) is not None] == ["a", "d"]
 
@@ -134,7 +138,7 @@ def test_what_cannot_be_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:-1] + b"\x09", lambda data: b"", lambda data: data[1:]])
 def test_a_damaged_file_is_not_read(tmp_path: Path, damage: Any) -> None:
     shared = SharedResults(LocalPlace(tmp_path), REAL.clock, unit(), LEVELS)
-    path = written(shared, {"task": np.array(["a" * 32], "S32"), "values": np.ones((1, 3, len(RESULTS)), np.int64)})
+    path = written(shared, {"task": ["a" * 32], "values": np.ones((1, 3, len(RESULTS)), np.int64)})
     path.write_bytes(damage(path.read_bytes()))
     assert shared.find("a" * 32) is None
 

@@ -11,10 +11,11 @@ from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
+from tuner.search.collector import Collector
 from tuner.search.context import SearchContext
 from tuner.search.epoch import run_epoch
 from tuner.search.islands import first_states, unpack_island
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.knowledge import Knowledge
 from tuner.search.rules import Rules
 
 LEVELS = ("none", "slight", "severe")
@@ -44,16 +45,16 @@ class LocalSearch:
         config = load_config(None, (*QUICK, *overrides))
         self.rules = Rules(u, LEVELS, config, {})
         self.known = Knowledge(Structures(u), len(LEVELS))
-        self.islands = [unpack_island(state) for state in first_states(len(LEVELS), config, seed)]
+        self.islands = [unpack_island(state) for state in first_states(config, seed)]
         self.epoch = 0
         self.contexts: list[SearchContext] = []
 
     def context(self, measure: Local, island: int = 0, epoch: int | None = None) -> SearchContext:
         """Of an island that hears of nobody's measurements but its own."""
-        findings = Findings()
-        session = Session(measure, (self.known, findings))
+        collector = Collector()
+        session = Session(measure, (self.known, collector))
         return SearchContext(
-            self.rules, self.known, findings, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS)
+            self.rules, self.known, collector, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS)
         )
 
     def step(self, measure: Local) -> None:
@@ -62,7 +63,7 @@ class LocalSearch:
         for context in contexts:
             with self.known.aside():
                 run_epoch(context, self.islands[context.island])
-        self.known.learn_epoch([context.findings.pack(context.island, len(LEVELS)) for context in contexts])
+        self.known.learn_epoch([context.collector.pack(context.island, len(LEVELS)) for context in contexts])
         self.contexts += contexts
         self.epoch += 1
 

@@ -55,7 +55,7 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
         measure = Local(u)
         search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
         shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
-        counts = [len(context.findings.segments) for context in search.contexts[1:]]
+        counts = [len(context.collector.segments) for context in search.contexts[1:]]
         assert max(counts) - min(counts) <= 2, "no island has more to do than another"
     assert shares[0] == shares[1]
 
@@ -66,7 +66,7 @@ def test_islands_do_not_measure_each_others_segments() -> None:
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 7)
     shares = [
-        {search.known.key(gene) for context in search.contexts if context.island == i for gene in context.findings.segments}
+        {search.known.key(gene) for context in search.contexts if context.island == i for gene in context.collector.segments}
         for i in range(3)
     ]
     assert sum(map(len, shares)) == len(set.union(*shares))
@@ -78,7 +78,7 @@ def test_a_model_of_one_operator_has_something_for_every_island() -> None:
     u = make_unit(lower(b.model(b.conv("x", 32, (3, 3), pads=(1, 1, 1, 1)))), load_machine("tiny"), DataType.float16)
     search = LocalSearch(u, "search.islands=3").steps(Local(u), 4)
     shares = [
-        [len(context.findings.segments) for context in search.contexts if context.island == i and context.epoch >= EVOLVING]
+        [len(context.collector.segments) for context in search.contexts if context.island == i and context.epoch >= EVOLVING]
         for i in range(3)
     ]
     assert min(map(sum, shares)) > 10
@@ -99,7 +99,7 @@ def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
     """Without segmentations only the first island is told of a program; the others measured none until its elites reached them."""
     u = unit("residual_block")
     search = LocalSearch(u, "use.segmentations=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
-    counts = [len(context.findings.programs) for context in search.contexts[4:]]
+    counts = [len(context.collector.programs) for context in search.contexts[4:]]
     assert all(0 < count <= 2 for count in counts)
     assert all(island.members for island in search.islands)
 
@@ -111,9 +111,9 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     share = -(-16 * search.rules.several // 3)
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
-    assert [len(context.findings.segments) for context in search.contexts[4:]] == [share] * 3
+    assert [len(context.collector.segments) for context in search.contexts[4:]] == [share] * 3
     for context in search.contexts[4:]:
-        assert sum(len(gene.cores) == 2 for gene in context.findings.segments) > 0.6 * share
+        assert sum(len(gene.cores) == 2 for gene in context.collector.segments) > 0.6 * share
 
 
 @pytest.mark.parametrize("window", [True, False])

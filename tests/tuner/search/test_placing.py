@@ -281,7 +281,7 @@ def test_the_search_places_segments_and_learns_what_borders_save() -> None:
     runs = [gene for genome in programs for gene in genome if gene.stop - gene.start > 1]
     assert {len(gene.cores) for gene in runs} > {4}, "where nothing is placed, all of them are on all cores"
     assert any(ask.kind == "stage" for ask in measure.measured())
-    assert any(context.findings.border is not None and (context.findings.border > 0).any() for context in search.contexts)
+    assert any(context.collector.border is not None and (context.collector.border > 0).any() for context in search.contexts)
     one, _ = searched("use.cores=false")
     mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
     assert mine < theirs
