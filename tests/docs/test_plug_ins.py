@@ -13,7 +13,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.docs.fences import ROOT, blocks
-from tests.tuning import Driver, quick, save_small
+from tests.tuning import quick, save_small
 from tuner.plugins import files_digest
 from tuner.store.read import read_log
 from tuner.store.runfolder import read_json
@@ -55,17 +55,6 @@ def test_the_linear_model_tunes(files: Path) -> None:
     del sys.modules["linear"]
     with pytest.raises(BadInputError, match=r"begun with cost model linear:Linear 1 \(source \w{8}\), not cost model linear:Linear 2 \("):
         quick(model, run, 32, "model.name=linear:Linear", resume=True)
-
-
-def test_the_command_measures(files: Path) -> None:
-    model, runner = save_small("conv_chain", files), f"command:{sys.executable} board.py"
-    (files / "board.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n" + (files / "board.py").read_text())
-    options = ("--backend", "serial", "--runner", runner, "--set", "use.cost_model=false", "--set", "segments.measured=2")
-    options += ("--set", "runner.finalists=1", "--set", "runner.readings=16")
-    code, errors = Driver(model, files / "RUN", 1, options=options, cwd=files).wait()
-    assert code == 0, errors
-    (said,) = read_json(files / "RUN" / "run.json")["plugins"]
-    assert said == {"kind": "runner", "name": runner, "version": "", "digest": files_digest(sys.executable, "board.py")}
 
 
 def test_contracts_are_run_by_a_third_party(files: Path) -> None:
