@@ -55,6 +55,7 @@ def configured(request: TuneRequest) -> TuneConfig:
         "farm.wait_s": request.wait_s,
         "farm.resource": request.resource,
         "runner.name": request.runner,
+        "search.strategy": request.strategy,
         "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
     }
     return config.given(options, request.candidates, request.seconds)

@@ -122,7 +122,7 @@ class Bulletin:
 
 @dataclass(frozen=True)
 class WorkshopSpec:
-    """Makes a Workshop where it is called."""
+    """Makes a Workshop where it is called.  strategy: None for that of the configuration."""
 
     evaluator: Callable[[], Evaluator]
     facts: Facts
@@ -130,6 +130,7 @@ class WorkshopSpec:
     weights: Mapping[str, float]
     seed: int
     rules: type[Rules] = Rules
+    strategy: type[SearchStrategy] | None = None
 
     def __call__(self) -> Workshop:
         with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
@@ -169,7 +170,7 @@ class Workshop:
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
         """What asks."""
-        return find_strategy(self.spec.config.search.strategy)
+        return self.spec.strategy or find_strategy(self.spec.config.search.strategy)
 
     @cached_property
     def cost_model(self) -> type[CostModel]:

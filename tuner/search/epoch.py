@@ -19,6 +19,7 @@ from tuner.measure.session import Enough, Session
 from tuner.search.asking import Asking, answered
 from tuner.search.border import border_of
 from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.legal import check_requests
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
 
@@ -27,9 +28,13 @@ LAG = 1  # epochs of others that an island need not have heard of, from there on
 
 
 def run_epoch(asking: Asking[None], session: Session, known: Knowledge, findings: Findings) -> bool:
-    """Whether it came to its end: else there was enough, and it was closed.  known, findings: listen to the session."""
+    """Whether it came to its end: else there was enough, and it was closed.  known, findings: listen to the session.
+
+    Raises `TilefarmError` for requests of what is not there.
+    """
 
     def measured(requests: Sequence[Request]) -> Sequence[Measurement]:
+        check_requests(known.structures.unit, requests)
         measurements = session(requests)
         border = border_of(known.table, requests, measurements)
         if border is not None:
