@@ -46,12 +46,12 @@ from tuner.farm.workers import JobWorker
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
+from tuner.search.asking import answered
 from tuner.search.champions import Champions
-from tuner.search.collector import Collector
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
-from tuner.search.islands import first_states, unpack_island
+from tuner.search.islands import unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
@@ -89,7 +89,7 @@ class Window:
         with TemporaryDirectory() as name:
             folder = Path(name)
             (folder / ".tmp").mkdir()
-            schedule = EpochSchedule(first_states(config, spec.seed))
+            schedule = EpochSchedule([b""] * config.islands)
             budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
             with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
@@ -177,7 +177,7 @@ class Scorer:
 
     def context(self) -> SearchContext:
         rules = self.job_runner.rules
-        return SearchContext(rules, self.known, Collector(), self._measure, 0, EVOLVING, self.job_runner.predictors)
+        return SearchContext(rules, self.known, 0, EVOLVING, self.job_runner.predictors)
 
     def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
         return [self.job_runner.evaluator.measure(request) for request in requests]
@@ -192,7 +192,7 @@ class Scorer:
             genes = [gene for gene in propose(rules.unit, table, segmentations, SCORED_AT_ONCE, rng, rules.moves) if gene not in seen]
             seen.update(genes)
             context, begin = self.context(), time.process_time()
-            raws = [raw for raw in context.features(genes) if raw is not None]
+            raws = [raw for raw in answered(context.features(genes), self._measure) if raw is not None]
             if raws:
                 context.predict(np.stack(raws))
             return len(genes), time.process_time() - begin
@@ -208,7 +208,8 @@ class Scorer:
             begin = time.process_time()
             drawn = (island.child(rules.unit, 0, search, moves) for _ in range(SCORED_AT_ONCE))
             context = self.context()
-            whole = [genome for genome in context.repaired([child for child in drawn if child is not None]) if genome is not None]
+            repaired = context.repaired([child for child in drawn if child is not None])
+            whole = [genome for genome in answered(repaired, self._measure) if genome is not None]
             context.expected(whole)
             return len(whole), time.process_time() - begin
 

@@ -33,6 +33,7 @@ class _Section(BaseModel):
 
 
 class SearchSettings(_Section):
+    strategy: Annotated[str, Field(min_length=1)]
     population: Annotated[int, Field(ge=2)]
     islands: PositiveInt
     exchange_every: PositiveInt
@@ -81,7 +82,8 @@ class PlacementSettings(_Section):
     states: PositiveInt
 
 
-class Model(_Section):
+class ModelSettings(_Section):
+    name: Annotated[str, Field(min_length=1)]
     proposals: PositiveInt
     min_rows: Annotated[int, Field(ge=10)]
     growth: Annotated[float, Field(gt=0)]
@@ -122,7 +124,7 @@ class BudgetSettings(_Section):
         return self
 
 
-class Runner(_Section):
+class RunnerSettings(_Section):
     name: Annotated[str, Field(min_length=1)]
     repeats: PositiveInt
     tries: PositiveInt
@@ -169,11 +171,11 @@ class TuneConfig(_Section):
     search: SearchSettings
     segments: Segments
     placement: PlacementSettings
-    model: Model
+    model: ModelSettings
     use: Use
     level_weights: dict[str, Positive]
     budget: BudgetSettings
-    runner: Runner
+    runner: RunnerSettings
     farm: Farm
     study: Study
 
@@ -190,6 +192,11 @@ class TuneConfig(_Section):
     def learns(self) -> bool:
         """Whether cost models are trained and asked."""
         return self.use.cost_model if self.use.cost_model is not None else self.runner.name != BUILT_IN
+
+    @property
+    def islands(self) -> int:
+        """How many there are."""
+        return self.search.islands if self.use.islands else 1
 
     @property
     def digest(self) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,20 +23,20 @@ from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.recorder import Facts, Recorder, workload
-from tuner.learn.cost_model import CostModel, Retrained, TrainingRows, retrain
-from tuner.learn.trained import Models, Trained, TrainedModel
+from tuner.learn.cost_model import CostModel, Predictor, TrainingRows, find_cost_model
+from tuner.learn.promotion import retrain
+from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
-from tuner.measure.session import Enough, Limit, Session
+from tuner.measure.session import Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
 from tuner.search.collector import Collector
-from tuner.search.context import SearchContext
-from tuner.search.epoch import LAG, exchanges, run_epoch
-from tuner.search.islands import pack_island, unpack_island
+from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
 from tuner.search.knowledge import Knowledge, Learnable
 from tuner.search.packing import pack_genomes
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
+from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
 from tuner.store.columns import INTS, schema_of, to_bytes
 from tuner.store.run_log import Batch
 from tuner.world.crash import one_line
@@ -59,8 +60,9 @@ class Job(NamedTuple):
     """An epoch of an island.
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
-    not among them, epoch by epoch.  state: of the island.  models: number of the models that predict, 0 for none.  programs: that could
-    still be measured when what it builds on was complete.  seconds: for which it may still go on.  culprits: must not be tried.
+    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the models that predict, 0 for
+    none.  programs: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
+    failing: must not be tried.
     """
 
     epoch: int
@@ -85,7 +87,8 @@ class Training(NamedTuple):
 class EpochResult(NamedTuple):
     """Of a job.  state: of the island.  batch: what it measured, for the log and for everybody.  programs: columns of `PROGRAMS`.
 
-    whole: False where it was stopped before its end: it measured a beginning of what it would have.  segments: how many were measured.
+    whole: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old one.
+    segments: how many were measured.
     cpu_s: time of this process that it took.
     """
 
@@ -132,7 +135,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class JobRunnerSpec:
-    """Makes a JobRunner where it is called."""
+    """Makes a JobRunner where it is called.  strategy: None for that of the configuration."""
 
     evaluator: Callable[[], Evaluator]
     facts: Facts
@@ -140,6 +143,7 @@ class JobRunnerSpec:
     weights: Mapping[str, float]
     seed: int
     rules: type[Rules] = Rules
+    strategy: type[SearchStrategy] | None = None
 
     def __call__(self) -> JobRunner:
         with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
@@ -157,7 +161,7 @@ class JobRunner:
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
         self.known = Knowledge(evaluator.structures, len(facts.levels))
         self.models: Models = (None,) * len(facts.levels)
-        self.predictors: list[CostModel | None] = [None] * len(facts.levels)
+        self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
 
@@ -176,6 +180,16 @@ class JobRunner:
         if whole:
             list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
+    @cached_property
+    def strategy(self) -> type[SearchStrategy]:
+        """What asks."""
+        return self.spec.strategy or find_strategy(self.spec.config.search.strategy)
+
+    @cached_property
+    def cost_model(self) -> type[CostModel]:
+        """What is trained and asked here, where any is."""
+        return find_cost_model(self.spec.config.model.name)
+
     def share(self, results: SharedResults) -> None:
         """From now on, after `warm`: results of others compile no kernel."""
         assert self.evaluator.bench is None
@@ -191,7 +205,7 @@ class JobRunner:
             self.done += 1
         if update.models is not None:
             self.models = update.models
-            self.predictors = [None if model is None else model.load() for model in update.models]
+            self.predictors = [None if model is None else model.load(self.cost_model) for model in update.models]
 
     def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """measurer: who measures instead of the evaluator here."""
@@ -201,27 +215,31 @@ class JobRunner:
         begun = time.process_time()
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
-        predictors = self.predictors if config.learns and job.models else [None] * len(self.predictors)
-        versions = [None if model is None else model.version for model in predictors]
+        learns = config.learns and bool(job.models)
+        predictors = self.predictors if learns else [None] * len(self.predictors)
+        versions = [model.version if learns and model is not None else None for model in self.models]
         failing = dict(job.failing)
         recorder, collector = Recorder(spec.facts, job.island, job.epoch, versions), Collector()
         session = Session(self._spared(measurer or self._here, failing), (recorder, self.known, collector), limit)
-        island = unpack_island(job.state)
+        strategy: SearchStrategy | None = None
         with self.known.aside():
-            for findings in job.own:
-                self.known.learn(findings)
-            context = SearchContext(self.rules, self.known, collector, session, job.island, job.epoch, predictors)
-            whole = True
-            try:
-                run_epoch(context, island)
-            except Enough:
-                whole = False
-        if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
-            collector.elites = island.members[: config.search.elites]
-        levels = len(spec.facts.levels)
+            for own in job.own:
+                self.known.learn(own)
+            if job.epoch == FIRST:
+                asking = layer_by_layer(self.rules, collector)
+            else:
+                strategy = self.strategy(StrategyContext(self.rules, job.island, spec.seed), job.state or None)
+                strategy.tell(self.known, predictors)
+                asking = strategy.ask(job.epoch)
+            whole = run_epoch(asking, session, self.known, collector)
+        state = job.state
+        if strategy is not None and whole:
+            state = strategy.state()
+            if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
+                collector.elites = list(strategy.elites())[: config.search.elites]
         return EpochResult(
-            pack_island(island),
-            recorder.batch(collector.pack(job.island, levels)),
+            state,
+            recorder.batch(collector.pack(job.island, len(spec.facts.levels))),
             to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
             whole,
             len(collector.segments),
@@ -266,16 +284,16 @@ class JobRunner:
         features = np.concatenate([part.features for part in learnable])
         cycles = np.concatenate([part.cycles for part in learnable])
         groups = self._workloads(learnable)
-        candidates, in_use = [], list(self.models)
-        for level, (current, share) in enumerate(zip(self.predictors, self.rules.shares, strict=True)):
+        candidates, promoted, in_use = [], [], list(self.models)
+        for level, (current, share) in enumerate(zip(self.models, self.rules.shares, strict=True)):
             rows = TrainingRows(features, cycles[:, level].astype(np.float64), groups)
-            result = retrain(rows, share, self.spec.seed, self.spec.config.model, current)
-            candidates.append(_packed(result))
-            if result.promoted:
-                in_use[level] = candidates[-1]
+            result = retrain(self.cost_model, rows, float(share), self.spec.seed, self.spec.config.model, current)
+            candidates.append(result.candidate)
+            promoted.append(result.promoted)
+            in_use[level] = result.model
             self.done += 1
         assert len(candidates) == len(facts.levels)
-        return Trained(tuple(candidates), tuple(in_use))
+        return Trained(tuple(candidates), tuple(promoted), tuple(in_use))
 
     def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
         facts = self.spec.facts
@@ -300,8 +318,3 @@ def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
     )
     for gene in ways:
         yield (*singles[: pair.start], gene, *singles[pair.stop :])
-
-
-def _packed(result: Retrained) -> TrainedModel:
-    model = result.candidate
-    return TrainedModel(model.raw, model.judge, model.share, model.trained_rows, model.left_out, model.facts, result.promoted)

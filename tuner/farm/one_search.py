@@ -22,7 +22,6 @@ from tuner.learn.training import Trainer
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
 from tuner.search.collector import Collector
-from tuner.search.islands import first_states
 from tuner.search.population import Individual
 from tuner.store.checkpoint import Checkpoint
 from tuner.store.read import read_log
@@ -54,7 +53,7 @@ class OneSearch:
         self._watch = request.progress
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
-        self.schedule = EpochSchedule(first_states(config, request.seed))
+        self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, facts.levels, config.model)
         trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.space.gene import Genome
+from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.population import Island
 
 
-def children(context: SearchContext, island: Island, count: int, taken: set[Genome]) -> list[Genome]:
+def children(context: SearchContext, island: Island, count: int, taken: set[Genome]) -> Asking[list[Genome]]:
     """At most `count`, none measured or in `taken`, each for a level drawn by its weight."""
     if count <= 0 or not island.members:
         return []
@@ -29,7 +30,7 @@ def children(context: SearchContext, island: Island, count: int, taken: set[Geno
             if not context.known.measured(child) and child not in taken:
                 group.append(child)
         groups.append((level, group))
-    flat = iter(context.repaired([genome for _, group in groups for genome in group]))
+    flat = iter((yield from context.repaired([genome for _, group in groups for genome in group])))
     picks: list[tuple[int, Genome]] = []
     lucky = []
     for level, group in groups:
@@ -41,12 +42,12 @@ def children(context: SearchContext, island: Island, count: int, taken: set[Geno
         pick = fitting[int(rng.integers(len(fitting)))] if lucky[-1] else fitting[context.fastest(fitting, level)]
         taken.add(pick)
         picks.append((level, pick))
-    return _climbed(context, island, picks, lucky, taken)
+    return (yield from _climbed(context, island, picks, lucky, taken))
 
 
 def _climbed(
     context: SearchContext, island: Island, picks: Sequence[tuple[int, Genome]], lucky: Sequence[bool], taken: set[Genome]
-) -> list[Genome]:
+) -> Asking[list[Genome]]:
     """Children changed move by move, as long as a change is expected to make them faster; the lucky ones stay as they were drawn."""
     config, rng = context.config, island.rng
     moves = list(context.rules.moves.values())
@@ -58,7 +59,7 @@ def _climbed(
                 changed = moves[int(rng.integers(len(moves)))](context.unit, genome, rng)
                 if changed is not None:
                     tries.append((i, context.permitted(changed)))
-        whole = context.repaired([genome for _, genome in tries])
+        whole = yield from context.repaired([genome for _, genome in tries])
         for i, (level, _) in enumerate(picks):
             found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)
             options = [now[i], *(g for g in found if not context.known.measured(g) and g not in taken)]

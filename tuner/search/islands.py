@@ -7,18 +7,11 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from tuner.config import TuneConfig
 from tuner.search.packing import pack_individuals, unpack_individuals
 from tuner.search.population import Island
 from tuner.store.columns import INTS, from_bytes, schema_of, to_bytes
 
 _STATE = schema_of(rng=pa.string(), genome=INTS, cycles=pa.int64(), task=pa.string())
-
-
-def first_states(config: TuneConfig, seed: int) -> list[bytes]:
-    """Of all islands of a run: nobody yet, each with random numbers of its own."""
-    count = config.search.islands if config.use.islands else 1
-    return [pack_island(Island(np.random.default_rng([seed, 1 + number]))) for number in range(count)]
 
 
 def pack_island(island: Island) -> bytes:

@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome, widths
+from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.explore import propose
 from tuner.search.population import Island
 
 
-def explore(context: SearchContext, island: Island) -> None:
+def explore(context: SearchContext, island: Island) -> Asking[None]:
     """Measure so many of this island's own segments (`dealing`).
 
     Where segments are placed, each number of cores has a share of its own: segments on fewer cores take longer, so in one pool they would
@@ -29,7 +30,7 @@ def explore(context: SearchContext, island: Island) -> None:
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.unit.machine.cores if several else None
     pool = propose(rules.unit, context.table, bests, every[0], island.rng, moves, wide, context.share)
-    _measure_best(context, island.rng, pool, now, every[1])
+    yield from _measure_best(context, island.rng, pool, now, every[1])
     if context.placer is None:
         return
     # what is done for all cores is what it would be without placement, so these numbers come from elsewhere
@@ -40,16 +41,16 @@ def explore(context: SearchContext, island: Island) -> None:
         narrow = [context.table.segmentation(level, context.known.border[level], width=width) for level in range(len(rules.levels))]
         near = [segmentation[0] for segmentation in (*segmentations, *narrow) if segmentation is not None]
         pool = propose(rules.unit, context.table, near, count, rng, moves, width, context.share)
-        _measure_best(context, rng, pool, now, many)
+        yield from _measure_best(context, rng, pool, now, many)
 
 
-def _measure_best(context: SearchContext, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> None:
+def _measure_best(context: SearchContext, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> Asking[None]:
     """Measure so many: those that look best against what their operators cost now, and some of the others.
 
     now: float64 [operators + 1, levels], what the first j cost.
     """
     pool = context.wanted(genes)
-    raws = context.features(pool)
+    raws = yield from context.features(pool)
     pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
     known = [raw for raw in raws if raw is not None]
     if not pool:
@@ -61,7 +62,7 @@ def _measure_best(context: SearchContext, rng: np.random.Generator, genes: list[
     order = np.argsort(merit, kind="stable")
     chosen = list(order[: many - lucky])
     chosen += list(rng.permutation(order[many - lucky :])[:lucky])
-    context.measure_segments([pool[i] for i in chosen], predicted[chosen])
+    yield from context.measure_segments([pool[i] for i in chosen], predicted[chosen])
 
 
 def _best_now(context: SearchContext, island: Island, level: int, wide: bool) -> tuple[Genome, NDArray[np.float64]] | None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
+from tuner.plugins import Plugin
 from tuner.store.digests import digest
 from tuner.world.place import Lock, LockedError, Place
 
@@ -57,6 +58,7 @@ class RunIdentity(Identity):
     tag: str = ""
     warm_start: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
 
     @property
     def run(self) -> str:

@@ -38,7 +38,7 @@ from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
 from tuner.search.collector import STATUSES, Collector, pack_segments
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
-from tuner.search.islands import first_states, pack_island, unpack_island
+from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.names import genome_name, key_name
 from tuner.search.packing import pack_genomes, pack_individuals, unpack_genome, unpack_genomes, unpack_individuals
@@ -310,7 +310,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
                 each.committed(20)
 
 
-# workshops
+# job runners
 
 
 def parts(result: EpochResult | Trained) -> tuple[object, ...]:
@@ -329,7 +329,7 @@ class Course:
     def __init__(self, made: JobRunnerSpec) -> None:
         self.spec, self.broadcast = made, Broadcast()
         self.done: list[tuple[Job, EpochResult]] = []
-        schedule, job_runner, heard = EpochSchedule(first_states(made.config, made.seed)), made(), 0
+        schedule, job_runner, heard = EpochSchedule([b""] * made.config.islands), made(), 0
         self.broadcast.epochs.append([])
         while schedule.complete < 5:
             due = schedule.next(None, None)
@@ -349,7 +349,7 @@ def course() -> Course:
     return Course(spec())
 
 
-def test_a_job_gives_the_same_in_a_new_workshop_and_after_any_other(course: Course) -> None:
+def test_a_job_gives_the_same_in_a_new_job_runner_and_after_any_other(course: Course) -> None:
     other = course.spec()
     for job, result in [course.done[-1], course.done[5], course.done[8]]:  # backwards too: it begins again
         assert parts(other.work(job, course.broadcast.update(job, (other.known.version, 0)))) == parts(result)
@@ -434,7 +434,7 @@ def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course
     assert [model.raw for model in poisoned.candidates] == [model.raw for model in clean.candidates]
 
 
-def test_a_workshop_that_missed_something_says_so(course: Course) -> None:
+def test_a_job_runner_that_missed_something_says_so(course: Course) -> None:
     job = course.done[-1][0]
     with pytest.raises(ValueError, match="news from epoch 2 on, where 0 are known"):
         course.spec().work(job, course.broadcast.update(job, (2, 0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
@@ -13,10 +14,12 @@ from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
 from tuner.search.collector import Collector
 from tuner.search.context import SearchContext
-from tuner.search.epoch import run_epoch
-from tuner.search.islands import first_states, unpack_island
+from tuner.search.epoch import layer_by_layer, run_epoch
 from tuner.search.knowledge import Knowledge
+from tuner.search.population import Island
 from tuner.search.rules import Rules
+from tuner.search.segmentation import Segmentation
+from tuner.search.strategy import StrategyContext
 
 LEVELS = ("none", "slight", "severe")
 
@@ -38,6 +41,14 @@ class Local:
         return [request for request in self.asked if request.measure]
 
 
+class Epoch(NamedTuple):
+    """Of an island: what it found."""
+
+    island: int
+    number: int
+    collector: Collector
+
+
 class LocalSearch:
     """All islands, epoch by epoch: every job knows everything of earlier epochs."""
 
@@ -45,26 +56,28 @@ class LocalSearch:
         config = load_config(None, (*QUICK, *overrides))
         self.rules = Rules(u, LEVELS, config, {})
         self.known = Knowledge(Structures(u), len(LEVELS))
-        self.islands = [unpack_island(state) for state in first_states(config, seed)]
+        self.strategies = [Segmentation(StrategyContext(self.rules, number, seed), None) for number in range(config.islands)]
         self.epoch = 0
-        self.contexts: list[SearchContext] = []
+        self.epochs: list[Epoch] = []
 
-    def context(self, measure: Local, island: int = 0, epoch: int | None = None) -> SearchContext:
-        """Of an island that hears of nobody's measurements but its own."""
-        collector = Collector()
-        session = Session(measure, (self.known, collector))
-        return SearchContext(
-            self.rules, self.known, collector, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS)
-        )
+    @property
+    def islands(self) -> list[Island]:
+        return [strategy.island for strategy in self.strategies]
+
+    def context(self, island: int = 0, epoch: int | None = None) -> SearchContext:
+        return SearchContext(self.rules, self.known, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
 
     def step(self, measure: Local) -> None:
-        """An epoch of every island."""
-        contexts = [self.context(measure, number) for number in range(1 if self.epoch == 0 else len(self.islands))]
-        for context in contexts:
+        """An epoch of every island, which hears of nobody's measurements but its own."""
+        epochs = [Epoch(number, self.epoch, Collector()) for number in range(1 if self.epoch == 0 else len(self.strategies))]
+        for island, number, collector in epochs:
             with self.known.aside():
-                run_epoch(context, self.islands[context.island])
-        self.known.learn_epoch([context.collector.pack(context.island, len(LEVELS)) for context in contexts])
-        self.contexts += contexts
+                strategy = self.strategies[island]
+                strategy.tell(self.known, [None] * len(LEVELS))
+                asking = strategy.ask(number) if number else layer_by_layer(self.rules, collector)
+                assert run_epoch(asking, Session(measure, (self.known, collector)), self.known, collector)
+        self.known.learn_epoch([epoch.collector.pack(epoch.island, len(LEVELS)) for epoch in epochs])
+        self.epochs += epochs
         self.epoch += 1
 
     def steps(self, measure: Local, count: int) -> LocalSearch:
