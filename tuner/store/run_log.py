@@ -55,16 +55,17 @@ class Batch(NamedTuple):
         epoch = from_bytes(self.epoch, EPOCH)
         names = epoch.texts("task")
         places = [at for at, name in enumerate(names) if name]
-        return Opened(self, epoch, [names[at] for at in places], np.array(places, np.intp))
+        return Opened(self, epoch, [names[at] for at in places], np.array(places, np.intp), len(names))
 
 
 class Opened(NamedTuple):
-    """names: of the tasks.  places: of each among the measurements."""
+    """names: of the tasks.  places: of each among the `measured` measurements."""
 
     batch: Batch
     epoch: Columns
     names: list[str]
     places: NDArray[np.intp]
+    measured: int
 
 
 class _Chosen(NamedTuple):
@@ -77,7 +78,8 @@ class _Chosen(NamedTuple):
     @property
     def places(self) -> NDArray[np.bool_]:
         """bool [measurements]."""
-        return _mask(self.opened.places[self.tasks], len(self.opened.epoch["status"]))
+        opened = self.opened
+        return self.tasks if len(opened.places) == opened.measured else _mask(opened.places[self.tasks], opened.measured)
 
 
 class RunLog:
@@ -193,14 +195,14 @@ class RunLog:
     def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
         """Rows with what the driver knows of them."""
         schema, run = self._rows.schema, self.origin.run
-        levels = [chosen.opened.batch.levels for chosen in rows]
-        kept = np.concatenate([np.repeat(chosen.tasks, each) for chosen, each in zip(rows, levels, strict=True)])
+        levels = rows[0].opened.batch.levels  # of a run: in all of its batches
+        kept = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
         columns = gathered([chosen.opened.batch.rows for chosen in rows], kept, schema)
-        places = [np.repeat(chosen.places, each) for chosen, each in zip(rows, levels, strict=True)]
-        status = [np.repeat(chosen.opened.epoch["status"], each) for chosen, each in zip(rows, levels, strict=True)]
-        values = [chosen.opened.epoch.arrow("values") for chosen in rows]
-        columns |= apart(values, RESULTS, np.concatenate(places), np.concatenate(status) != 0)
-        seqs = np.concatenate([np.repeat(chosen.seqs, each) for chosen, each in zip(rows, levels, strict=True)])
+        status = columns["status"]
+        bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
+        places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
+        columns |= apart([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
+        seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
         columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs)}

@@ -81,7 +81,7 @@ def gathered(batches: Sequence[bytes], kept: NDArray[np.bool_], schema: pa.Schem
 
 
 def apart(flat: Sequence[pa.Array], names: Sequence[str], kept: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None) -> Dataset:
-    """Columns that lay side by side in every row of flat arrays, of those rows that are kept.  missing: bool [rows], where they are null.
+    """Columns that lay side by side in every row of flat arrays, of those rows that are kept.  missing: bool [kept rows]: null.
 
     They lie one behind the other in one array, which costs less than to make an array of each.
     """
@@ -93,6 +93,6 @@ def apart(flat: Sequence[pa.Array], names: Sequence[str], kept: NDArray[np.bool_
         square = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(kept), width)
         return (square if every else square[kept]).T.ravel()
 
-    null = turned(whole.is_null()) if whole.null_count else None if missing is None else np.tile(missing[kept], width)
+    null = turned(whole.is_null()) if whole.null_count else None if missing is None else np.tile(missing, width)
     column = pa.array(turned(whole.fill_null(0) if whole.null_count else whole), mask=null)
     return {name: column.slice(at * rows, rows) for at, name in enumerate(names)}

@@ -43,7 +43,7 @@ def test_columns_come_back_as_they_were(share: float) -> None:
             if kept[-1]:
                 expected.append(dict(zip(SCHEMA.names[1:], (names[i], texts[i], *results, i), strict=True)))
     mask = np.array(kept)
-    found = gathered(data, mask, SCHEMA) | apart(flat, RESULTS[:2], mask, np.array(missing))
+    found = gathered(data, mask, SCHEMA) | apart(flat, RESULTS[:2], mask, np.array(missing)[mask])
     table = pa.table(found | {"row_id": pa.repeat("x", sum(kept))}, schema=SCHEMA)
     table.validate(full=True)
     assert table.drop_columns("row_id").to_pylist() == expected
