@@ -49,7 +49,9 @@ from scripts.studies import (
 )  # fmt: skip
 from simulator.npu.machine import load_machine
 from tuner.config import load_config
-from tuner.learn.cost_model import CostModel, train
+from tuner.learn.promotion import train
+from tuner.learn.trained import TrainedModel
+from tuner.learn.trees import BoostedTrees
 
 NEAR, MODEL_NEAR = 0.02, 0.10  # the goals
 STAGES = [i for i, name in enumerate(FEATURES) if name.endswith(("_bits", "_emit_num"))]
@@ -143,9 +145,9 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
     operators = [next(stream) for _ in range(trained + held_out)]
     raw, cycles, groups = training_rows(operators[:trained], np.random.default_rng([seed, 1]), each)
     levels, params, known = operators[0][1].levels, load_config(None).model, load_machine(machine)
-    models: dict[bool, list[CostModel]] = {
+    models: dict[bool, list[TrainedModel]] = {
         stages: [
-            train(_hidden(scaled(raw), stages), cycles[:, at], groups, known.share_units(level) / 65536, seed, params)
+            train(BoostedTrees, _hidden(scaled(raw), stages), cycles[:, at], groups, known.share_units(level) / 65536, seed, params)
             for at, level in enumerate(levels)
         ]
         for stages in (True, False)
@@ -165,7 +167,7 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
             expected = np.maximum(operator.bounds[listed, at], operator.space.estimate[listed])
             order = {"estimate": np.lexsort((operator.space.estimate[listed], expected))}
             for name, stages in (("plain", False), ("model", True)):
-                order[name] = np.argsort(models[stages][at].predict(_hidden(features, stages)), kind="stable")
+                order[name] = np.argsort(models[stages][at].load(BoostedTrees).predict(_hidden(features, stages)), kind="stable")
             for name in PICKS:
                 fits = (int(operator.measure(listed[i])[at]) for i in order[name].tolist())
                 row[f"{level}_{name}"] = next(found for found in fits if found < NEVER) / int(optimum.cycles[at])

@@ -81,7 +81,8 @@ class Placement(_Section):
     states: PositiveInt
 
 
-class Model(_Section):
+class ModelSettings(_Section):
+    name: Annotated[str, Field(min_length=1)]
     proposals: PositiveInt
     min_rows: Annotated[int, Field(ge=10)]
     growth: Annotated[float, Field(gt=0)]
@@ -122,7 +123,7 @@ class Budget(_Section):
         return self
 
 
-class Runner(_Section):
+class RunnerSettings(_Section):
     name: Annotated[str, Field(min_length=1)]
     repeats: PositiveInt
     tries: PositiveInt
@@ -169,11 +170,11 @@ class TuneConfig(_Section):
     search: SearchSettings
     segments: Segments
     placement: Placement
-    model: Model
+    model: ModelSettings
     use: Use
     level_weights: dict[str, Positive]
     budget: Budget
-    runner: Runner
+    runner: RunnerSettings
     farm: Farm
     study: Study
 

@@ -22,6 +22,7 @@ from tuner.farm.ledger import Budget, Deadline
 from tuner.farm.one_search import OneSearch
 from tuner.farm.orders import DEATHS_ALONE
 from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
+from tuner.farm.plugged import plugged, replugged
 from tuner.farm.pool import Pool
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.start import Start, read_start
@@ -30,7 +31,7 @@ from tuner.farm.workers import JobWorker
 from tuner.finish import finish
 from tuner.measure.evaluate import Board, EvaluatorSpec
 from tuner.measure.host import check_share, mac_share, work_lines
-from tuner.measure.runners import check_runner, runner_name, runner_spec
+from tuner.measure.runners import runner_name, runner_spec
 from tuner.measure.shared import SharedResults
 from tuner.networks.load import open_network
 from tuner.request import TuneRequest
@@ -67,7 +68,7 @@ def tune(request: TuneRequest) -> Summary:
     """
     world, begun_s = REAL, REAL.clock.monotonic_s()
     config = configured(request)
-    check_runner(runner_spec(config), config.farm.backend == "serial", request.address)
+    plugins = plugged(config, config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:
@@ -88,9 +89,10 @@ def tune(request: TuneRequest) -> Summary:
         request.tag,
         sources(request.warm_start, request.out, request.resume),
         start.said,
+        plugins,
     )
     with ExitStack() as stack:
-        explain = {"config_digest": partial(_changed, config, request)}
+        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
         folder = stack.enter_context(RunFolder(LocalPlace(request.out), identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
         write_whole(folder.path / SETTINGS, [config.to_yaml().encode()])

@@ -48,6 +48,7 @@ def doctor(
         ("python", _python),
         ("libraries", _libraries),
         ("machines", _machines),
+        ("plug-ins", _plugins),
         ("temporary folder", lambda: _disk(Path(tempfile.gettempdir()))),
         ("kernel cache", _kernel_cache),
         ("ray", lambda: _ray(address)),
@@ -97,6 +98,19 @@ def _machines() -> CheckResult:
 
     names = [load_machine(name).name for name in preset_names()]
     return CheckResult(", ".join(names), {"names": names})
+
+
+def _plugins() -> CheckResult:
+    """What installed packages offer, by its entry point; modules that are named by themselves are nobody's but their run's."""
+    from tuner.farm.plugged import KINDS
+    from tuner.plugins import find, offered_names
+
+    found = [find(kind, name) for kind in KINDS for name in offered_names(kind)]
+    rows = [{"kind": f.plugin.kind, "name": f.plugin.name, "version": f.plugin.version, "from": f.where} for f in found]
+    built_in = {kind.name: list(kind.built_in) for kind in KINDS}
+    text = "; ".join(f"{row['kind']} {row['name']} {row['version']} ({row['from']})" for row in rows) or "none installed"
+    along = ", ".join(f"{kind} {', '.join(names)}" for kind, names in built_in.items())
+    return CheckResult(f"{text}; built in: {along}", {"plugins": rows, "built_in": built_in})
 
 
 def _disk(folder: Path) -> CheckResult:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,8 +23,9 @@ from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.recorder import Facts, Measured, Recorder, workload
-from tuner.learn.cost_model import CostModel, Retrained, Rows, retrain
-from tuner.learn.trained import Models, Trained, TrainedModel
+from tuner.learn.cost_model import CostModel, Predictor, Rows, find_cost_model
+from tuner.learn.promotion import retrain
+from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
 from tuner.measure.session import Enough, Limit, Session
@@ -144,7 +146,7 @@ class Workshop:
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
         self.known = Knowledge(evaluator.structures, len(facts.levels))
         self.models: Models = (None,) * len(facts.levels)
-        self.predictors: list[CostModel | None] = [None] * len(facts.levels)
+        self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
 
@@ -163,6 +165,11 @@ class Workshop:
         if whole:
             list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
+    @cached_property
+    def cost_model(self) -> type[CostModel]:
+        """What is trained and asked here, where any is."""
+        return find_cost_model(self.spec.config.model.name)
+
     def share(self, results: SharedResults) -> None:
         """From now on, after `warm`: results of others compile no kernel."""
         assert self.evaluator.bench is None
@@ -178,7 +185,7 @@ class Workshop:
             self.done += 1
         if news.models is not None:
             self.models = news.models
-            self.predictors = [None if model is None else model.load() for model in news.models]
+            self.predictors = [None if model is None else model.load(self.cost_model) for model in news.models]
 
     def work(self, job: Job | Training, news: News, measurer: Measurer | None = None) -> Result | Trained:
         """measurer: who measures instead of the evaluator here."""
@@ -188,8 +195,9 @@ class Workshop:
         begun = time.process_time()
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
-        predictors = self.predictors if config.learns and job.models else [None] * len(self.predictors)
-        versions = [None if model is None else model.version for model in predictors]
+        learns = config.learns and bool(job.models)
+        predictors = self.predictors if learns else [None] * len(self.predictors)
+        versions = [model.version if learns and model is not None else None for model in self.models]
         culprits = dict(job.culprits)
         recorder, findings = Recorder(spec.facts, job.island, job.epoch, versions), Findings()
         session = Session(self._spared(measurer or self._here, culprits), (recorder, self.known, findings), limit)
@@ -253,16 +261,16 @@ class Workshop:
         features = np.concatenate([part.features for part in learnable])
         cycles = np.concatenate([part.cycles for part in learnable])
         groups = self._workloads(learnable)
-        candidates, in_use = [], list(self.models)
-        for level, (current, share) in enumerate(zip(self.predictors, self.rules.shares, strict=True)):
+        candidates, promoted, in_use = [], [], list(self.models)
+        for level, (current, share) in enumerate(zip(self.models, self.rules.shares, strict=True)):
             rows = Rows(features, cycles[:, level].astype(np.float64), groups)
-            result = retrain(rows, share, self.spec.seed, self.spec.config.model, current)
-            candidates.append(_packed(result))
-            if result.promoted:
-                in_use[level] = candidates[-1]
+            result = retrain(self.cost_model, rows, float(share), self.spec.seed, self.spec.config.model, current)
+            candidates.append(result.candidate)
+            promoted.append(result.promoted)
+            in_use[level] = result.model
             self.done += 1
         assert len(candidates) == len(facts.levels)
-        return Trained(tuple(candidates), tuple(in_use))
+        return Trained(tuple(candidates), tuple(promoted), tuple(in_use))
 
     def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
         facts = self.spec.facts
@@ -287,8 +295,3 @@ def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
     )
     for gene in ways:
         yield (*singles[: pair.start], gene, *singles[pair.stop :])
-
-
-def _packed(result: Retrained) -> TrainedModel:
-    model = result.candidate
-    return TrainedModel(model.raw, model.judge, model.share, model.trained_rows, model.left_out, model.facts, result.promoted)

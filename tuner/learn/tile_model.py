@@ -23,13 +23,15 @@ from compiler.space.gene import Gene, block_counts, choice_count
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
-from tuner.learn.cost_model import CostModel, load_cost_model
+from tuner.learn.cost_model import COST_MODELS, Predictor, find_cost_model
+from tuner.learn.trained import KeptModel, load_trained
+from tuner.plugins import offered_names
 from tuner.store.runfolder import read_json
 from tuner.store.source import SOURCE, read_source
 from tuner.world.local import LocalPlace
 
 SHORTLIST = 256
-Models = Mapping[str, CostModel]  # by level
+Models = Mapping[str, Predictor]  # by level
 
 
 def load_models(path: Path, unit: Unit) -> Models:
@@ -56,11 +58,20 @@ def load_models(path: Path, unit: Unit) -> Models:
         raise BadInputError(f"--tile-model {path}: no cost model of level {missing[0]} earned its place in that run; {why}")
     models = {}
     for level in unit.machine.contention:
-        file, models[level] = max(((each, load_cost_model(each)) for each in promoted[level]), key=lambda pair: pair[1].trained_rows)
-        if models[level].width != len(FEATURES):
-            width = models[level].width
+        file, kept = max(((each, load_trained(each)) for each in promoted[level]), key=lambda pair: pair[1].model.trained_rows)
+        if (width := kept.model.width) != len(FEATURES):
             raise BadInputError(f"--tile-model {path}: {file.name} takes {width} features, feature set {FEATURE_SET} has {len(FEATURES)}")
+        models[level] = _loaded(path, kept)
     return models
+
+
+def _loaded(path: LocalPlace, kept: KeptModel) -> Predictor:
+    """A file names a class, but no file decides which module is imported: what is installed is somebody's choice."""
+    if ":" in kept.kind:
+        known = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
+        what = f"trained by {kept.kind}, which is not installed as an entry point of {COST_MODELS.group}"
+        raise BadInputError(f"--tile-model {path}: {what}; expected one of {known}")
+    return kept.model.load(find_cost_model(kept.kind))
 
 
 def _promoted(models: LocalPlace) -> dict[str, list[LocalPlace]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from tuner.config import Model as ModelParams
-from tuner.learn.cost_model import CostModel, load_cost_model
-from tuner.learn.trained import Models, Trained, TrainedModel
+from tuner.config import ModelSettings
+from tuner.learn.trained import SUFFIX, Models, Trained, TrainedModel, load_trained
 from tuner.store.runfolder import write_json
 from tuner.world.place import Place
 
@@ -20,8 +20,8 @@ class Trainer:
     measured: segments so far.  models: those in use after each training that is done.
     """
 
-    def __init__(self, folder: Place, levels: Sequence[str], params: ModelParams) -> None:
-        self.folder, self.levels, self.params = folder, tuple(levels), params
+    def __init__(self, folder: Place, levels: Sequence[str], settings: ModelSettings) -> None:
+        self.folder, self.levels, self.settings = folder, tuple(levels), settings
         self.measured = self.trained_at = 0
         self.asked_at: list[int] = []  # segments measured when each training was asked for
         self.models: list[Models] = []
@@ -30,7 +30,7 @@ class Trainer:
 
     def due(self) -> bool:
         """Whether to train now; to be asked where it is fixed what was measured, and then done."""
-        if self.measured < max(self.params.min_rows, (1 + self.params.growth) * self.trained_at):
+        if self.measured < max(self.settings.min_rows, (1 + self.settings.growth) * self.trained_at):
             return False
         self.trained_at = self.measured
         self.asked_at.append(self.measured)
@@ -46,13 +46,13 @@ class Trainer:
         at = self.asked_at[len(self.models)]
         files: list[str | None] = list(self.files[-1]) if self.files else [None for _ in self.levels]
         lines = []
-        for i, (level, candidate) in enumerate(zip(self.levels, trained.candidates, strict=True)):
-            name, model = f"{level}-{at:07d}.ubj", candidate.load()
-            model.save(self.folder / name)
-            self.history.append({"file": name, "level": level, "promoted": candidate.promoted, **model.facts})
-            if candidate.promoted:
+        for i, (level, model, promoted) in enumerate(zip(self.levels, trained.candidates, trained.promoted, strict=True)):
+            name = f"{level}-{at:07d}{SUFFIX}"
+            model.save(self.folder / name, self.settings.name)
+            self.history.append({"file": name, "level": level, "promoted": promoted, **asdict(model.metrics)})
+            if promoted:
                 files[i] = name
-            verdict = "promoted" if candidate.promoted else "kept the older one"
+            verdict = "promoted" if promoted else "kept the older one"
             pairs, rms = model.metrics.pair_accuracy, model.metrics.log2_error
             lines.append(f"cost model {level}: pairs {pairs:.1%}, rms {rms:.3f} octaves, {verdict}")
         self.models.append(trained.models)
@@ -75,9 +75,5 @@ class Trainer:
         self.asked_at, self.files, self.history = list(state["asked_at"]), [list(row) for row in state["files"]], list(state["history"])
         kept: dict[str, TrainedModel] = {}
         for name in {name for row in self.files for name in row if name is not None}:
-            kept[name] = _packed(load_cost_model(self.folder / name))
+            kept[name] = load_trained(self.folder / name).model
         self.models = [tuple(None if name is None else kept[name] for name in row) for row in self.files]
-
-
-def _packed(model: CostModel) -> TrainedModel:
-    return TrainedModel(model.raw, model.judge, model.share, model.trained_rows, model.left_out, model.facts, True)

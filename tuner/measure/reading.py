@@ -1,15 +1,11 @@
-"""What a runner is given and what it answers.
-
-A runner is a function `measure(program, level) -> Reading`: it runs an encoded program on something real, at a level of DDR contention
-that it sees to, and says how long that took.  It is called in a worker's process, one program at a time.
-"""
+"""What a runner is, what it is given and what it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from simulator.npu.machine import Machine
 
@@ -45,14 +41,20 @@ class Reading(NamedTuple):
         return cls(max(1, round(seconds * machine.clock_hz)))
 
 
-Measure = Callable[[Encoded, str], Reading]
+class Runner(Protocol):
+    """Runs an encoded program on something real, at a level of DDR contention that it sees to, and says how long that took.
+
+    A function will do; a class is made once in each process that measures, without arguments.  One program at a time.
+    """
+
+    def __call__(self, program: Encoded, level: str, /) -> Reading: ...
 
 
 @dataclass(frozen=True)
 class Bench:
     """A runner, asked again and again.  tries: of one reading that fails."""
 
-    measure: Measure
+    measure: Runner
     repeats: int = 1
     tries: int = 1
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
+from tuner.plugins import Plugin
 from tuner.store.digests import digest
 from tuner.world.place import Lock, LockedError, Place
 
@@ -56,6 +57,7 @@ class RunIdentity(Identity):
     tag: str = ""
     warm_start: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
 
     @property
     def run(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig, load_config
 from tuner.farm.each import Each, Make, R, T, each_here, each_on_ray
-from tuner.measure.runners import check_runner, runner_spec
+from tuner.farm.plugged import plugged
 from tuner.networks.zoo import is_made, resolve
 from tuner.request import FarmRequest
 
@@ -18,7 +18,7 @@ def cells_config(request: FarmRequest) -> TuneConfig:
     """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
     options = {"runner.name": request.runner, "farm.resource": request.resource}
     config = load_config(request.config, request.overrides).given(options, request.candidates)
-    check_runner(runner_spec(config), (request.backend or config.farm.backend) == "serial", request.address)
+    plugged(config, (request.backend or config.farm.backend) == "serial", request.address)
     return config
 
 

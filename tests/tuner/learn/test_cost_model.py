@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from compiler.cost.features import FEATURES, scaled, seen
 from simulator.npu.errors import BadInputError
 from tuner.config import load_config
-from tuner.learn.cost_model import CostModel, Rows, evaluate, held_out, load_cost_model, retrain, train
+from tuner.learn.cost_model import Rows
+from tuner.learn.metrics import evaluate, held_out
+from tuner.learn.promotion import retrain, train
+from tuner.learn.trained import load_trained
+from tuner.learn.trees import BoostedTrees
 from tuner.world.local import LocalPlace
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
@@ -32,7 +36,7 @@ def synthetic(n: int = 600, groups: int = 4, seed: int = 0) -> tuple[NDArray[np.
 
 
 def test_learns_to_rank_an_unseen_workload() -> None:
-    model = train(*synthetic(), share=SHARE, seed=1, params=PARAMS)
+    model = train(BoostedTrees, *synthetic(), share=SHARE, seed=1, settings=PARAMS)
     assert model.metrics.spearman > 0.9
     assert model.metrics.pair_accuracy > 0.85
     assert model.metrics.regret["8"] < 0.3
@@ -42,11 +46,12 @@ def test_learns_to_rank_an_unseen_workload() -> None:
 
 def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() -> None:
     x, cycles, groups = synthetic()
-    model = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
+    model = train(BoostedTrees, x, cycles, groups, share=SHARE, seed=1, settings=PARAMS)
     back = held_out(Rows(x, cycles, np.array(groups)), 1, PARAMS.hold_out)
-    errors = [float(np.abs(np.log2(predicted / cycles))[back].mean()) for predicted in (model.predict(x), model.judged(x))]
+    used, judge = model.load(BoostedTrees), model.judge_of(BoostedTrees)
+    errors = [float(np.abs(np.log2(predicted / cycles))[back].mean()) for predicted in (used.predict(x), judge.predict(x))]
     assert errors[0] < errors[1] / 2
-    assert evaluate(model.judged(x[back]), Rows(x[back], cycles[back], np.array(groups)[back]), 1) == model.metrics
+    assert evaluate(model.judge_of(BoostedTrees).predict(x[back]), Rows(x[back], cycles[back], np.array(groups)[back]), 1) == model.metrics
 
 
 def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
@@ -63,7 +68,7 @@ def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
 def test_noise_cannot_be_learnt() -> None:
     x, cycles, groups = synthetic()
     shuffled = np.random.default_rng(3).permutation(cycles)
-    result = train(x, shuffled, ["one"] * len(groups), share=SHARE, seed=1, params=PARAMS)
+    result = train(BoostedTrees, x, shuffled, ["one"] * len(groups), share=SHARE, seed=1, settings=PARAMS)
     assert abs(result.metrics.spearman) < 0.3
 
 
@@ -95,41 +100,41 @@ def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
 
 
 def test_same_rows_and_seed_give_the_same_bytes() -> None:
-    first, second = (train(*synthetic(), share=SHARE, seed=4, params=PARAMS) for _ in range(2))
+    first, second = (train(BoostedTrees, *synthetic(), share=SHARE, seed=4, settings=PARAMS) for _ in range(2))
     assert first.version == second.version
     assert first.metrics == second.metrics
-    assert train(*synthetic(), share=SHARE, seed=5, params=PARAMS).version != first.version
+    assert train(BoostedTrees, *synthetic(), share=SHARE, seed=5, settings=PARAMS).version != first.version
 
 
 def test_poisoned_rows_are_left_out_and_counted() -> None:
     x, cycles, groups = synthetic()
-    clean = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
+    clean = train(BoostedTrees, x, cycles, groups, share=SHARE, seed=1, settings=PARAMS)
     bad_x = np.vstack([x, np.repeat(x[:1], 6, axis=0)])
     bad_x[-1, -5], bad_x[-2, -3] = np.nan, np.inf
     bad_cycles = np.concatenate([cycles, [np.inf, np.nan, -5, 0, 10, 10]])
-    poisoned = train(bad_x, bad_cycles, groups + ["net0"] * 6, share=SHARE, seed=1, params=PARAMS)
+    poisoned = train(BoostedTrees, bad_x, bad_cycles, groups + ["net0"] * 6, share=SHARE, seed=1, settings=PARAMS)
     assert poisoned.left_out == 6
     assert poisoned.version == clean.version
     with pytest.raises(ValueError, match="0 rows to learn from"):
-        train(x[:3], np.full(3, np.nan), groups[:3], share=SHARE, seed=1, params=PARAMS)
+        train(BoostedTrees, x[:3], np.full(3, np.nan), groups[:3], share=SHARE, seed=1, settings=PARAMS)
 
 
 def test_the_gate_keeps_the_better_model() -> None:
     x, cycles, groups = synthetic(1200)
     names = np.array(groups)
-    little = retrain(Rows(x[:60], cycles[:60], names[:60]), SHARE, 1, PARAMS, None)
+    little = retrain(BoostedTrees, Rows(x[:60], cycles[:60], names[:60]), SHARE, 1, PARAMS, None)
     assert little.promoted
     assert little.model is little.candidate
-    more = retrain(Rows(x, cycles, names), SHARE, 1, PARAMS, little.model)
+    more = retrain(BoostedTrees, Rows(x, cycles, names), SHARE, 1, PARAMS, little.model)
     assert more.promoted
     assert more.incumbent is not None
     assert more.candidate.metrics.pair_accuracy > more.incumbent.pair_accuracy
-    again = retrain(Rows(x, cycles, names), SHARE, 1, PARAMS, more.model)
+    again = retrain(BoostedTrees, Rows(x, cycles, names), SHARE, 1, PARAMS, more.model)
     assert not again.promoted, "an equal model is not better"
     assert again.model is more.model
     back = held_out(Rows(x, cycles, names), 1, PARAMS.hold_out)
     garbage = np.where(back, cycles, np.random.default_rng(0).permutation(cycles))
-    worse = retrain(Rows(x, garbage, names), SHARE, 1, PARAMS, more.model)
+    worse = retrain(BoostedTrees, Rows(x, garbage, names), SHARE, 1, PARAMS, more.model)
     assert not worse.promoted
     assert worse.model is more.model
 
@@ -137,7 +142,7 @@ def test_the_gate_keeps_the_better_model() -> None:
 def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
     x, cycles, groups = synthetic(400)
     rows = Rows(x, np.full(400, 7.0), np.array(groups))
-    result = retrain(rows, SHARE, 1, PARAMS, None)
+    result = retrain(BoostedTrees, rows, SHARE, 1, PARAMS, None)
     assert result.model is None
     assert not result.promoted
     assert cycles.std() > 0
@@ -145,14 +150,13 @@ def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
 
 def test_save_load_and_damage(tmp_path: Path) -> None:
     x, cycles, groups = synthetic()
-    model = train(x, cycles, groups, share=SHARE, seed=1, params=PARAMS)
-    path = LocalPlace(tmp_path / "m.ubj")
-    model.save(path)
-    back = load_cost_model(path)
-    assert isinstance(back, CostModel)
-    assert back.metrics == model.metrics
-    assert back.version == model.version
-    np.testing.assert_array_equal(back.predict(x), model.predict(x))
+    model = train(BoostedTrees, x, cycles, groups, share=SHARE, seed=1, settings=PARAMS)
+    path = LocalPlace(tmp_path / "m.model")
+    model.save(path, "boosted_trees")
+    kind, kept = load_trained(path)
+    assert (kind, kept) == ("boosted_trees", model)
+    back = kept.load(BoostedTrees)
+    np.testing.assert_array_equal(back.predict(x), model.load(BoostedTrees).predict(x))
     assert back.predict(x[:0]).shape == (0,)
     with pytest.raises(ValueError, match=rf"takes \[n, {len(FEATURES) + 5}\]"):
         back.predict(x[:, :3])
@@ -160,8 +164,8 @@ def test_save_load_and_damage(tmp_path: Path) -> None:
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
     with pytest.raises(BadInputError, match="damaged"):
-        load_cost_model(path)
+        load_trained(path)
     facts = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**facts, "metrics": {"x": 1}}))
     with pytest.raises(BadInputError, match="not the facts"):
-        load_cost_model(path)
+        load_trained(path)

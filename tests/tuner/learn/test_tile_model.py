@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,20 +25,19 @@ from tests.graphs import conv, max_pool, unit
 from tests.plans import resized
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.learn.cost_model import CostModel
 from tuner.learn.tile_model import load_models, pick, shortlist, single_block_counts, tiled_plans
 
 EDGE = load_machine("edge")
 
 
-class Taste(CostModel):
+class Taste:
     """Expects what one feature says."""
 
     def __init__(self, feature: str, sign: float) -> None:
-        object.__setattr__(self, "_of", (FEATURES.index(feature), sign))
+        self._of = (FEATURES.index(feature), sign)
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        at, sign = self._of  # type: ignore[attr-defined]
+        at, sign = self._of
         return np.exp2(sign * features[:, at].astype(np.float64))
 
 
@@ -117,11 +117,19 @@ def test_a_run_of_several_pieces_has_the_models_of_the_piece_that_learnt_most(ru
         path.write_text(json.dumps(json.loads(path.read_text()) | {"trained_rows": 3}))
     u = unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16)))
     found, whole = load_models(copy, u), load_models(run, u)
-    assert {level: (model.version, model.trained_rows) for level, model in found.items()} == {
-        level: (model.version, model.trained_rows) for level, model in whole.items()
-    }
+    assert {level: model.model.save() for level, model in found.items()} == {level: model.model.save() for level, model in whole.items()}
     shutil.rmtree(copy / "models" / "npu1")
-    assert {model.trained_rows for model in load_models(copy, u).values()} == {3}
+    assert len(load_models(copy, u)) == 3, "what is left, although it learnt least"
+
+
+def test_no_file_decides_which_module_is_imported(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    for path in (copy / "models").glob("*-*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"kind": "antigravity:fly"}))
+    with pytest.raises(BadInputError, match=r"trained by antigravity:fly, which is not installed .* expected one of boosted_trees"):
+        load_models(copy, unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16))))
+    assert "antigravity" not in sys.modules
 
 
 def _no_models(run: Path) -> None:
@@ -143,7 +151,7 @@ def _other_features(run: Path) -> None:
     [
         (_no_models, "edge", "no cost model of level none earned its place in that run; tune with --set use.cost_model=true, or longer"),
         (_none_promoted, "edge", "no cost model of level slight earned its place"),
-        (_other_features, "edge", r"none-\d+.ubj takes 3 features, feature set schedule-8 has \d+"),
+        (_other_features, "edge", r"none-\d+.model takes 3 features, feature set schedule-8 has \d+"),
         (lambda _: None, "tiny", r"trained for machine edge \(\w{32}\), this is \w{32}"),
         (shutil.rmtree, "edge", "not a run folder|no such run folder"),
     ],

@@ -16,13 +16,15 @@ import pytest
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.tuning import ROOT
+from tuner import plugins
+from tuner.config import TuneConfig, load_config
 from tuner.farm.finals import FinalsWorker
-from tuner.measure import runners as find
+from tuner.farm.plugged import plugged
 from tuner.measure import simulated
 from tuner.measure.command import CommandRunner
 from tuner.measure.race import FAILED, Turn
 from tuner.measure.reading import Bench, Encoded, Reading
-from tuner.measure.runners import RunnerSpec, check_runner, find_runner
+from tuner.measure.runners import RunnerSpec, find_runner
 from tuner.measure.simulated import measure
 from tuner.world.ray_cluster import worker_environment
 
@@ -147,9 +149,9 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_runner(f"command:{sys.executable} -c 'a b'", 3.0)
     assert found == CommandRunner((sys.executable, "-c", "a b"), 3.0)
     assert RunnerSpec(f"command:{sys.executable}", 1, 1, 3.0)() == Bench(CommandRunner((sys.executable,), 3.0))
-    monkeypatch.setattr(find, "entry_points", lambda group: [EntryPoint("board", here, group)])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [EntryPoint("board", here, group)])
     assert find_runner("board") is measure
-    with pytest.raises(BadInputError, match=r"--runner bord: unknown; known: simulator, board; or module:function"):
+    with pytest.raises(BadInputError, match=r"--runner bord: unknown; known: simulator, board; or module:name, or 'command:WORDS'"):
         find_runner("bord")
 
 
@@ -158,9 +160,9 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("no.such.module:f", "no module no; looked for in "),
         ("tuner.no_such:f", "no module tuner.no_such; looked for in "),
-        ("tuner.measure.simulated:nothing", f"has no function nothing ({simulated.__file__})"),
-        ("tuner.measure.runners:GROUP", "has no function GROUP"),
-        ("sys:nothing", "sys has no function nothing (built in)"),
+        ("tuner.measure.simulated:nothing", f"has nothing to call by the name nothing ({simulated.__file__})"),
+        ("tuner.measure.runners:COMMAND", "has nothing to call by the name COMMAND"),
+        ("sys:nothing", "sys has nothing to call by the name nothing (built in)"),
         (":f", "Empty module name"),
         ("command:", "nothing: no such command here"),
         ("command:/no/such/board --fast", "/no/such/board: no such command here"),
@@ -171,6 +173,10 @@ def test_names_that_are_no_runner(name: str, text: str) -> None:
     with pytest.raises(BadInputError, match=f"--runner {name}") as caught:
         find_runner(name)
     assert text in str(caught.value)
+
+
+def board(name: str) -> TuneConfig:
+    return load_config(None).given({"runner.name": name})
 
 
 @pytest.fixture
@@ -187,21 +193,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_current_folder_is_searched_first(here: Path) -> None:
     spec = RunnerSpec("bench_of_mine:measure")
     with pytest.raises(BadInputError) as caught:
-        check_runner(spec, True, None)
+        plugged(board(spec.name), True, None)
     folders = str(caught.value).partition("looked for in ")[2]
     assert folders.startswith(f"{here}, ")
     assert folders.endswith(f"and in what is installed in {sys.prefix}")
     importlib.invalidate_caches()
     (here / "bench_of_mine.py").write_text("import parts_of_mine\ndef measure(program, level):\n    return parts_of_mine.reading()\n")
     with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: ModuleNotFoundError: No module named 'parts_of_mine'"):
-        check_runner(spec, True, None)
+        plugged(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("def reading(:")
     with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: SyntaxError: .*parts_of_mine.py, line 1"):
-        check_runner(spec, True, None)
+        plugged(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("from tuner.measure.reading import Reading\ndef reading():\n    return Reading(12345)\n")
-    check_runner(spec, True, None)
+    plugged(board(spec.name), True, None)
     bench = spec()
     assert bench is not None
     assert bench.once(PROGRAM, "none") == Reading(12345)
@@ -213,11 +219,11 @@ def test_a_runner_is_looked_for_at_once_where_workers_are_here(monkeypatch: pyte
     spec = RunnerSpec("no.such.module:f")
     for serial, address in ((True, "head:6379"), (False, None), (False, "local")):
         with pytest.raises(BadInputError, match="no module no"):
-            check_runner(spec, serial, address)
-    check_runner(spec, False, "head:6379")
-    check_runner(None, True, None)
+            plugged(board(spec.name), serial, address)
+    plugged(board(spec.name), False, "head:6379")
+    plugged(load_config(None), True, None)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    check_runner(spec, False, None)
+    plugged(board(spec.name), False, None)
 
 
 # repeats and noise

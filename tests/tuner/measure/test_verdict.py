@@ -23,7 +23,7 @@ from tuner.farm.each import each_here
 from tuner.farm.finals import FinalsWorker, read
 from tuner.measure.encode import encoded
 from tuner.measure.race import FAILED, Turn
-from tuner.measure.reading import Bench, Encoded, Measure, Reading
+from tuner.measure.reading import Bench, Encoded, Reading, Runner
 from tuner.measure.simulated import measure
 from tuner.measure.verdict import BoardFailedError, Contender, Verdict, contenders, decide, finalists
 from tuner.store.read import read_log, read_tasks
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Opened]:
     return folder / "run", open_source(Source(model, load_machine("edge"), DataType.float16))
 
 
-def decided(run: tuple[Path, Opened], board: Measure, budget: int = 9) -> Verdict:
+def decided(run: tuple[Path, Opened], board: Runner, budget: int = 9) -> Verdict:
     folder, opened = run
     summary = json.loads((folder / "summary.json").read_text())
     plans = finalists(read_log(folder), read_tasks(folder), summary["run"], LEVELS, 3)

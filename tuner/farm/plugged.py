@@ -1,0 +1,55 @@
+"""What of a configuration others wrote: looked for before any worker is started, and part of the run's identity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.learn.cost_model import COST_MODELS
+from tuner.measure.runners import RUNNERS, runner_plugin
+from tuner.plugins import Kind, Plugin, find
+from tuner.store.runfolder import IDENTITY, read_json
+from tuner.world.module_path import search_here
+
+KINDS = (COST_MODELS, RUNNERS)
+
+
+def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
+    """All that does not come along.  The current folder is searched for modules, as `python -m` searches it.
+
+    Raises `BadInputError` at once for what is not here.  Only a runner need not be where no worker is: there they say so themselves, and
+    nobody here knows its version and its source.
+    """
+    named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
+    if named:
+        search_here()  # workers are told (`tuner.world.ray_cluster.worker_environment`), wherever they are started
+    here = serial or (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+    return tuple(_plugin(kind, name, here) for kind, name in named)
+
+
+def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
+    if config.learns:
+        yield COST_MODELS, config.model.name
+    if config.runner.name != BUILT_IN:
+        yield RUNNERS, config.runner.name
+
+
+def _plugin(kind: Kind, name: str, here: bool) -> Plugin:
+    if kind is not RUNNERS:
+        return find(kind, name).plugin
+    try:
+        return runner_plugin(name)
+    except BadInputError:
+        if here:
+            raise
+        return Plugin(kind.name, name, "", "")
+
+
+def replugged(out: Path, mine: Sequence[Plugin]) -> list[str]:
+    """What a run that is there was begun with and has no more, in words."""
+    there = [Plugin(**each) for each in read_json(out / IDENTITY).get("plugins", ())]
+    then, now = (", ".join(str(each) for each in some if each not in others) for some, others in ((there, mine), (mine, there)))
+    return [f"begun with {then or 'nothing plugged in'}, not {now or 'without it'}"]

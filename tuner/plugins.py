@@ -1,0 +1,116 @@
+"""Plug-ins: what others wrote, by the name of an installed package's entry point or by `module:name`.  One finder for every kind.
+
+A kind says where it is named and what is expected of it; whatever is found has a version of its own and the digest of its source, which
+are part of a run's identity.  What comes with this program has a name too, and is no plug-in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from simulator.npu.errors import BadInputError
+from tuner.world.module_path import folders
+
+
+@dataclass(frozen=True)
+class Kind:
+    """name: for people.  group: of entry points.  option: where one is named.  built_in: name -> `module:name` of what comes along.
+
+    expected: the Protocol, for people; needs: names that it has; a class: whether it has to be one.  also: what else may be named there.
+    """
+
+    name: str
+    group: str
+    option: str
+    built_in: Mapping[str, str]
+    expected: str
+    needs: tuple[str, ...] = ()
+    a_class: bool = False
+    also: str = ""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What an identity holds.  version: its own, else its package's, '' where neither has one.
+
+    digest: 32 hex digits of SHA-256 over the source file that defines it, '' where it lies elsewhere.
+    """
+
+    kind: str
+    name: str
+    version: str
+    digest: str
+
+    def __str__(self) -> str:
+        version = f" {self.version}" if self.version else ""
+        return f"{self.kind} {self.name}{version} (source {self.digest[:8] or 'unknown'})"
+
+
+@dataclass(frozen=True)
+class Found:
+    """object: what was named.  where: its file, and the package that offers it."""
+
+    plugin: Plugin
+    object: Any
+    where: str
+
+
+def find(kind: Kind, name: str) -> Found:
+    """What comes along, an entry point, or `module:name`.  Raises `BadInputError`."""
+    points = _offered(kind)
+    if name not in kind.built_in and name not in points and ":" not in name:
+        known = ", ".join((*kind.built_in, *sorted(points)))
+        raise BadInputError(f"{kind.option} {name}: unknown; known: {known}; or module:name{kind.also}")
+    point = None if name in kind.built_in else points.get(name)
+    target = kind.built_in.get(name) or (point.value if point is not None else name)
+    module, _, path = target.partition(":")
+    try:
+        home: Any = importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001  somebody else's code; whatever it is, it is in what was named
+        raise BadInputError(f"{kind.option} {name}: {_why(module, error)}") from None
+    found, file = home, getattr(home, "__file__", None) or "built in"
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is None or not callable(found):
+        raise BadInputError(f"{kind.option} {name}: {module} has nothing to call by the name {path} ({file})")
+    missing = [each for each in kind.needs if not hasattr(found, each)]
+    if missing or (kind.a_class and not inspect.isclass(found)):
+        what = f"has no {', '.join(missing)}" if missing else "is no class"
+        raise BadInputError(f"{kind.option} {name}: {path} of {module} {what} ({file}); expected {kind.expected}")
+    file = getattr(sys.modules.get(getattr(found, "__module__", module)), "__file__", None) or file
+    version = str(getattr(found, "version", "") or (point.dist.version if point is not None and point.dist is not None else ""))
+    offered = f"{point.dist.name} {point.dist.version}, {file}" if point is not None and point.dist is not None else file
+    return Found(Plugin(kind.name, name, version, files_digest(file)), found, offered)
+
+
+def offered_names(kind: Kind) -> Iterator[str]:
+    """Of installed packages, sorted."""
+    yield from sorted(_offered(kind))
+
+
+def files_digest(*files: str) -> str:
+    """32 hex digits over the contents of those that are files; '' where none is."""
+    there = [path for path in map(Path, files) if path.is_file()]
+    parts = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in there)
+    if len(there) == 1:  # what `sha256sum` says
+        return parts.hex()[:32]
+    return hashlib.sha256(parts).hexdigest()[:32] if there else ""
+
+
+def _offered(kind: Kind) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=kind.group)}
+
+
+def _why(module: str, error: Exception) -> str:
+    """A module was not imported; one that it imports in turn may be what is missing."""
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return f"no module {error.name}; looked for in {', '.join(folders())} and in what is installed in {sys.prefix}"
+    return f"{module}: {type(error).__name__}: {' '.join(str(error).split())}"
