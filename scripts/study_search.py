@@ -58,6 +58,7 @@ from scripts.studies import (
 )  # fmt: skip
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
+from tuner.measure.npu import Npu
 
 OURS, LEVEL = "ours", "none"
 GOAL = 0.20
@@ -91,7 +92,7 @@ def operators_in(payload: str) -> int:
 @lru_cache(maxsize=1)  # seeds of a unit look through one space, and ask the same
 def tilings(unit: Unit) -> tuple[TilingSpace, Oracle]:
     operator, known = Operator(unit), dict[int, float | None]()
-    space, evaluator = TilingSpace(unit, operator.space), Evaluator(unit, (LEVEL,), cache_bytes=1)
+    space, evaluator = TilingSpace(unit, operator.space), Evaluator(unit, (LEVEL,), Npu(unit, (LEVEL,), cache_bytes=1))
 
     def oracle(point: int) -> float | None:
         if point not in known:

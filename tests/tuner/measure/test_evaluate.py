@@ -28,8 +28,9 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
-from tuner.measure.evaluate import Evaluator, EvaluatorSpec, Roofline
+from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
+from tuner.measure.roofline import Roofline
 from tuner.networks.made import build
 from tuner.store.digests import canonical_json
 from tuner.store.schema import RESULTS
