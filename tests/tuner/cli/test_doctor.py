@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import pytest
 
 from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
+from tuner import plugins
 from tuner.cli import doctor, main
+from tuner.measure import simulated
 from tuner.world import ray_facts as facts
 from tuner.world.ray_facts import RayNode, ray_facts
 
@@ -162,5 +164,20 @@ def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(doctor, "_whole_way", dies)
     assert main(["doctor", "--whole"]) == 130
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "temporary", "kernel", "ray"]
+    assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "plug-ins", "temporary", "kernel", "ray"]
     assert all(" ok " in line for line in lines)
+
+
+def test_what_is_plugged_in_is_listed(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    points = {"tilefarm.runners": [EntryPoint("board", "tuner.measure.simulated:measure", "tilefarm.runners")]}
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points.get(group, []))
+    code, checks = told()
+    assert code == 0
+    (row,) = checks["plug-ins"]["values"]["plugins"]
+    assert row == {"kind": "runner", "name": "board", "version": "", "from": simulated.__file__}
+    assert checks["plug-ins"]["values"]["built_in"]["cost model"] == ["boosted_trees"]
+    points["tilefarm.cost_models"] = [EntryPoint("flat", "no_such_module:Flat", "tilefarm.cost_models")]
+    code, checks = told()
+    assert (code, checks["plug-ins"]["state"]) == (1, "FAILED")
+    assert checks["plug-ins"]["detail"].startswith("model.name flat: no module no_such_module")

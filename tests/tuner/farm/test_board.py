@@ -27,6 +27,7 @@ from tuner.cli import main
 from tuner.farm.board import plan_for
 from tuner.measure.reading import Encoded, Reading
 from tuner.measure.simulated import measure as simulated
+from tuner.plugins import files_digest
 from tuner.store.care import verify
 from tuner.store.read import read_log
 from tuner.store.runfolder import read_json
@@ -211,10 +212,10 @@ def test_a_board_that_never_answers_ends_the_run_at_once(model: Path, tmp_path: 
 
 
 def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/runners.md's board.py, as a process per reading; then a command that fails."""
+    """docs/plug-ins.md's board.py, as a process per reading; then a command that fails."""
     model = save_small("vector_chain", tmp_path)
     script = tmp_path / "board.py"
-    script.write_text(next(block.text for block in blocks(ROOT / "docs/runners.md", "python") if "board.py" in block.text))
+    script.write_text(next(block.text for block in blocks(ROOT / "docs/plug-ins.md", "python") if "# board.py" in block.text))
     settings = [word for text in (*FEW[1:2], "segments.measured=1", "runner.readings=1", "runner.finalists=1") for word in ("--set", text)]
     words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--candidates", "2", "--quiet", *settings]
     command = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
@@ -223,6 +224,11 @@ def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.Capture
     assert set(log["status"]) == {"ok"}
     assert set(log["kind"]) >= {"operator", "program"}
     assert set(log["runner"]) == {command}
+    (said,) = read_json(tmp_path / "run" / "run.json")["plugins"]
+    assert said == {"kind": "runner", "name": command, "version": "", "digest": files_digest(sys.executable, str(script))}
+    script.write_text(script.read_text() + "# another\n")
+    assert main([*words, "--out", str(tmp_path / "run"), "--runner", command, "--resume"]) == 2
+    assert re.search(r"\(begun with runner command:.* \(source \w{8}\), not runner command:", capsys.readouterr().err)
     capsys.readouterr()
     assert main([*words, "--out", str(tmp_path / "none"), "--runner", "command:/no/such/board"]) == 2
     assert re.search(r"--runner command:/no/such/board: .*no such command here", capsys.readouterr().err)

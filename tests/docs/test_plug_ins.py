@@ -1,0 +1,66 @@
+"""The examples of the page on plug-ins, as the files that they say they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulator.npu.errors import BadInputError
+from tests.docs.fences import ROOT, blocks
+from tests.tuning import quick, save_small
+from tuner.plugins import files_digest
+from tuner.store.read import read_log
+from tuner.store.runfolder import read_json
+
+PAGE = ROOT / "docs/plug-ins.md"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every example in the file that its first line names; what is imported from there is forgotten."""
+    for block in blocks(PAGE, "python"):
+        name = block.text.split()[1]
+        assert name.endswith(".py"), block.where
+        (tmp_path / name).write_text(block.text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_the_linear_model_tunes(files: Path) -> None:
+    model, run = save_small("residual_block", files), files / "RUN"
+    quick(model, run, 24, "model.name=linear:Linear")
+    assert read_json(run / "run.json")["plugins"] == [
+        {"kind": "cost model", "name": "linear:Linear", "version": "1", "digest": files_digest(str(files / "linear.py"))}
+    ]
+    history = read_json(run / "models" / "history.json")
+    assert any(row["promoted"] for row in history)
+    kept = read_json(run / "models" / history[0]["file"].replace(".model", ".json"))
+    assert kept["kind"] == "linear:Linear"
+    assert len((run / "models" / history[0]["file"]).read_bytes()) == 8 * (kept["width"] + 1)
+    predicted = read_log(run, ("model_version", "predicted_cycles")).dropna()
+    assert len(predicted) > 10, "its predictions are in the log"
+    quick(model, run, 28, "model.name=linear:Linear", resume=True)
+    (files / "linear.py").write_text((files / "linear.py").read_text().replace('version = "1"', 'version = "2"'))
+    del sys.modules["linear"]
+    with pytest.raises(BadInputError, match=r"begun with cost model linear:Linear 1 \(source \w{8}\), not cost model linear:Linear 2 \("):
+        quick(model, run, 32, "model.name=linear:Linear", resume=True)
+
+
+def test_contracts_are_run_by_a_third_party(files: Path) -> None:
+    """In a process of its own, which finds nothing of the tests here."""
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{files}", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_linear.py"]
+    done = subprocess.run(words, cwd=files, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout, json.dumps(done.stdout)
