@@ -146,7 +146,7 @@ class Summary(_Part):
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[2] = SUMMARY_VERSION
+    schema_version: Literal[3] = SUMMARY_VERSION
     status: Literal["done", "unconfirmed"]
     unconfirmed: tuple[str, ...]
     first_beyond: TensorSummary | None
