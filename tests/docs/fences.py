@@ -25,6 +25,12 @@ class Block(NamedTuple):
     text: str
 
     @property
+    def file(self) -> str:
+        """Its name, where it is a whole Python file, whose first line is a comment that says it; ''."""
+        found = re.match(r"# (\w+\.py)\b", self.text)
+        return found[1] if found else ""
+
+    @property
     def where(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
@@ -50,9 +56,8 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
 def example_files(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Every Python example of a page in the file that its first line names; what is imported from there is forgotten."""
     for block in blocks(page, "python"):
-        name = block.text.split()[1]
-        assert name.endswith(".py"), block.where
-        (folder / name).write_text(block.text)
+        assert block.file, block.where
+        (folder / block.file).write_text(block.text)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     before = set(sys.modules)
