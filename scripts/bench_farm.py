@@ -46,11 +46,12 @@ from tuner.farm.workers import JobWorker
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
+from tuner.search.asking import answered
 from tuner.search.champions import Champions
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
-from tuner.search.islands import first_states, unpack_island
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.islands import unpack_island
+from tuner.search.knowledge import Knowledge
 from tuner.search.lab import Lab
 from tuner.store.run_log import Origin, RunLog
 from tuner.world.local import LocalPlace
@@ -88,7 +89,7 @@ class Window:
         with TemporaryDirectory() as name:
             folder = Path(name)
             (folder / ".tmp").mkdir()
-            schedule = Schedule(first_states(len(levels), config, spec.seed))
+            schedule = Schedule([b""] * config.islands)
             budget = Budget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
             with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
@@ -176,7 +177,7 @@ class Scorer:
 
     def lab(self) -> Lab:
         rules = self.workshop.rules
-        return Lab(rules, self.known, Findings(), self._measure, 0, EVOLVING, self.workshop.predictors)
+        return Lab(rules, self.known, 0, EVOLVING, self.workshop.predictors)
 
     def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
         return [self.workshop.evaluator.measure(request) for request in requests]
@@ -191,7 +192,7 @@ class Scorer:
             genes = [gene for gene in propose(rules.unit, table, covers, SCORED_AT_ONCE, rng, rules.moves) if gene not in seen]
             seen.update(genes)
             lab, begin = self.lab(), time.process_time()
-            raws = [raw for raw in lab.features(genes) if raw is not None]
+            raws = [raw for raw in answered(lab.features(genes), self._measure) if raw is not None]
             if raws:
                 lab.predict(np.stack(raws))
             return len(genes), time.process_time() - begin
@@ -207,7 +208,8 @@ class Scorer:
             begin = time.process_time()
             drawn = (island.child(rules.unit, 0, search, moves) for _ in range(SCORED_AT_ONCE))
             lab = self.lab()
-            whole = [genome for genome in lab.repaired([child for child in drawn if child is not None]) if genome is not None]
+            repaired = lab.repaired([child for child in drawn if child is not None])
+            whole = [genome for genome in answered(repaired, self._measure) if genome is not None]
             lab.expected(whole)
             return len(whole), time.process_time() - begin
 

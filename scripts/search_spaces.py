@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
 
-from compiler.cost.operator_space import OperatorSpace
+from compiler.cost.operator_space import OperatorSpace, operator_space
+from compiler.kinds.conv import ConvSpec
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.space.decode import realise
 from compiler.space.gene import BLOCK_COUNTS, Gene, Genome, block_counts
+from compiler.space.gene_of import gene_of
 from compiler.space.moves import MOVES, crossover, random_genome, repaired
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
+from tuner.learn.tile_model import single_block_counts
 
 Rng = np.random.Generator
 COLUMNS = ("blocks", "prefetch", "resident", "chunk_n1", "chunk_k1", "tile_m", "tile_n1", "tile_k1", "n_outer")
@@ -41,10 +45,13 @@ class TilingSpace:
         assert plan is not None
         self.start = self._nearest(_row(plan))
 
-    def plan(self, point: int) -> SegmentPlan:
+    def genome(self, point: int) -> Genome:
         """Halos cached: of an operator alone that saves loads and L1, so ours looks at nothing else."""
         plan = self.space.plan(point)
-        return plan.model_copy(update={"halo": ("cache",)}) if self._halo and plan.blocks > 1 else plan
+        plan = plan.model_copy(update={"halo": ("cache",)}) if self._halo and plan.blocks > 1 else plan
+        gene = gene_of(self.unit, plan, 0)
+        assert gene is not None, "what is legal has a gene"
+        return (gene,)
 
     def random(self, rng: Rng) -> int:
         return int(rng.integers(len(self.space.points)))
@@ -98,6 +105,9 @@ class PlanSpace:
         self._moves = [move for name, move in MOVES.items() if name != "change_cores" or unit.machine.cores > 1]
         self._known: dict[Gene, bool] = {}
 
+    def genome(self, point: Genome) -> Genome:
+        return point
+
     def random(self, rng: Rng) -> Genome:
         while True:
             genome = self._repaired(random_genome(self.unit, rng))
@@ -140,3 +150,11 @@ class PlanSpace:
         if gene not in self._known:
             self._known[gene] = realise(self.unit, gene) is not None
         return self._known[gene]
+
+
+@lru_cache(maxsize=1)  # seeds and strategies look through one space
+def space_of(unit: Unit) -> TilingSpace | PlanSpace:
+    """Of one convolution all legal tilings, of a network all plans."""
+    if len(unit.kernels) == 1 and isinstance(unit.kernels[0], ConvSpec):
+        return TilingSpace(unit, operator_space(unit, 0, single_block_counts(unit, 0)))
+    return PlanSpace(unit)

@@ -1,38 +1,48 @@
-"""Searches to compare ours with: random, evolution, simulated annealing and Optuna's TPE, over any space to draw from and to change.
+"""Strategies to compare ours with: random, evolution, simulated annealing and Optuna's TPE, over any space to draw from and to change.
 
-All start at the same point, measure through the same meter, and know nothing but what it says.  Points that do not fit cost nothing, and
-neither does a repeat.
+Each is a walk: points one after another, of which it hears how slow they are.  All start at the same point and know nothing else.  A walk
+is a strategy (`tuner.search.strategy`) by replay: what it heard is its state, so in every epoch it goes the same way again as far as that
+takes it, and a few points further.  A repeat is not measured again.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from abc import ABC, abstractmethod
 from bisect import insort
-from collections.abc import Callable, Hashable
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from collections.abc import Generator, Hashable, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import optuna
 
+from compiler.space.gene import Genome
+from scripts.search_spaces import space_of
+from tuner.learn.cost_model import Predictor
+from tuner.measure.measurement import Request
+from tuner.search.asking import Asking
+from tuner.search.knowledge import Knowledge
+from tuner.search.population import Individual
+from tuner.search.strategy import SearchStrategy, StrategyContext
+
 P = TypeVar("P", bound=Hashable)
-Measure = Callable[[P], float | None]
-"""log2 of a point's cycles, None where it does not fit; raises `Spent`."""
+Points: TypeAlias = Generator[P, float | None, None]
+"""Of each point, log2 of its cycles; None where it does not fit."""
 
 Rng = np.random.Generator
 POPULATION, TOURNAMENT, CROSSOVER, AGAIN, MOST_MOVES = 32, 3, 0.3, 0.7, 4  # those of configs/tune/default.yaml
-HOT, COLD = 0.15, 0.005  # octaves that annealing takes for a small loss, at the start and at the end
-ASKS = 64  # asks per measurement of the budget after which a strategy that only repeats itself is stopped
-
-
-class Spent(Exception):
-    """The budget."""
+HOT, COLD, COOLING = 0.15, 0.005, 256  # octaves that annealing takes for a small loss, at the start and after so many steps
+EPOCH = 32  # points of an epoch: each goes the whole way again
+REPEATS = 64 * EPOCH  # in an epoch, after which a walk that only repeats itself is stopped
 
 
 class Space(Protocol[P]):
     """Points that fit mostly; what does not is repaired."""
 
     start: P
+
+    def genome(self, point: P) -> Genome: ...
 
     def random(self, rng: Rng) -> P: ...
 
@@ -49,115 +59,124 @@ class Space(Protocol[P]):
     def suggested(self, trial: optuna.Trial) -> P: ...
 
 
-class Meter:
-    """Counts what is measured and keeps the best so far.  spent, best: after each measurement; cost: of one, in units of the budget."""
+class Walk(ABC):
+    """A `SearchStrategy`.  heard: of every point that is not a repeat, in their order."""
 
-    def __init__(self, oracle: Callable[[Any], float | None], budget: float) -> None:
-        self.oracle, self.budget = oracle, budget
-        self.spent: list[float] = []
-        self.best: list[float] = []
-        self._known: dict[Hashable, float | None] = {}
-        self._asked = 0
+    version: ClassVar[str] = "1"
 
-    def __call__(self, point: Hashable) -> float | None:
-        self._asked += 1
-        if self._asked > ASKS * self.budget:
-            raise Spent
-        if point in self._known:
-            return self._known[point]
-        if self.spent and self.spent[-1] >= self.budget:
-            raise Spent
-        value = self._known[point] = self.oracle(point)
-        if value is not None:
-            self.note(1.0, value)
-        return value
+    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
+        self.context = context
+        self.heard: list[float | None] = [] if state is None else json.loads(state)
 
-    def note(self, cost: float, value: float) -> None:
-        self.spent.append((self.spent[-1] if self.spent else 0.0) + cost)
-        self.best.append(min(value, self.best[-1]) if self.best else value)
+    @abstractmethod
+    def points(self, space: Space[Any], seed: int) -> Points[Any]:
+        """Without an end."""
+
+    def space(self) -> Space[Any]:
+        return space_of(self.context.unit)
+
+    def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
+        del known, models  # what it heard is all that it goes by
+
+    def ask(self, epoch: int) -> Asking[None]:
+        space = self.space()
+        walk, known = self.points(space, self.context.seed + 1000 * self.context.island), dict[Hashable, float | None]()
+        end, repeats, point = len(self.heard) + EPOCH, 0, next(walk)
+        while repeats < REPEATS:
+            if point in known:
+                repeats += 1
+            else:
+                if len(known) == end:
+                    return
+                if len(known) == len(self.heard):
+                    (found,) = yield [Request("program", space.genome(point))]
+                    self.heard.append(None if found.cycles is None else float(np.log2(found.cycles[0])))
+                known[point] = self.heard[len(known)]
+            point = walk.send(known[point])
+
+    def elites(self) -> Sequence[Individual]:
+        return ()
+
+    def state(self) -> bytes:
+        return json.dumps(self.heard).encode()
 
 
-def random_search(space: Space[P], measure: Measure[P], seed: int, budget: int) -> None:
-    rng = np.random.default_rng(seed)
-    measure(space.start)
-    while True:
-        measure(space.random(rng))
+class Random(Walk):
+    def points(self, space: Space[P], seed: int) -> Points[P]:
+        rng = np.random.default_rng(seed)
+        yield space.start
+        while True:
+            yield space.random(rng)
 
 
-def evolution(space: Space[P], measure: Measure[P], seed: int, budget: int) -> None:
+class Evolution(Walk):
     """Steady state: a child of tournament winners displaces the worst."""
-    rng = np.random.default_rng(seed)
-    people: list[tuple[float, int, P]] = []
-    born = 0
 
-    def admit(point: P) -> None:
-        nonlocal born
-        value = measure(point)
-        if value is not None and all(point != other for _, _, other in people):
-            born += 1
-            insort(people, (value, born, point))
-            del people[POPULATION:]
+    def points(self, space: Space[P], seed: int) -> Points[P]:
+        rng = np.random.default_rng(seed)
+        people: list[tuple[float, int, P]] = []
+        born = 0
 
-    def parent() -> P:
-        return people[int(rng.integers(len(people), size=TOURNAMENT).min())][2]
+        def admitted(point: P) -> Points[P]:
+            nonlocal born
+            value = yield point
+            if value is not None and all(point != other for _, _, other in people):
+                born += 1
+                insort(people, (value, born, point))
+                del people[POPULATION:]
 
-    admit(space.start)
-    for _ in range(POPULATION // 2):
-        admit(space.random(rng))
-    while True:
-        crossed = rng.random() < CROSSOVER
-        child = space.crossover(parent(), parent(), rng) if crossed else parent()
-        if not crossed or rng.random() < AGAIN:
-            moves = 1
-            while moves < MOST_MOVES and rng.random() < AGAIN:
-                moves += 1
-            for _ in range(moves):
-                child = space.neighbour(child, rng)
-        admit(child)
+        def parent() -> P:
+            return people[int(rng.integers(len(people), size=TOURNAMENT).min())][2]
 
-
-def annealing(space: Space[P], measure: Measure[P], seed: int, budget: int) -> None:
-    """One walker; the temperature falls geometrically over the budget."""
-    rng = np.random.default_rng(seed)
-    here, value = space.start, measure(space.start)
-    assert value is not None
-    best, lowest, steps = here, value, 0
-    while True:
-        there = space.neighbour(here, rng)
-        found = measure(there)
-        if found is None:
-            continue
-        steps += 1
-        heat = HOT * (COLD / HOT) ** min(1.0, steps / budget)
-        if found <= value or rng.random() < math.exp((value - found) / heat):
-            here, value = there, found
-        if found < lowest:
-            best, lowest = there, found
-        elif steps % 64 == 0:
-            here, value = best, lowest
+        yield from admitted(space.start)
+        for _ in range(POPULATION // 2):
+            yield from admitted(space.random(rng))
+        while True:
+            crossed = rng.random() < CROSSOVER
+            child = space.crossover(parent(), parent(), rng) if crossed else parent()
+            if not crossed or rng.random() < AGAIN:
+                moves = 1
+                while moves < MOST_MOVES and rng.random() < AGAIN:
+                    moves += 1
+                for _ in range(moves):
+                    child = space.neighbour(child, rng)
+            yield from admitted(child)
 
 
-def tpe(space: Space[P], measure: Measure[P], seed: int, budget: int) -> None:
+class Annealing(Walk):
+    """One walker; the temperature falls geometrically."""
+
+    def points(self, space: Space[P], seed: int) -> Points[P]:
+        rng = np.random.default_rng(seed)
+        here = space.start
+        value = yield here
+        assert value is not None
+        best, lowest, steps = here, value, 0
+        while True:
+            there = space.neighbour(here, rng)
+            found = yield there
+            if found is None:
+                continue
+            steps += 1
+            heat = HOT * (COLD / HOT) ** min(1.0, steps / COOLING)
+            if found <= value or rng.random() < math.exp((value - found) / heat):
+                here, value = there, found
+            if found < lowest:
+                best, lowest = there, found
+            elif steps % 64 == 0:
+                here, value = best, lowest
+
+
+class Tpe(Walk):
     """Optuna with its own defaults."""
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-    study.enqueue_trial(space.parameters(space.start))
-    while True:
-        trial = study.ask()
-        value = measure(space.suggested(trial))
-        study.tell(trial, value, None if value is not None else optuna.trial.TrialState.FAIL)
+
+    def points(self, space: Space[P], seed: int) -> Points[P]:
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+        study.enqueue_trial(space.parameters(space.start))
+        while True:
+            trial = study.ask()
+            value = yield space.suggested(trial)
+            study.tell(trial, value, None if value is not None else optuna.trial.TrialState.FAIL)
 
 
-STRATEGIES: dict[str, Callable[[Space[Any], Measure[Any], int, int], None]] = {
-    "random": random_search,
-    "evolution": evolution,
-    "annealing": annealing,
-    "tpe": tpe,
-}
-
-
-def run(name: str, space: Space[P], oracle: Callable[[P], float | None], seed: int, budget: int) -> Meter:
-    """One search to the end of its budget."""
-    meter = Meter(oracle, budget)
-    with suppress(Spent):
-        STRATEGIES[name](space, meter, seed, budget)
-    return meter
+STRATEGIES: dict[str, type[SearchStrategy]] = {"random": Random, "evolution": Evolution, "annealing": Annealing, "tpe": Tpe}

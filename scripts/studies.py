@@ -38,6 +38,7 @@ from tuner.measure.evaluate import Evaluator
 from tuner.measure.npu import Npu
 from tuner.networks.load import load_network, open_network
 from tuner.networks.zoo import MADE, PREFIX, is_made, resolve, shipped
+from tuner.search.strategy import SearchStrategy
 
 Row = dict[str, Any]
 Key = tuple[str, str, int]  # network, machine, seed
@@ -46,11 +47,15 @@ SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped())
 
 
 class Arm(NamedTuple):
-    """One side of a comparison.  settings: `a.b=c` texts over the default.  times: the study's budget.  levels: None for all."""
+    """One side of a comparison.  settings: `a.b=c` texts over the default.  times: the study's budget.  levels: None for all.
+
+    strategy: None for that of the settings.
+    """
 
     settings: tuple[str, ...] = ()
     times: float = 1
     levels: tuple[str, ...] | None = None
+    strategy: type[SearchStrategy] | None = None
 
 
 class Pair(NamedTuple):
@@ -151,12 +156,12 @@ def _mapped(
 def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
     """The rows of one pair, each with what they are of."""
     (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
-    for arm, (own, times, levels) in study.arms.items():
+    for arm, (own, times, levels, strategy) in study.arms.items():
         texts = (*own, *settings)
         unit = network(name, machine, load_config(None, texts).search.order)
         budget = None if any(text.startswith("budget.") for text in own) else max(1, round(times * candidates))
         evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
-        search = tuner.Search(unit, None, texts, None, budget, None, seed, levels, evaluator)
+        search = tuner.Search(unit, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator)
         _warm()
         begun = time.process_time()
         found[arm] = search.run()

@@ -4,10 +4,11 @@
            multiply-accumulates times how often they occur, of those with 10,000 legal ways or more.
   plans    whole networks: cuts, blocks, halos, tilings.
 
-Ours is `tilefarm tune`'s search with the default configuration, read from its log; random, evolution, simulated annealing and Optuna's TPE
-(`scripts/search_strategies.py`) start where it starts, look through the same legal space and repair as it does.  Each run knows one level
-of contention.  A measured candidate is one way to run the operator, or one whole program; ours measures parts of programs too, and pays
-for each the share of the network's operators that it has.  What does not fit is free for all, and so is a repeat.
+Ours is `tilefarm tune`'s strategy with the default configuration; random, evolution, simulated annealing and Optuna's TPE are others
+(`scripts/search_strategies.py`) in its place: they start where it starts, look through the same legal space and repair as it does.  All are
+read from their logs.  Each run knows one level of contention.  A measured candidate is one way to run the operator, or one whole program;
+ours measures parts of programs too, and pays for each the share of the network's operators that it has.  What does not fit is in no curve,
+and a repeat is free.
 
 Per task and seed: the share of the budget after which a strategy has what random has at the end of its own, and how far its last is from
 the best known.  Goal: ours within 20% in the median over tasks and seeds, the upper end of the 95% interval (bootstrap over pairs of task
@@ -20,10 +21,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import optuna
@@ -32,10 +33,8 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tuner
-from compiler.unit.unit import Unit
 from scripts.operators import Operator, operators_of, saved
-from scripts.search_spaces import PlanSpace, TilingSpace
-from scripts.search_strategies import STRATEGIES, Meter, run
+from scripts.search_strategies import STRATEGIES
 from scripts.studies import (
     Arm,
     Json,
@@ -56,28 +55,33 @@ from scripts.studies import (
     network,
     show,
 )  # fmt: skip
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Request
-from tuner.measure.npu import Npu
 
 OURS, LEVEL = "ours", "none"
 GOAL = 0.20
-Oracle = Callable[[Any], float | None]
 
 
-def ours(result: tuner.SearchResult, budget: int, whole: bool) -> Meter:
-    """The search itself, from its log.  whole: only programs count as results, and segments cost their share of the operators."""
+class Curve(NamedTuple):
+    """spent: candidates, after each measurement; best: cycles, so far."""
+
+    spent: list[float]
+    best: list[float]
+
+
+def curve(result: tuner.SearchResult, budget: int, whole: bool) -> Curve:
+    """Of a search, from its log.  whole: only programs count as results, and segments cost their share of the operators."""
     log, tasks = result.log, result.task_rows.to_pandas()
     log = log[log["status"] == "ok"].sort_values("seq")
     sizes = {task: operators_in(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
-    meter, lowest = Meter(lambda _: None, budget), np.inf
+    found, spent, lowest = Curve([], []), 0.0, np.inf
     for task, kind, cycles in zip(log["task"], log["kind"], log["cycles"], strict=True):
         if not whole or kind == "program":
-            lowest = min(lowest, float(np.log2(cycles)))
-        meter.note(sizes[task] / len(result.unit.kernels) if whole else 1.0, lowest)
-        if meter.spent[-1] >= budget:
+            lowest = min(lowest, float(cycles))
+        spent += sizes[task] / len(result.unit.kernels) if whole else 1.0
+        found.spent.append(spent)
+        found.best.append(lowest)
+        if spent >= budget:
             break
-    return meter
+    return found
 
 
 def operators_in(payload: str) -> int:
@@ -89,49 +93,20 @@ def operators_in(payload: str) -> int:
     return sum(len(segment["operators"]) for segment in plan["segments"]) if "segments" in plan else len(plan["tilings"])
 
 
-@lru_cache(maxsize=1)  # seeds of a unit look through one space, and ask the same
-def tilings(unit: Unit) -> tuple[TilingSpace, Oracle]:
-    operator, known = Operator(unit), dict[int, float | None]()
-    space, evaluator = TilingSpace(unit, operator.space), Evaluator(unit, (LEVEL,), Npu(unit, (LEVEL,), cache_bytes=1))
-
-    def oracle(point: int) -> float | None:
-        if point not in known:
-            cycles = evaluator.cycles_alone(space.plan(point), 0)
-            known[point] = None if cycles is None else float(np.log2(cycles[0]))
-        return known[point]
-
-    return space, oracle
-
-
-@lru_cache(maxsize=1)
-def plans(unit: Unit) -> tuple[PlanSpace, Oracle]:
-    evaluator = Evaluator(unit, (LEVEL,))
-
-    def oracle(point: Any) -> float | None:
-        cycles = evaluator.measure(Request("program", point)).cycles
-        return None if cycles is None else float(np.log2(cycles[0]))
-
-    return PlanSpace(unit), oracle
-
-
-def curves(pair: Pair, part: str, meters: Mapping[str, Meter]) -> Iterator[Row]:
-    for strategy, meter in meters.items():
-        best = np.array(meter.best)
-        better = np.flatnonzero(np.diff(best, prepend=np.inf) < 0)
+def curves(part: str, whole: bool, pair: Pair) -> Iterator[Row]:
+    for strategy, result in pair.found.items():
+        spent, best = curve(result, pair.candidates, whole)
+        better = np.flatnonzero(np.diff(np.array(best), prepend=np.inf) < 0)
         for at in dict.fromkeys([*better.tolist(), len(best) - 1]):
             if np.isfinite(best[at]):
                 head = {"part": part, "strategy": strategy, "budget": pair.candidates}
-                yield {**head, "spent": round(meter.spent[at], 3), "cycles": round(2.0 ** float(best[at]))}
+                yield {**head, "spent": round(spent[at], 3), "cycles": round(best[at])}
 
 
-def rows_of_tilings(pair: Pair) -> Iterator[Row]:
-    meters = {name: run(name, *tilings(pair.unit), pair.seed, pair.candidates) for name in STRATEGIES}
-    yield from curves(pair, "tilings", {OURS: ours(pair.found[OURS], pair.candidates, False), **meters})
-
-
-def rows_of_plans(pair: Pair) -> Iterator[Row]:
-    meters = {name: run(name, *plans(pair.unit), pair.seed, pair.candidates) for name in STRATEGIES}
-    yield from curves(pair, "plans", {OURS: ours(pair.found[OURS], pair.candidates, True), **meters})
+def arms(ours: float) -> dict[str, Arm]:
+    """ours: programs of our search for each measured candidate; more than enough, an epoch measures several times as many segments."""
+    others = {name: Arm(("use.islands=false",), levels=(LEVEL,), strategy=strategy) for name, strategy in STRATEGIES.items()}
+    return {OURS: Arm(times=ours, levels=(LEVEL,)), **others}
 
 
 def summary(found: Sequence[Row]) -> Iterator[Row]:
@@ -204,10 +179,9 @@ def main(
     """Best so far against measured candidates, for ours and four other searches."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     files = heaviest(model, machine, out.resolve() / "operators", tasks, ways) if model else []
-    # of ours more programs than enough: an epoch measures several times as many segments
     studies = (
-        (Study("tilings", {OURS: Arm(times=1 / 3, levels=(LEVEL,))}, rows_of_tilings, compared), ",".join(files), budget),
-        (Study("plans", {OURS: Arm(times=1 / 2, levels=(LEVEL,))}, rows_of_plans, compared), networks, plan_budget),
+        (Study("tilings", arms(1 / 3), partial(curves, "tilings", False), compared), ",".join(files), budget),
+        (Study("plans", arms(1 / 2), partial(curves, "plans", True), compared), networks, plan_budget),
     )
     found = [
         row for study, names, count in studies for row in conduct(study, out, names, (machine,), count, seeds, settings or (), processes)

@@ -34,6 +34,7 @@ class _Section(BaseModel):
 
 
 class SearchSettings(_Section):
+    strategy: Annotated[str, Field(min_length=1)]
     population: Annotated[int, Field(ge=2)]
     islands: PositiveInt
     exchange_every: PositiveInt
@@ -203,6 +204,11 @@ class TuneConfig(_Section):
     def learns(self) -> bool:
         """Whether cost models are trained and asked."""
         return self.use.cost_model if self.use.cost_model is not None else self.runner.name != BUILT_IN
+
+    @property
+    def islands(self) -> int:
+        """How many there are."""
+        return self.search.islands if self.use.islands else 1
 
     @property
     def digest(self) -> str:

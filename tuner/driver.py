@@ -56,6 +56,7 @@ def configured(request: TuneRequest) -> TuneConfig:
         "farm.resource": request.resource,
         "target.name": request.target,
         "runner.name": request.runner,
+        "search.strategy": request.strategy,
         "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
     }
     return config.given(options, request.candidates, request.seconds)

@@ -40,6 +40,7 @@ from tuner.request import TuneRequest
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
+from tuner.search.strategy import SearchStrategy
 from tuner.store.frames import champions, over_time, whole_programs
 from tuner.store.read import read_table
 from tuner.store.run_log import Origin, RunLog
@@ -117,7 +118,8 @@ class Search:
     model: a unit, a file, `light:NAME` or `made:NAME`; machine: unless it is a unit.
     settings: `a.b=c` texts over config, a preset or a YAML file.
     candidates or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
-    evaluator: who measures; its unit and levels are what is searched.  rules: what may be proposed.  quiet: nothing on stderr.
+    strategy: a class, or what names one (`search.strategy`).  evaluator: who measures; its unit and levels are what is searched.
+    rules: what may be proposed.  quiet: nothing on stderr.
     """
 
     model: Unit | str | os.PathLike[str]
@@ -128,13 +130,16 @@ class Search:
     seconds: float | None = None
     seed: int = 0
     levels: Sequence[str] | None = None
+    strategy: str | type[SearchStrategy] | None = None
     evaluator: Evaluator | None = None
     rules: type[Rules] = Rules
     quiet: bool = True
 
     def run(self) -> SearchResult:
         """Search until the budget is spent.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
-        config = load_config(self.config, self.settings).given({}, self.candidates, self.seconds)
+        config = load_config(self.config, self.settings).given(
+            {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds
+        )
         plugged(config, True, None)
         make, unit, levels, name = self._evaluator(config)
         timed = config.target.name != NPU and self.evaluator is None
@@ -143,7 +148,9 @@ class Search:
         budget = Budget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         facts = Facts(origin, unit, levels)
-        made = WorkshopSpec(make, facts, config, config.level_weights, self.seed, self.rules)
+        made = WorkshopSpec(
+            make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
+        )
         with ExitStack() as stack:
             folder = LocalPlace(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)

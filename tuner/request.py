@@ -36,7 +36,8 @@ class TuneRequest:
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
-    what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  quiet: nothing on stderr.
+    what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
+    (`tuner.search.strategy`).  quiet: nothing on stderr.
     progress: is told where the search stands, after every few jobs.
 
     Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist.
@@ -66,6 +67,7 @@ class TuneRequest:
     target: str | None = None
     runner: str | None = None
     resource: str | None = None
+    strategy: str | None = None
     warm_start: tuple[Path, ...] = ()
     start: tuple[Path, ...] = ()
     min_npu_share: float | None = None

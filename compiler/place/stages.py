@@ -10,14 +10,13 @@ and so on until every stage of the best cut has been.  Nothing better was left o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.place.dag import Dag, Nodes, members
 
 Group = tuple[int, ...]
 Stage = tuple[Group, ...]
-Measure = Callable[[Sequence[Stage]], Sequence[int]]  # cycles of each stage
 Bound = Callable[[Stage], int]
 
 
@@ -98,8 +97,10 @@ def reachable(dag: Dag, pruning: Pruning, most_states: int | None = None, most_s
     return States(order, [[(place[rest], kind) for rest, kind in found[number[nodes]]] for nodes in order], list(kinds))
 
 
-def partition(dag: Dag, states: States, measure: Measure, bound: Bound | None = None, most_measured: int | None = None) -> Partition:
-    """The cheapest cut into stages.
+def partition(
+    dag: Dag, states: States, bound: Bound | None = None, most_measured: int | None = None
+) -> Generator[Sequence[Stage], Sequence[int], Partition]:
+    """The cheapest cut into stages.  Gives stages to measure, and goes on with the cycles of each.
 
     bound: never more than what is measured.  most_measured: after so many stages the best cut of stages measured so far is taken.
     """
@@ -107,14 +108,14 @@ def partition(dag: Dag, states: States, measure: Measure, bound: Bound | None = 
     known: list[int | None] = [None] * len(stages)
     count = 0
 
-    def ask(which: list[int]) -> None:
+    def ask(which: list[int]) -> Generator[Sequence[Stage], Sequence[int], None]:
         nonlocal count
-        for at, cycles in zip(which, measure([stages[at] for at in which]), strict=True):
+        for at, cycles in zip(which, (yield [stages[at] for at in which]), strict=True):
             known[at] = cycles
         count += len(which)
 
     if bound is None:
-        ask(list(range(len(stages))))
+        yield from ask(list(range(len(stages))))
     guesses = [0 if bound is None else bound(stage) for stage in stages]
     while True:
         over = most_measured is not None and count >= most_measured
@@ -123,7 +124,7 @@ def partition(dag: Dag, states: States, measure: Measure, bound: Bound | None = 
         open_ = [at for at in path if known[at] is None]
         if not open_:
             return Partition(tuple(stages[at] for at in path), cycles, len(states.sets), states.step_count, count)
-        ask(open_)
+        yield from ask(open_)
 
 
 def _cheapest(states: States, costs: Sequence[int | None]) -> tuple[int, list[int]]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import tuner
 from simulator.npu.errors import BadInputError
 from tests.docs.fences import ROOT, example_files
-from tests.tuning import quick, save_small
+from tests.tuning import QUICK, quick, save_small
 from tuner.plugins import files_digest
 from tuner.store.read import read_log
 from tuner.store.runfolder import read_json
@@ -46,10 +47,22 @@ def test_the_linear_model_tunes(files: Path) -> None:
         quick(model, run, 32, "model.name=linear:Linear", resume=True)
 
 
+def test_random_search_tunes(files: Path) -> None:
+    model = save_small("residual_block", files)
+    summary = quick(model, files / "RUN", 32, "use.cost_model=false", strategy="random_search:RandomSearch")
+    assert summary.candidates == 32
+    (said,) = read_json(files / "RUN" / "run.json")["plugins"]
+    assert (said["kind"], said["name"], said["version"]) == ("strategy", "random_search:RandomSearch", "1")
+    log = read_log(files / "RUN", ("kind", "status", "generation"))
+    assert set(log["kind"]) == {"program"}, "and of segments nothing"
+    result = tuner.Search(str(model), "edge", (*QUICK, "use.cost_model=false"), candidates=32, strategy="random_search:RandomSearch").run()
+    assert result.cycles == {level: row.cycles for level, row in summary.levels.items()}
+
+
 def test_contracts_are_run_by_a_third_party(files: Path) -> None:
     """In a process of its own, which finds nothing of the tests here."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{files}", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_linear.py"]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
     done = subprocess.run(words, cwd=files, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout, json.dumps(done.stdout)

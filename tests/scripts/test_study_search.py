@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from compiler.kinds.build import make_unit
+from compiler.space.gene import Gene, Genome
 from scripts import search_strategies
 from scripts.study_search import summary
+from simulator.npu.machine import DataType, load_machine
+from tests.models import small_graph
 from tests.scripting import run_script
 from tests.tuning import QUICK, save_small
+from tuner.config import load_config
+from tuner.contracts.strategy import StrategyContract
+from tuner.measure.measurement import Measurement, Request
+from tuner.search.asking import answered
+from tuner.search.rules import Rules
+from tuner.search.strategy import StrategyContext
+from tuner.store.schema import RESULTS
 
 BUDGET, PLANS = 20, 6
 
 
 def test_the_table(tmp_path: Path) -> None:
     model = save_small("residual_block", tmp_path)
-    words = ["--model", model, "--networks", model, "--tasks", 2, "--ways", 50, "--seeds", 2, "--budget", BUDGET, "--plan-budget", PLANS]
+    words = ["--model", model, "--networks", model, "--tasks", 1, "--ways", 50, "--seeds", 2, "--budget", BUDGET, "--plan-budget", PLANS]
     done = run_script("study_search", "--out", tmp_path, "--json", *words, *(word for text in QUICK for word in ("--set", text)))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ends = defaultdict(dict)
     for row in found["rows"]:
         ends[row["part"], row["network"], row["seed"]].setdefault(row["strategy"], []).append((row["spent"], row["cycles"]))
-    assert len(ends) == 2 * 2 + 2
+    assert len(ends) == 2 + 2
     starts = defaultdict(set)
     for (part, task, _), strategies in ends.items():
         assert set(strategies) == {"ours", "random", "evolution", "annealing", "tpe"}
@@ -75,28 +87,65 @@ class Line:
     def suggested(self, trial: search_strategies.optuna.Trial) -> int:
         return trial.suggest_int("x", 0, 999)
 
+    def genome(self, point: int) -> Genome:
+        return (Gene(0, 1, point + 1),)
 
-@pytest.mark.parametrize("name", search_strategies.STRATEGIES)
-def test_a_strategy(name: str) -> None:
-    """Starts at the start, finds the valley, counts each point that fits once, and is the same again with the same seed."""
-    asked: list[int] = []
 
-    def oracle(point: int) -> float | None:
-        asked.append(point)
-        return None if point % 2 else float(abs(point - 777))
+UNIT = make_unit(small_graph("conv_chain"), load_machine("tiny"), DataType.float16)
 
-    first, again = (search_strategies.run(name, Line(), oracle, 3, 60) for _ in range(2))
-    assert first.best == again.best
-    assert asked[0] == Line.start
-    assert len(first.best) == 60 == len({point for point in asked[: len(asked) // 2] if point % 2 == 0})
-    assert first.best[0] == 677
-    assert first.best[-1] < 60
-    assert first.spent == [float(i) for i in range(1, 61)]
+
+def walked(strategy: type[search_strategies.Walk], answer: Callable[[int], float | None], epochs: int) -> list[list[int]]:
+    """Points that were asked in every epoch, each begun from the state that the last one left."""
+
+    class OnALine(strategy):  # type: ignore[misc, valid-type]
+        def space(self) -> Line:
+            return Line()
+
+    context, state, asked = StrategyContext(Rules(UNIT, ("none",), load_config(), {}), 0, 3), None, list[list[int]]()
+
+    def measured(requests: Sequence[Request]) -> list[Measurement]:
+        values = np.zeros((1, len(RESULTS)), np.int64)
+        point = requests[0].genome[0].blocks - 1
+        asked[-1].append(point)
+        octaves = answer(point)
+        values[:, RESULTS.index("cycles")] = 1 if octaves is None else round(2**octaves)
+        return [Measurement("infeasible") if octaves is None else Measurement("ok", values=values)]
+
+    for epoch in range(1, epochs + 1):
+        asked.append([])
+        one = OnALine(context, state)
+        answered(one.ask(epoch), measured)
+        state = one.state()
+    return asked
+
+
+def valley(point: int) -> float | None:
+    return None if point % 2 else abs(point - 777) / 20
+
+
+@pytest.mark.parametrize("strategy", search_strategies.STRATEGIES.values())
+def test_a_strategy(strategy: type[search_strategies.Walk]) -> None:
+    """Starts at the start, finds the valley, measures no point twice, and goes on in every epoch where the last one ended."""
+    epochs = walked(strategy, valley, 3)
+    points = [point for epoch in epochs for point in epoch]
+    assert points[0] == Line.start
+    assert len(points) == len(set(points)) == 3 * search_strategies.EPOCH
+    assert walked(strategy, valley, 3) == epochs
+    assert min(abs(point - 777) for point in points if point % 2 == 0) < 60
 
 
 def test_a_strategy_that_repeats_itself_ends() -> None:
-    meter = search_strategies.Meter(lambda point: 1.0, 5)
-    assert {meter(0) for _ in range(5 * search_strategies.ASKS)} == {1.0}
-    with pytest.raises(search_strategies.Spent):
-        meter(0)
-    assert meter.spent == [1.0]
+    class Stays(search_strategies.Walk):
+        def points(self, space: search_strategies.Space[int], seed: int) -> search_strategies.Points[int]:
+            while True:
+                yield space.start
+
+    assert walked(Stays, valley, 2) == [[Line.start], []]
+
+
+class TestEvolution(StrategyContract):
+    """As others' are tried, in a space of plans."""
+
+    strategy = search_strategies.Evolution
+    candidates = 40  # more than an epoch's
+    settings = ("search.islands=2",)

@@ -67,6 +67,10 @@ MirrorUrl = Annotated[
 WarmStart = Annotated[
     list[Path] | None, typer.Option("--warm-start", metavar="RUN", help="An earlier run whose measurements count here; repeatable.")
 ]
+Strategy = Annotated[
+    str | None,
+    typer.Option("--strategy", metavar="S", help="What is measured next: module:Class, an entry point. (default: search.strategy)"),
+]
 Start = Annotated[
     list[Path] | None,
     typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),

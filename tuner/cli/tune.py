@@ -44,6 +44,7 @@ def tune(
     mirror: options.MirrorUrl = None,
     warm_start: options.WarmStart = None,
     start: options.Start = None,
+    strategy: options.Strategy = None,
     min_npu_share: options.MinNpuShare = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -59,7 +60,8 @@ def tune(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
-        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), min_npu_share=min_npu_share, **vars(farm),
+        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), min_npu_share=min_npu_share, strategy=strategy,
+        **vars(farm),
     )  # fmt: skip
     with resumable(out):
         drive(request)

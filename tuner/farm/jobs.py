@@ -28,14 +28,13 @@ from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
-from tuner.measure.session import Enough, Limit, Session
+from tuner.measure.session import Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
-from tuner.search.epoch import LAG, exchanges, run_epoch
-from tuner.search.islands import pack_island, unpack_island
+from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
 from tuner.search.knowledge import Findings, Knowledge, Learnable
-from tuner.search.lab import Lab
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
+from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
 from tuner.world.crash import one_line
 
 
@@ -54,8 +53,9 @@ class Job(NamedTuple):
     """An epoch of an island.
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
-    not among them, epoch by epoch.  state: of the island.  models: number of the models that predict, 0 for none.  programs: that could
-    still be measured when what it builds on was complete.  seconds: for which it may still go on.  culprits: must not be tried.
+    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the models that predict, 0 for
+    none.  programs: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
+    culprits: must not be tried.
     """
 
     epoch: int
@@ -78,7 +78,8 @@ class Training(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Of a job.  whole: False where it was stopped before its end: it measured a beginning of what it would have.
+    """Of a job.  whole: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old
+    one.
 
     segments: how many were measured.  cpu_s: time of this process that it took.
     """
@@ -121,7 +122,7 @@ class Bulletin:
 
 @dataclass(frozen=True)
 class WorkshopSpec:
-    """Makes a Workshop where it is called."""
+    """Makes a Workshop where it is called.  strategy: None for that of the configuration."""
 
     evaluator: Callable[[], Evaluator]
     facts: Facts
@@ -129,6 +130,7 @@ class WorkshopSpec:
     weights: Mapping[str, float]
     seed: int
     rules: type[Rules] = Rules
+    strategy: type[SearchStrategy] | None = None
 
     def __call__(self) -> Workshop:
         with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
@@ -166,6 +168,11 @@ class Workshop:
             list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
 
     @cached_property
+    def strategy(self) -> type[SearchStrategy]:
+        """What asks."""
+        return self.spec.strategy or find_strategy(self.spec.config.search.strategy)
+
+    @cached_property
     def cost_model(self) -> type[CostModel]:
         """What is trained and asked here, where any is."""
         return find_cost_model(self.spec.config.model.name)
@@ -200,22 +207,25 @@ class Workshop:
         culprits = dict(job.culprits)
         recorder, findings = Recorder(spec.facts, job.island, job.epoch, versions), Findings()
         session = Session(self._spared(measurer or self._here, culprits), (recorder, self.known, findings), limit)
-        island = unpack_island(job.state)
+        strategy: SearchStrategy | None = None
         with self.known.aside():
             for own in job.own:
                 self.known.learn(own)
-            lab = Lab(self.rules, self.known, findings, session, job.island, job.epoch, predictors)
-            whole = True
-            try:
-                run_epoch(lab, island)
-            except Enough:
-                whole = False
-        if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
-            findings.elites = island.members[: config.search.elites]
-        levels = len(spec.facts.levels)
+            if job.epoch == FIRST:
+                asking = layer_by_layer(self.rules, findings)
+            else:
+                strategy = self.strategy(StrategyContext(self.rules, job.island, spec.seed), job.state or None)
+                strategy.tell(self.known, predictors)
+                asking = strategy.ask(job.epoch)
+            whole = run_epoch(asking, session, self.known, findings)
+        state = job.state
+        if strategy is not None and whole:
+            state = strategy.state()
+            if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
+                findings.elites = list(strategy.elites())[: config.search.elites]
         return Result(
-            pack_island(island, levels),
-            findings.pack(job.island, levels),
+            state,
+            findings.pack(job.island, len(spec.facts.levels)),
             recorder.measured(),
             whole,
             len(findings.segments),

@@ -22,7 +22,6 @@ from tuner.learn.training import Trainer
 from tuner.measure.runners import named_by
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
-from tuner.search.islands import first_states
 from tuner.search.knowledge import Findings
 from tuner.search.population import Individual
 from tuner.store.checkpoint import Checkpoint
@@ -55,7 +54,7 @@ class OneSearch:
         self._watch = request.progress
         self.champions = Champions(len(facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
-        self.schedule = Schedule(first_states(len(facts.levels), config, request.seed))
+        self.schedule = Schedule([b""] * config.islands)
         self.trainer = Trainer(place.models, facts.levels, config.model)
         trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)

@@ -12,10 +12,11 @@ from tuner.learn.cost_model import COST_MODELS
 from tuner.measure.runners import RUNNERS, runner_plugin
 from tuner.measure.target import TARGETS
 from tuner.plugins import Kind, Plugin, find
+from tuner.search.strategy import STRATEGIES
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.module_path import search_here
 
-KINDS = (COST_MODELS, RUNNERS, TARGETS)
+KINDS = (STRATEGIES, COST_MODELS, TARGETS, RUNNERS)
 
 
 def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
@@ -32,6 +33,7 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
 
 
 def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
+    yield STRATEGIES, config.search.strategy
     if config.learns:
         yield COST_MODELS, config.model.name
     if config.runner.name != BUILT_IN:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.space.gene import Genome
+from tuner.search.asking import Asking
 from tuner.search.lab import Lab
 from tuner.search.population import Island
 
 
-def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[Genome]:
+def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> Asking[list[Genome]]:
     """At most `count`, none measured or in `taken`, each for a level drawn by its weight."""
     if count <= 0 or not island.members:
         return []
@@ -29,7 +30,7 @@ def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[G
             if not lab.known.measured(child) and child not in taken:
                 group.append(child)
         groups.append((level, group))
-    flat = iter(lab.repaired([genome for _, group in groups for genome in group]))
+    flat = iter((yield from lab.repaired([genome for _, group in groups for genome in group])))
     picks: list[tuple[int, Genome]] = []
     lucky = []
     for level, group in groups:
@@ -41,10 +42,12 @@ def children(lab: Lab, island: Island, count: int, taken: set[Genome]) -> list[G
         pick = fitting[int(rng.integers(len(fitting)))] if lucky[-1] else fitting[lab.fastest(fitting, level)]
         taken.add(pick)
         picks.append((level, pick))
-    return _climbed(lab, island, picks, lucky, taken)
+    return (yield from _climbed(lab, island, picks, lucky, taken))
 
 
-def _climbed(lab: Lab, island: Island, picks: Sequence[tuple[int, Genome]], lucky: Sequence[bool], taken: set[Genome]) -> list[Genome]:
+def _climbed(
+    lab: Lab, island: Island, picks: Sequence[tuple[int, Genome]], lucky: Sequence[bool], taken: set[Genome]
+) -> Asking[list[Genome]]:
     """Children changed move by move, as long as a change is expected to make them faster; the lucky ones stay as they were drawn."""
     config, rng = lab.config, island.rng
     moves = list(lab.rules.moves.values())
@@ -56,7 +59,7 @@ def _climbed(lab: Lab, island: Island, picks: Sequence[tuple[int, Genome]], luck
                 changed = moves[int(rng.integers(len(moves)))](lab.unit, genome, rng)
                 if changed is not None:
                     tries.append((i, lab.permitted(changed)))
-        whole = lab.repaired([genome for _, genome in tries])
+        whole = yield from lab.repaired([genome for _, genome in tries])
         for i, (level, _) in enumerate(picks):
             found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)
             options = [now[i], *(g for g in found if not lab.known.measured(g) and g not in taken)]

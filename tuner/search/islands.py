@@ -6,16 +6,9 @@ import json
 
 import numpy as np
 
-from tuner.config import TuneConfig
 from tuner.search.packing import pack_individuals, unpack_individuals
 from tuner.search.population import Island
 from tuner.store.arrays import below, from_bytes, prefixed, to_bytes
-
-
-def first_states(levels: int, config: TuneConfig, seed: int) -> list[bytes]:
-    """Of all islands of a run: nobody yet, each with random numbers of its own."""
-    count = config.search.islands if config.use.islands else 1
-    return [pack_island(Island(np.random.default_rng([seed, 1 + number])), levels) for number in range(count)]
 
 
 def pack_island(island: Island, levels: int) -> bytes:

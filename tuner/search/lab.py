@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -13,10 +13,11 @@ from compiler.space.gene import Gene, Genome, Key
 from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
 from tuner.learn.cost_model import Predictor
-from tuner.measure.measurement import Measurement, Request
+from tuner.measure.measurement import Request
+from tuner.search.asking import Asking
 from tuner.search.dealing import Share
 from tuner.search.explore import unknown
-from tuner.search.knowledge import Findings, Knowledge
+from tuner.search.knowledge import Knowledge
 from tuner.search.placing import Placer, one_after_another
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
@@ -25,14 +26,11 @@ from tuner.search.rules import Rules
 class Lab:
     """island, epoch: whose and when.  models: of every level, None where the formula predicts.
 
-    measure: `known` and `findings` hear of what it measures (`tuner.measure.session`).
+    What measures is a generator (`tuner.search.asking`); `known` hears of what comes of it.
     """
 
-    def __init__(
-        self, rules: Rules, known: Knowledge, findings: Findings, measure: Callable[[Sequence[Request]], list[Measurement]],
-        island: int, epoch: int, models: Sequence[Predictor | None],
-    ) -> None:  # fmt: skip
-        self.rules, self.known, self.findings, self.measure, self.island, self.epoch = rules, known, findings, measure, island, epoch
+    def __init__(self, rules: Rules, known: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
+        self.rules, self.known, self.island, self.epoch = rules, known, island, epoch
         self.unit, self.table, self.config = rules.unit, known.table, rules.config
         self.share = Share(known.structures, rules.islands, island)
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
@@ -60,49 +58,28 @@ class Lab:
         allowed = (self.rules.permitted(gene) for gene in genes)
         return unknown(self.table, [everywhere(self.unit, gene) if self.rules.wide else gene for gene in allowed])
 
-    def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> None:
+    def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
         """predicted: float64 [genes, levels]."""
         expected = [None] * len(genes) if predicted is None else predicted
         requests = [Request("segment", (gene,), predicted=cycles) for gene, cycles in zip(genes, expected, strict=True)]
-        for gene, measurement in zip(genes, self.measure(requests), strict=True):
+        for gene, measurement in zip(genes, (yield requests), strict=True):
             if measurement.cycles is not None and measurement.features is not None:
                 self._raw[self.known.key(gene)] = measurement.features
 
-    def measure_stages(self, stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
-        """Cycles per level; None where a stage does not fit."""
-        return [measurement.cycles for measurement in self.measure([Request("stage", genes) for genes in stages])]
-
-    def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> tuple[list[Individual], list[Measurement]]:
-        """Those that fit, and all measurements."""
+    def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> Asking[list[Individual]]:
+        """Those that fit."""
         expected = self.expected(genomes) if predicted else [None] * len(genomes)
-        measurements = self.measure(
-            [Request("program", genome, predicted=cycles) for genome, cycles in zip(genomes, expected, strict=True)]
-        )
+        measurements = yield [Request("program", genome, predicted=cycles) for genome, cycles in zip(genomes, expected, strict=True)]
         found = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
-        new = [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]
-        self._learn_border(new)
-        return new, measurements
-
-    def _learn_border(self, new: Sequence[Individual]) -> None:
-        """How many cycles a border saves: segments measured alone against the program, the median over what was measured."""
-        rows = []
-        for individual in new:
-            if not one_after_another(individual.genome):
-                continue
-            alone = self.table.alone(individual.genome)
-            if alone is not None and len(individual.genome) > 1:
-                rows.append((alone - individual.cycles) / (len(individual.genome) - 1))
-        if rows:
-            self.findings.border = np.median(rows, axis=0)
-            self.known.add_border(self.findings.border)
+        return [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]
 
     # predicting
 
-    def features(self, genes: Sequence[Gene]) -> list[NDArray[np.float64] | None]:
+    def features(self, genes: Sequence[Gene]) -> Asking[list[NDArray[np.float64] | None]]:
         """Raw features of genes, asked for where they are not known; None where a gene does not fit."""
         keys = [self.known.key(gene) for gene in genes]
         missing = {key: gene for key, gene in zip(keys, genes, strict=True) if key not in self._raw}
-        measurements = self.measure([Request("segment", (gene,), False) for gene in missing.values()])
+        measurements = yield [Request("segment", (gene,), False) for gene in missing.values()]
         for key, measurement in zip(missing, measurements, strict=True):
             self._raw[key] = measurement.features if measurement.status == "ok" else None
         return [self._raw[key] for key in keys]
@@ -137,7 +114,7 @@ class Lab:
         """Place of the one that is expected to be fastest at a level, the first of equals."""
         return int(np.argmin([cycles[level] for cycles in self.expected(genomes)]))
 
-    def repaired(self, genomes: Sequence[Genome]) -> list[Genome | None]:
+    def repaired(self, genomes: Sequence[Genome]) -> Asking[list[Genome | None]]:
         """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""
         todo: list[Genome | None] = list(genomes)
         while True:
@@ -146,7 +123,7 @@ class Lab:
             open_ = [gene for gene in open_ if self.known.key(gene) not in self._raw]
             if not open_:
                 return todo
-            self.features(open_)
+            yield from self.features(open_)
 
     def _fits(self, gene: Gene) -> bool:
         """False for what is known not to fit; a measurement decides about the others."""

@@ -23,12 +23,13 @@ from compiler.space.gene import MAX_SEGMENT, Gene, Genome, widths
 from simulator.npu.cycles import port_units
 from simulator.npu.machine import SHARE_UNIT
 from tuner.config import Placement
+from tuner.measure.measurement import Request
 from tuner.search.annealer import Annealer
+from tuner.search.asking import Asking, translated
 from tuner.search.table import SegmentTable
 
 Cut = Sequence[tuple[int, int]]
 _STEPS = 16  # from a state, on average, after which a search for stages is given up
-MeasureStages = Callable[[Sequence[Genome]], Sequence[NDArray[np.int64] | None]]  # cycles per level; None: not feasible
 _NEVER = 1 << 60  # cycles of a stage that does not fit
 _DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
 
@@ -178,7 +179,7 @@ class Placer:
         ]
         return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
 
-    def staged(self, pieces: Pieces, measure: MeasureStages, level: int, border: float, clustered: bool = True) -> Staged | None:
+    def staged(self, pieces: Pieces, level: int, border: float, clustered: bool = True) -> Asking[Staged | None]:
         """The cheapest stages of linear clusters of segments.
 
         None where more sets of them can remain than the configuration allows, or a segment is not known on one core.
@@ -205,10 +206,10 @@ class Placer:
                     load[core] += sum(times[c][len(cores)] for c in group)
             return round(border + max(*load, sum(moved[c] for group in stage for c in group)))
 
-        def ask(stages: Sequence[Stage]) -> list[int]:
-            return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], measure, level)
+        def ask(stages: Sequence[Stage]) -> Asking[list[int]]:
+            return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], level)
 
-        found = partition(quotient.dag, states, ask, bound, self.config.stages)
+        found = yield from translated(partition(quotient.dag, states, bound, self.config.stages), ask)
         where = {i: (cores, at) for at, stage in enumerate(found.stages) for i, cores in placed(stage).items()}
         chosen = [where[i][0] for i in range(len(pieces.dag))]
         genome = pieces.genome(chosen)
@@ -227,9 +228,7 @@ class Placer:
         pruning = Pruning(self.config.group_clusters, self.config.groups)
         return reachable(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
 
-    def _measured(
-        self, pieces: Pieces, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], measure: MeasureStages, level: int
-    ) -> list[int]:
+    def _measured(self, pieces: Pieces, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
         """Cycles of placed stages.  Where nothing runs beside another, they are the sum that is known already."""
         keys: list[object] = []
         open_: dict[object, Genome] = {}
@@ -241,8 +240,9 @@ class Placer:
             keys.append(None if one_after_another(genes) else key)
             if keys[-1] is not None and key not in self._known:
                 open_[key] = genes
-        for key, cycles in zip(open_, measure(list(open_.values())), strict=True):
-            self._known[key] = cycles
+        measurements = yield [Request("stage", genes) for genes in open_.values()]
+        for key, measurement in zip(open_, measurements, strict=True):
+            self._known[key] = measurement.cycles
         out = []
         for key, bound in zip(keys, bounds, strict=True):
             known = None if key is None else self._known[key]

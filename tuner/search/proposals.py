@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from compiler.space.gene import Genome
 from compiler.space.moves import change_ahead, random_genome
+from tuner.search.asking import Asking
 from tuner.search.explore import unlimited
 from tuner.search.lab import Lab
 from tuner.search.placing import cut_of
@@ -16,7 +17,7 @@ _MANY = 16  # programs of a turn, from which on loads are moved both a little an
 _NEAR = 0.01  # how much slower a program may be expected to be and still be measured: estimates are not better than that
 
 
-def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
+def proposed(lab: Lab, island: Island, count: int, turn: int) -> Asking[list[Genome]]:
     """Some of `count` programs, none measured, in the order in which they deserve it.  turn: evolving epochs before this one.
 
     What follows from the table alone is dealt to the islands, so that they do not all measure the same.
@@ -27,7 +28,7 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
         if genome is not None and not lab.known.measured(genome):
             taken.setdefault(genome)
 
-    placed = _by_placement(lab, island, turn)
+    placed = yield from _by_placement(lab, island, turn)
     lab.wide = lab.rules.wide or (lab.placer is not None and not placed)
     if lab.island == 0 and placed and turn % lab.config.placement.every == 0:
         take(lab.table.singles())  # the baseline; what is placed would leave no room for it
@@ -40,18 +41,18 @@ def proposed(lab: Lab, island: Island, count: int, turn: int) -> list[Genome]:
     return list(taken)[:share]
 
 
-def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> list[Genome]:
+def varied(lab: Lab, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
     """At most `count` more, not in `taken`: the best with other windows or loads ahead; random ones where nobody has anything to go by."""
     genomes: list[Genome | None] = []
     if not island.members and not taken:  # without covers, an island would wait for what its neighbours send
         genomes += [lab.permitted(random_genome(lab.unit, island.rng)) for _ in range(count)]
-    genomes.append(best_unlimited(lab, island, turn))
+    genomes.append((yield from best_unlimited(lab, island, turn)))
     genomes += _retimed(lab, island, lab.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
     return [genome for genome in found if not lab.known.measured(genome)][:count]
 
 
-def _by_placement(lab: Lab, island: Island, turn: int) -> list[Genome]:
+def _by_placement(lab: Lab, island: Island, turn: int) -> Asking[list[Genome]]:
     """The placer's proposals for one level, and among them what stages led to; levels take turns.
 
     None where they are not expected to be faster than every segment on all cores: then the search is the one that has nothing else.
@@ -63,10 +64,11 @@ def _by_placement(lab: Lab, island: Island, turn: int) -> list[Genome]:
     good = [m.genome for m in sorted(island.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
     border = float(lab.known.border[level])
     rng = island.aside(2)
-    return lab.placer.proposals(level, border, good, rng, lab.known.measured, _by_stages(lab, turn))
+    staged = yield from _by_stages(lab, turn)
+    return lab.placer.proposals(level, border, good, rng, lab.known.measured, staged)
 
 
-def _by_stages(lab: Lab, turn: int) -> list[Genome]:
+def _by_stages(lab: Lab, turn: int) -> Asking[list[Genome]]:
     """Stages of the cheapest cover by short segments on one core, for one level and by one island after the other."""
     placement, rules = lab.config.placement, lab.rules
     number, other = divmod(turn - 1, placement.every)  # not before anything is known but what was measured first
@@ -76,7 +78,7 @@ def _by_stages(lab: Lab, turn: int) -> list[Genome]:
     border = float(lab.known.border[level])
     cover = lab.table.cover(level, border, longest=placement.longest, width=1)
     pieces = None if cover is None else lab.placer.pieces(cut_of(cover[0]), level, border)
-    staged = None if pieces is None else lab.placer.staged(pieces, lab.measure_stages, level, border)
+    staged = None if pieces is None else (yield from lab.placer.staged(pieces, level, border))
     return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.listed]))
 
 
@@ -102,7 +104,7 @@ def _by_table(lab: Lab, island: Island, turn: int) -> Iterator[Genome | None]:
             yield found[0] if found else None
 
 
-def best_unlimited(lab: Lab, island: Island, turn: int) -> Genome | None:
+def best_unlimited(lab: Lab, island: Island, turn: int) -> Asking[Genome | None]:
     """The best program of a level, of each in turn, without a limit to its windows where that fits and is not expected to be slower.
 
     Islands take the levels one after another, so that they do not all measure the same.
@@ -112,7 +114,7 @@ def best_unlimited(lab: Lab, island: Island, turn: int) -> Genome | None:
     level = lab.rules.order[(turn + lab.island) % len(lab.rules.order)]
     best = island.best(level)
     wide = lab.permitted(unlimited(lab.unit, best.genome))
-    fits = [raw is not None for raw in lab.features(wide)]
+    fits = [raw is not None for raw in (yield from lab.features(wide))]
     genome = tuple(new if fit else old for new, old, fit in zip(wide, best.genome, fits, strict=True))
     if genome == best.genome or lab.known.measured(genome):
         return None

@@ -23,7 +23,7 @@ class Rules:
     def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
         self.unit, self.levels, self.config = unit, levels, config
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
-        self.islands = config.search.islands if use.islands else 1
+        self.islands = config.islands
         self.shares = np.array([unit.machine.share_units(level) / 65536 for level in levels])
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]

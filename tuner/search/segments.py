@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome, widths
+from tuner.search.asking import Asking
 from tuner.search.explore import propose
 from tuner.search.lab import Lab
 from tuner.search.population import Island
 
 
-def explore(lab: Lab, island: Island) -> None:
+def explore(lab: Lab, island: Island) -> Asking[None]:
     """Measure so many of this island's own segments (`dealing`).
 
     Where segments are placed, each number of cores has a share of its own: segments on fewer cores take longer, so in one pool they would
@@ -29,7 +30,7 @@ def explore(lab: Lab, island: Island) -> None:
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.unit.machine.cores if several else None
     pool = propose(rules.unit, lab.table, bests, every[0], island.rng, moves, wide, lab.share)
-    _measure_best(lab, island.rng, pool, now, every[1])
+    yield from _measure_best(lab, island.rng, pool, now, every[1])
     if lab.placer is None:
         return
     # what is done for all cores is what it would be without placement, so these numbers come from elsewhere
@@ -40,16 +41,16 @@ def explore(lab: Lab, island: Island) -> None:
         narrow = [lab.table.cover(level, lab.known.border[level], width=width) for level in range(len(rules.levels))]
         near = [cover[0] for cover in (*covers, *narrow) if cover is not None]
         pool = propose(rules.unit, lab.table, near, count, rng, moves, width, lab.share)
-        _measure_best(lab, rng, pool, now, many)
+        yield from _measure_best(lab, rng, pool, now, many)
 
 
-def _measure_best(lab: Lab, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> None:
+def _measure_best(lab: Lab, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> Asking[None]:
     """Measure so many: those that look best against what their operators cost now, and some of the others.
 
     now: float64 [operators + 1, levels], what the first j cost.
     """
     pool = lab.wanted(genes)
-    raws = lab.features(pool)
+    raws = yield from lab.features(pool)
     pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
     known = [raw for raw in raws if raw is not None]
     if not pool:
@@ -61,7 +62,7 @@ def _measure_best(lab: Lab, rng: np.random.Generator, genes: list[Gene], now: ND
     order = np.argsort(merit, kind="stable")
     chosen = list(order[: many - lucky])
     chosen += list(rng.permutation(order[many - lucky :])[:lucky])
-    lab.measure_segments([pool[i] for i in chosen], predicted[chosen])
+    yield from lab.measure_segments([pool[i] for i in chosen], predicted[chosen])
 
 
 def _best_now(lab: Lab, island: Island, level: int, wide: bool) -> tuple[Genome, NDArray[np.float64]] | None:

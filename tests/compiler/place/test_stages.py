@@ -14,6 +14,7 @@ from compiler.place.clusters import contract, linear_clusters
 from compiler.place.dag import Dag, members, node_set
 from compiler.place.stages import Pruning, Stage, endings, partition, reachable
 from tests.graphs_of_work import cell, dags
+from tuner.search.asking import answered
 
 ANY = Pruning(100, 100)
 
@@ -72,10 +73,10 @@ def test_exact_without_pruning(dag: Dag, moved: list[int]) -> None:
     cost, lazy = Shared(dag, moved), Shared(dag, moved)
     states = reachable(dag, ANY)
     assert states is not None
-    found = partition(dag, states, cost.measure)
+    found = answered(partition(dag, states), cost.measure)
     assert found.cycles == brute_force(dag, cost) == sum(cost.cycles(stage) for stage in found.stages)
     check(dag, found.stages)
-    again = partition(dag, states, lazy.measure, lazy.bound)
+    again = answered(partition(dag, states, lazy.bound), lazy.measure)
     assert again.cycles == found.cycles
     check(dag, again.stages)
     assert again.measured == len(lazy.asked) <= found.measured == len(states.endings)
@@ -105,7 +106,7 @@ def test_a_cell_on_two_cores() -> None:
     cost = Shared(dag, [0] * 10)
     states = reachable(dag, Pruning(3, 4))
     assert states is not None
-    found = partition(dag, states, cost.measure, cost.bound)
+    found = answered(partition(dag, states, cost.bound), cost.measure)
     # 36 cycles of branches on two cores, in two stages, and 10 + 10 alone; every stage costs 2 more
     assert found.cycles == 10 + 18 + 10 + 4 * 2
     assert found.stages[0] == ((0,),)
@@ -135,8 +136,8 @@ def test_a_limit_on_measurements_still_gives_a_cut(most: int) -> None:
     cost = Shared(dag, [3] * 10)
     states = reachable(dag, Pruning(3, 4))
     assert states is not None
-    best = partition(dag, states, Shared(dag, [3] * 10).measure)
-    found = partition(dag, states, cost.measure, cost.bound, most)
+    best = answered(partition(dag, states), Shared(dag, [3] * 10).measure)
+    found = answered(partition(dag, states, cost.bound, most), cost.measure)
     check(dag, found.stages)
     assert found.cycles == sum(cost.cycles(stage) for stage in found.stages) >= best.cycles
     assert found.measured < most + len(dag)

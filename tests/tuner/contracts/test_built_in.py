@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from compiler.space.gene import Gene, Genome
+from compiler.space.moves import random_genome
 from simulator.npu.container import decode
 from tuner.contracts.cost_model import CostModelContract
 from tuner.contracts.runner import RunnerContract
+from tuner.contracts.strategy import StrategyContract
+from tuner.learn.cost_model import Predictor
 from tuner.learn.trees import BoostedTrees
+from tuner.measure.measurement import Request
 from tuner.measure.reading import Encoded, Reading, Runner
 from tuner.measure.simulated import measure
+from tuner.search.asking import Asking
+from tuner.search.knowledge import Knowledge
+from tuner.search.population import Individual
+from tuner.search.segmentation import Segmentation
+from tuner.search.strategy import StrategyContext
 
 
 class TestSimulatorByWayOfBytes(RunnerContract):
@@ -26,6 +38,10 @@ class TestSimulatorByWayOfBytes(RunnerContract):
 class TestBoostedTrees(CostModelContract):
     model = BoostedTrees
     settings = ("model.rounds=20",)
+
+
+class TestSegmentation(StrategyContract):
+    strategy = Segmentation
 
 
 def no_look(program: Encoded, level: str) -> Reading:
@@ -102,5 +118,92 @@ def test_models_that_break_the_contract(model: type[BoostedTrees], breaks: str) 
         settings = ("model.rounds=20",)
 
     Contract.model = model
+    with pytest.raises(AssertionError):
+        getattr(Contract(), breaks)()
+
+
+class Draws:
+    """A program an epoch, drawn at random; what breaks derives from it."""
+
+    version = "1"
+
+    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
+        self.context, self.turns = context, 0 if state is None else int.from_bytes(state, "big")
+
+    def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
+        self.known = known
+
+    def genome(self) -> Genome:
+        return random_genome(self.context.unit, np.random.default_rng([self.context.island, self.turns]))
+
+    def ask(self, epoch: int) -> Asking[None]:
+        self.turns += 1
+        yield [Request("program", self.genome())]
+
+    def elites(self) -> Sequence[Individual]:
+        return []
+
+    def state(self) -> bytes:
+        return self.turns.to_bytes(2, "big")
+
+
+class TestDraws(StrategyContract):
+    strategy = Draws
+    candidates = 8
+
+
+class Unseeded(Draws):
+    def genome(self) -> Genome:
+        return random_genome(self.context.unit, np.random.default_rng())
+
+
+class Remembers(Draws):
+    """What no state has, and only the process knows."""
+
+    asked: ClassVar[list[int]] = []
+
+    def genome(self) -> Genome:
+        self.asked.append(1)
+        return random_genome(self.context.unit, np.random.default_rng(len(self.asked)))
+
+
+class Forgets(Draws):
+    def state(self) -> bytes:
+        return (self.turns + 1).to_bytes(2, "big")
+
+
+class Beyond(Draws):
+    def ask(self, epoch: int) -> Asking[None]:
+        yield [Request("segment", (Gene(0, len(self.context.unit.kernels) + 1),), False)]
+
+
+class GoesOn(Draws):
+    def ask(self, epoch: int) -> Asking[None]:
+        while True:
+            yield []
+
+
+class Silent(Draws):
+    def ask(self, epoch: int) -> Asking[None]:
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "breaks"),
+    [
+        (Unseeded, "test_the_same_tells_give_the_same_asks"),
+        (Remembers, "test_any_number_of_job_runners_gives_the_same_search"),
+        (Remembers, "test_a_search_that_is_resumed_is_the_whole_search"),
+        (Forgets, "test_a_state_comes_back"),
+        (Beyond, "test_it_asks_for_its_unit_alone_and_an_epoch_ends"),
+        (GoesOn, "test_it_asks_for_its_unit_alone_and_an_epoch_ends"),
+        (Silent, "test_it_asks_for_programs"),
+    ],
+)
+def test_strategies_that_break_the_contract(strategy: type[Draws], breaks: str) -> None:
+    class Contract(StrategyContract):
+        candidates = 8
+
+    Contract.strategy = strategy
     with pytest.raises(AssertionError):
         getattr(Contract(), breaks)()

@@ -34,7 +34,6 @@ from tuner.learn.training import Trainer
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
 from tuner.search.champions import Champions
-from tuner.search.islands import first_states
 from tuner.store.read import read_log
 from tuner.store.run_log import Origin, RunLog
 from tuner.world import ray_actors
@@ -91,7 +90,7 @@ def spec(harm: str, hurry: int = 0) -> WorkshopSpec:
 
 def searched(made: WorkshopSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
-    schedule = Schedule(first_states(3, made.config, 0))
+    schedule = Schedule([b""] * made.config.islands)
     with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), Budget(N))
         conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))

@@ -21,7 +21,6 @@ from tuner.farm.schedule import Schedule
 from tuner.learn.training import Trainer
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.search.champions import Champions
-from tuner.search.islands import first_states
 from tuner.store.read import read_log, read_tasks
 from tuner.store.run_log import Origin, RunLog
 from tuner.store.schema import FEATURE_PREFIX
@@ -39,7 +38,7 @@ def test_a_training_learns_from_the_segments_that_the_log_holds(tmp_path: Path, 
     made = WorkshopSpec(EvaluatorSpec(unit, LEVELS), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
     (tmp_path / "models").mkdir()
     with SerialJobs(made) as jobs, RunLog(LocalPlace(tmp_path), REAL, made.facts.origin, FEATURE_SETS) as log:
-        schedule = Schedule(first_states(3, config, 0))
+        schedule = Schedule([b""] * config.islands)
         ledger = Ledger(LEVELS, log, Champions(3), Budget(programs))
         conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(tmp_path / "models"), LEVELS, config.model))
         conductor.begin(())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
@@ -11,11 +12,13 @@ from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
-from tuner.search.epoch import run_epoch
-from tuner.search.islands import first_states, unpack_island
+from tuner.search.epoch import layer_by_layer, run_epoch
 from tuner.search.knowledge import Findings, Knowledge
 from tuner.search.lab import Lab
+from tuner.search.population import Island
 from tuner.search.rules import Rules
+from tuner.search.segmentation import Segmentation
+from tuner.search.strategy import StrategyContext
 
 LEVELS = ("none", "slight", "severe")
 
@@ -37,6 +40,14 @@ class Local:
         return [request for request in self.asked if request.measure]
 
 
+class Epoch(NamedTuple):
+    """Of an island: what it found."""
+
+    island: int
+    number: int
+    findings: Findings
+
+
 class LocalSearch:
     """All islands, epoch by epoch: every job knows everything of earlier epochs."""
 
@@ -44,24 +55,28 @@ class LocalSearch:
         config = load_config(None, (*QUICK, *overrides))
         self.rules = Rules(u, LEVELS, config, {})
         self.known = Knowledge(Structures(u), len(LEVELS))
-        self.islands = [unpack_island(state) for state in first_states(len(LEVELS), config, seed)]
+        self.strategies = [Segmentation(StrategyContext(self.rules, number, seed), None) for number in range(config.islands)]
         self.epoch = 0
-        self.labs: list[Lab] = []
+        self.epochs: list[Epoch] = []
 
-    def lab(self, measure: Local, island: int = 0, epoch: int | None = None) -> Lab:
-        """Of an island that hears of nobody's measurements but its own."""
-        findings = Findings()
-        session = Session(measure, (self.known, findings))
-        return Lab(self.rules, self.known, findings, session, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
+    @property
+    def islands(self) -> list[Island]:
+        return [strategy.island for strategy in self.strategies]
+
+    def lab(self, island: int = 0, epoch: int | None = None) -> Lab:
+        return Lab(self.rules, self.known, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
 
     def step(self, measure: Local) -> None:
-        """An epoch of every island."""
-        labs = [self.lab(measure, number) for number in range(1 if self.epoch == 0 else len(self.islands))]
-        for lab in labs:
+        """An epoch of every island, which hears of nobody's measurements but its own."""
+        epochs = [Epoch(number, self.epoch, Findings()) for number in range(1 if self.epoch == 0 else len(self.strategies))]
+        for island, number, findings in epochs:
             with self.known.aside():
-                run_epoch(lab, self.islands[lab.island])
-        self.known.learn_epoch([lab.findings.pack(lab.island, len(LEVELS)) for lab in labs])
-        self.labs += labs
+                strategy = self.strategies[island]
+                strategy.tell(self.known, [None] * len(LEVELS))
+                asking = strategy.ask(number) if number else layer_by_layer(self.rules, findings)
+                assert run_epoch(asking, Session(measure, (self.known, findings)), self.known, findings)
+        self.known.learn_epoch([epoch.findings.pack(epoch.island, len(LEVELS)) for epoch in epochs])
+        self.epochs += epochs
         self.epoch += 1
 
     def steps(self, measure: Local, count: int) -> LocalSearch:

@@ -21,11 +21,15 @@ from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tuner.measure.measurement import Measurement, Request
+from tuner.measure.session import Session
+from tuner.search.asking import answered
+from tuner.search.border import border_of
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.explore import unlimited
 from tuner.search.names import genome_name
 from tuner.search.population import Individual
 from tuner.search.proposals import best_unlimited
+from tuner.store.schema import RESULTS
 
 
 @lru_cache(maxsize=16)
@@ -55,7 +59,7 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
         measure = Local(u)
         search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
         shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
-        counts = [len(lab.findings.segments) for lab in search.labs[1:]]
+        counts = [len(epoch.findings.segments) for epoch in search.epochs[1:]]
         assert max(counts) - min(counts) <= 2, "no island has more to do than another"
     assert shares[0] == shares[1]
 
@@ -65,7 +69,9 @@ def test_islands_do_not_measure_each_others_segments() -> None:
     u = unit("inception_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 7)
-    shares = [{search.known.key(gene) for lab in search.labs if lab.island == i for gene in lab.findings.segments} for i in range(3)]
+    shares: list[set[object]] = [set(), set(), set()]
+    for epoch in search.epochs:
+        shares[epoch.island] |= {search.known.key(gene) for gene in epoch.findings.segments}
     assert sum(map(len, shares)) == len(set.union(*shares))
     assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no island has much less to look for"
 
@@ -74,7 +80,7 @@ def test_a_model_of_one_operator_has_something_for_every_island() -> None:
     b = Builder(np.random.default_rng(0), (1, 16, 14, 14))
     u = make_unit(lower(b.model(b.conv("x", 32, (3, 3), pads=(1, 1, 1, 1)))), load_machine("tiny"), DataType.float16)
     search = LocalSearch(u, "search.islands=3").steps(Local(u), 4)
-    shares = [[len(lab.findings.segments) for lab in search.labs if lab.island == i and lab.epoch >= EVOLVING] for i in range(3)]
+    shares = [[len(epoch.findings.segments) for epoch in search.epochs if epoch.island == i and epoch.number >= EVOLVING] for i in range(3)]
     assert min(map(sum, shares)) > 10
 
 
@@ -93,7 +99,7 @@ def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
     """Without covers only the first island is told of a program; the others measured none until its elites reached them."""
     u = unit("residual_block")
     search = LocalSearch(u, "use.covers=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
-    counts = [len(lab.findings.programs) for lab in search.labs[4:]]
+    counts = [len(epoch.findings.programs) for epoch in search.epochs[4:]]
     assert all(0 < count <= 2 for count in counts)
     assert all(island.members for island in search.islands)
 
@@ -105,9 +111,9 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     share = -(-16 * search.rules.several // 3)
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
-    assert [len(lab.findings.segments) for lab in search.labs[4:]] == [share] * 3
-    for lab in search.labs[4:]:
-        assert sum(len(gene.cores) == 2 for gene in lab.findings.segments) > 0.6 * share
+    assert [len(epoch.findings.segments) for epoch in search.epochs[4:]] == [share] * 3
+    for epoch in search.epochs[4:]:
+        assert sum(len(gene.cores) == 2 for gene in epoch.findings.segments) > 0.6 * share
 
 
 @pytest.mark.parametrize("window", [True, False])
@@ -116,7 +122,7 @@ def test_the_best_program_is_proposed_without_a_limit_to_its_windows(window: boo
     u = unit("residual_block")
     search = LocalSearch(u, "search.islands=1", f"use.window={str(window).lower()}")
     measure, island = Local(u), search.islands[0]
-    lab = search.lab(measure, epoch=EVOLVING)
+    lab = search.lab(epoch=EVOLVING)
     genome = (Gene(0, len(u.kernels), 2),)
     wide = unlimited(u, genome)
     assert (wide[0].window, wide[0].sliding) == (ALL, True)
@@ -124,12 +130,13 @@ def test_the_best_program_is_proposed_without_a_limit_to_its_windows(window: boo
     for k in range(len(u.kernels)):
         lab.table.add(Gene(k, k + 1), np.full(3, 1 << 30))
     lab.table.add(genome[0], np.full(3, 1000))
-    island.admit(lab.measure_programs([genome])[0], lab.config.search)
+    island.admit(answered(lab.measure_programs([genome]), Session(measure)), lab.config.search)
     lab.table.add(wide[0], np.array([1005, 1000, 1020]))
+    session = Session(measure)
     turns = [search.rules.order.index(level) for level in range(3)]
-    assert [best_unlimited(lab, island, turn) for turn in turns] == ([wide, wide, None] if window else [None] * 3)
+    assert [answered(best_unlimited(lab, island, turn), session) for turn in turns] == ([wide, wide, None] if window else [None] * 3)
     lab.known.add_programs([genome_name(wide)])
-    assert not any(best_unlimited(lab, island, turn) for turn in turns), "not again"
+    assert not any(answered(best_unlimited(lab, island, turn), session) for turn in turns), "not again"
 
 
 def test_islands_take_in_the_elites_of_their_neighbour() -> None:
@@ -152,14 +159,18 @@ def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
     search = LocalSearch(u)
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
-    lab = search.lab(Local(u), epoch=2)
+    lab = search.lab(epoch=2)
     for gene in genome:
         lab.table.add(gene, np.array([100, 200, 300]))
     alone = lab.table.alone(genome)
     assert alone is not None
     borders = len(genome) - 1
     cycles: NDArray[np.int64] = (alone - borders * np.array([10, 20, -5])).astype(np.int64)
-    lab._learn_border([Individual(genome, cycles, "t")])
+    values = np.zeros((3, len(RESULTS)), np.int64)
+    values[:, RESULTS.index("cycles")] = cycles
+    border = border_of(lab.table, [Request("program", genome)], [Measurement("ok", values=values)])
+    assert border is not None
+    search.known.add_border(border)
     assert search.known.border.tolist() == [5.0, 10.0, 0.0], "half of what is new; a border never costs"
     assert lab.expected([genome])[0].tolist() == (alone - borders * search.known.border).tolist()
 

@@ -22,12 +22,13 @@ from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Request
+from tuner.measure.measurement import Measurement, Request
 from tuner.search.annealer import Annealer
-from tuner.search.epoch import hopeful
+from tuner.search.asking import answered
 from tuner.search.explore import first_genes, propose
 from tuner.search.lab import Lab
 from tuner.search.placing import Placer, cut_of, one_after_another
+from tuner.search.segmentation import hopeful
 from tuner.search.table import SegmentTable
 from tuner.store.schema import RESULTS
 
@@ -70,9 +71,10 @@ class Ears:
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator, self.heard = evaluator, list[Genome]()
 
-    def __call__(self, stages: Sequence[Genome]) -> list[NDArray[np.int64] | None]:
-        self.heard += stages
-        return [cycles(self.evaluator, "stage", genes) for genes in stages]
+    def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
+        assert {request.kind for request in requests} <= {"stage"}
+        self.heard += [request.genome for request in requests]
+        return [self.evaluator.measure(request) for request in requests]
 
 
 def singles(table: SegmentTable) -> Genome:
@@ -143,7 +145,7 @@ def test_stages_are_measured_and_remembered() -> None:
     p, ears = placer(table), Ears(evaluator)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
     assert pieces is not None
-    staged = p.staged(pieces, ears, 0, 0.0)
+    staged = answered(p.staged(pieces, 0, 0.0), ears)
     assert staged is not None
     assert ears.heard
     assert staged.clusters < len(pieces.dag)
@@ -151,10 +153,10 @@ def test_stages_are_measured_and_remembered() -> None:
         verify(unit(), genome)
         assert cut_of(genome) == cut_of(singles(table))
     count = len(ears.heard)
-    again = p.staged(pieces, ears, 0, 0.0)
+    again = answered(p.staged(pieces, 0, 0.0), ears)
     assert again is not None
     assert (again.genome, len(ears.heard)) == (staged.genome, count)
-    other = p.staged(pieces, ears, 1, 0.0)
+    other = answered(p.staged(pieces, 1, 0.0), ears)
     assert other is not None, "stages are measured at all levels at once"
     # barriers only cost: what waits for its inputs alone is done no later, but for what the cores' ports lose to each other
     assert cycles(evaluator, "program", staged.genome)[0] <= staged.partition.cycles * 1.05
@@ -165,7 +167,7 @@ def test_too_many_states_are_given_up() -> None:
     p = placer(table, states=3)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
     assert pieces is not None
-    assert p.staged(pieces, Ears(evaluator), 0, 0.0) is None
+    assert answered(p.staged(pieces, 0, 0.0), Ears(evaluator)) is None
 
 
 def test_stages_without_clusters_visit_more_states() -> None:
@@ -173,8 +175,8 @@ def test_stages_without_clusters_visit_more_states() -> None:
     p = placer(table)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
     assert pieces is not None
-    with_clusters = p.staged(pieces, Ears(evaluator), 0, 0.0)
-    without = p.staged(pieces, Ears(evaluator), 0, 0.0, clustered=False)
+    with_clusters = answered(p.staged(pieces, 0, 0.0), Ears(evaluator))
+    without = answered(p.staged(pieces, 0, 0.0, clustered=False), Ears(evaluator))
     assert with_clusters is not None
     assert without is not None
     assert without.clusters == len(pieces.dag)
@@ -281,7 +283,7 @@ def test_the_search_places_segments_and_learns_what_borders_save() -> None:
     runs = [gene for genome in programs for gene in genome if gene.stop - gene.start > 1]
     assert {len(gene.cores) for gene in runs} > {4}, "where nothing is placed, all of them are on all cores"
     assert any(ask.kind == "stage" for ask in measure.measured())
-    assert any(lab.findings.border is not None and (lab.findings.border > 0).any() for lab in search.labs)
+    assert any(epoch.findings.border is not None and (epoch.findings.border > 0).any() for epoch in search.epochs)
     one, _ = searched("use.cores=false")
     mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
     assert mine < theirs
@@ -291,13 +293,13 @@ def test_what_is_expected_of_a_placed_program_is_less_than_the_sum() -> None:
     search, _ = searched(epochs=3)
     genes = singles(search.known.table)
     placed = tuple(gene._replace(cores=(k % 2,)) for k, gene in enumerate(genes))
-    assert np.less(*search.labs[-1].expected([placed, genes])).all()
+    assert np.less(*search.lab().expected([placed, genes])).all()
 
 
 @pytest.mark.parametrize("switch", ["use.placement=false", "use.cores=false"])
 def test_switched_off_nothing_is_placed(switch: str) -> None:
     search, measure = searched(switch, epochs=4)
-    assert search.labs[-1].placer is None
+    assert search.lab().placer is None
     assert not any(ask.kind == "stage" for ask in measure.measured())
     if switch == "use.cores=false":
         assert {gene.cores for ask in measure.measured() for gene in ask.genome} == {(0,)}

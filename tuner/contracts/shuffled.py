@@ -1,0 +1,77 @@
+"""A search as a farm runs it, in one process: job runners whose jobs end in any order, and sessions that go on where one stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pandas as pd
+
+from tuner.farm.conduct import Key
+from tuner.farm.jobs import Bulletin, Job, Result, Training, Workshop, WorkshopSpec
+from tuner.farm.ledger import Budget
+from tuner.farm.one_search import OneSearch
+from tuner.farm.recorder import FEATURE_SETS
+from tuner.learn.trained import Models, Trained
+from tuner.request import TuneRequest
+from tuner.store.read import read_log
+from tuner.store.run_log import RunLog
+from tuner.store.runfolder import SearchFolder
+from tuner.world.local import LocalPlace
+from tuner.world.real import REAL
+
+VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]  # columns of the log that say when, where and by whom
+
+
+class ShuffledJobs:
+    """`Jobs` of so many workshops.  Whose turn it is, and which of them runs a job, is drawn from a seed."""
+
+    def __init__(self, spec: WorkshopSpec, workers: int, seed: int) -> None:
+        self.workers, self._random = workers, Random(seed)
+        self._workshops: list[Workshop] = [spec() for _ in range(workers)]
+        self._models = [0] * workers
+        self._bulletin = Bulletin()
+        self._started: list[tuple[Key, Job | Training]] = []
+
+    @property
+    def free(self) -> int:
+        return self.workers - len(self._started)
+
+    def at_home(self, island: int) -> bool:
+        del island
+        return True
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._bulletin.epochs.append(list(findings))
+
+    def tell_models(self, models: Models) -> None:
+        self._bulletin.models.append(models)
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        self._started.append((key, job))
+
+    def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
+        del patience_s
+        key, job = self._started.pop(self._random.randrange(len(self._started)))
+        who = self._random.randrange(self.workers)
+        news = self._bulletin.news(job, (self._workshops[who].known.version, self._models[who]))
+        self._models[who] = job.models or self._models[who]
+        return [(key, self._workshops[who].work(job, news))]
+
+
+def searched(spec: WorkshopSpec, folder: LocalPlace, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
+    """The log of a search, without what may differ between equal ones; folder: empty, or of an earlier session of the same search."""
+    place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=(folder / "checkpoint").is_dir())
+    for each in (place.models, place.checkpoint):
+        if not each.is_dir():
+            each.mkdir()
+    origin, name = spec.facts.origin, spec.facts.unit.machine.name
+    request = TuneRequest(Path(origin.model), name, folder, seed=spec.seed)
+    with RunLog(folder, REAL, origin, FEATURE_SETS) as log:
+        jobs = ShuffledJobs(spec, workers, seed)
+        search = OneSearch(REAL, spec.facts, spec.config, request, place, log, jobs, Budget(candidates))
+        search.search_until_spent()
+        search.ended("log")
+    rows = read_log(folder)
+    return rows.drop(columns=VOLATILE).sort_values(["seq", "level_index"]).reset_index(drop=True)

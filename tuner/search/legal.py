@@ -1,0 +1,50 @@
+"""Whether what is asked for is there at all: kernels look up what a gene names and check nothing, so nothing else may reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.space.gene import Gene
+from compiler.space.pins import PINS
+from compiler.unit.unit import Unit
+from simulator.npu.errors import TilefarmError
+from tuner.measure.measurement import Request
+
+
+def check_requests(unit: Unit, requests: Sequence[Request]) -> None:
+    """Raises `TilefarmError`: a strategy that asks for something else is wrong, and no measurement."""
+    for request in requests:
+        why = fault(unit, request)
+        if why is not None:
+            raise TilefarmError(f"the strategy asked for a {request.kind} of genes {[list(gene) for gene in request.genome]!r:.200}: {why}")
+
+
+def fault(unit: Unit, request: Request) -> str | None:
+    """Why a request cannot be measured, whatever fits; None where it can."""
+    count, genome = len(unit.kernels), request.genome
+    if request.kind not in ("segment", "stage", "program"):
+        return "expected a segment, a stage or a program"
+    if not genome or (request.kind == "segment" and len(genome) != 1):
+        return f"{len(genome)} genes; expected one for a segment, one at least for others"
+    at = 0
+    for gene in genome:
+        found = _fault_of_gene(unit, gene)
+        if found is not None:
+            return found
+        if gene.start < at or (request.kind == "program" and gene.start > at):
+            return f"a gene begins at operator {gene.start} behind operator {at - 1}; expected their order, and of a program each once"
+        at = gene.stop
+    return f"it ends at operator {at - 1}; the model has {count}" if request.kind == "program" and at != count else None
+
+
+def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
+    kernels, cores, count = len(unit.kernels), unit.machine.cores, gene.stop - gene.start
+    if not 0 <= gene.start < gene.stop <= kernels:
+        return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{kernels - 1}"
+    if gene.blocks < 1 or gene.columns < 1:
+        return f"{gene.blocks} blocks in {gene.columns} strips; expected one at least"
+    if not gene.cores or len(set(gene.cores)) < len(gene.cores) or min(gene.cores) < 0 or max(gene.cores) >= cores:
+        return f"cores {gene.cores}; the machine has 0..{cores - 1}"
+    if len(gene.choices) not in (0, count) or len(gene.pinned) not in (0, count * PINS):
+        return f"{len(gene.choices)} choices and {len(gene.pinned)} pins of {count} operators"
+    return None

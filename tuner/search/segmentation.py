@@ -1,0 +1,110 @@
+"""The strategy that comes along: segments are measured alone, shortest paths over them propose programs, and populations evolve.
+
+| epoch | does                                                                                                    |
+|-------|---------------------------------------------------------------------------------------------------------|
+| 1     | measures its share of what the run began with, and of the first segments: every operator alone, short runs |
+| 2 ..  | evolves: measures segments that may help, proposes programs, picks by prediction, measures them          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import Genome
+from compiler.space.starts import single_operators
+from tuner.learn.cost_model import Predictor
+from tuner.search.asking import Asking
+from tuner.search.children import children
+from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
+from tuner.search.explore import first_genes, unknown
+from tuner.search.islands import pack_island, unpack_island
+from tuner.search.knowledge import Knowledge
+from tuner.search.lab import Lab
+from tuner.search.population import Individual, Island
+from tuner.search.proposals import proposed, varied
+from tuner.search.segments import explore
+from tuner.search.strategy import StrategyContext
+
+ESTIMATE_ERROR = 0.02  # of programs, where all cores run one segment after the other
+
+
+class Segmentation:
+    """See `tuner.search.strategy.SearchStrategy`."""
+
+    version: ClassVar[str] = "1"
+
+    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
+        self.context = context
+        rng = np.random.default_rng([context.seed, 1 + context.island])
+        self.island = Island(rng) if state is None else unpack_island(state)
+
+    def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
+        self.known, self.models = known, models
+
+    def ask(self, epoch: int) -> Asking[None]:
+        lab = Lab(self.context.rules, self.known, self.context.island, epoch, self.models)
+        if epoch == BEGINNING:
+            if lab.island == 0:
+                self.island.admit(lab.known.elites.get(0, []), lab.config.search)
+            yield from _first_programs(lab, self.island)
+            yield from _first_segments(lab)
+        else:
+            yield from _evolve(lab, self.island, epoch - EVOLVING)
+
+    def elites(self) -> Sequence[Individual]:
+        return self.island.members
+
+    def state(self) -> bytes:
+        return pack_island(self.island, len(self.context.levels))
+
+
+def _first_programs(lab: Lab, island: Island) -> Asking[None]:
+    """This island's share of what the run began with, as far as it fits here."""
+    given = [lab.rules.all_permitted(genome) for genome in lab.known.proposed[lab.island :: lab.rules.islands]]
+    fitting = [whole for whole in (yield from lab.repaired(given)) if whole is not None and not lab.known.measured(whole)]
+    if fitting:
+        yield from lab.measure_segments(unknown(lab.table, [gene for genome in fitting for gene in genome]))
+        found = yield from lab.measure_programs(list(dict.fromkeys(fitting)))
+        island.admit(found, lab.config.search)
+
+
+def _first_segments(lab: Lab) -> Asking[None]:
+    genome = single_operators(lab.unit)
+    # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
+    mine = [] if isinstance(genome, Infeasible) else list(genome)
+    every = lab.wanted([*mine, *first_genes(lab.unit, lab.table, lab.config.use.halo_cache)])
+    yield from lab.measure_segments(every[lab.island :: lab.rules.islands])
+
+
+def _evolve(lab: Lab, island: Island, turn: int) -> Asking[None]:
+    config, count = lab.config, lab.config.search.generation
+    if lab.rules.islands > 1 and exchanges(lab.epoch, config.search.exchange_every):
+        island.admit(lab.known.elites.get((lab.island - 1) % lab.rules.islands, []), config.search)
+    yield from explore(lab, island)
+    wanted = yield from proposed(lab, island, count, turn)
+    others = yield from varied(lab, island, count - len(wanted), turn, wanted)
+    others += yield from children(lab, island, count - len(wanted) - len(others), {*wanted, *others})
+    whole = yield from lab.repaired([*wanted, *others])
+    fitting = [genome for genome in whole if genome is not None and not lab.known.measured(genome)]
+    if lab.placer is not None and not lab.wide:
+        fitting = hopeful(lab, fitting, {genome for genome in whole[: len(wanted)] if genome is not None})
+    found = yield from lab.measure_programs(list(dict.fromkeys(fitting)))
+    island.admit(found, config.search)
+
+
+def hopeful(lab: Lab, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
+    """Those that are wanted, and of the others those that are expected to be as fast at some level.
+
+    Where segments are placed, what is proposed gains so much in the first epochs that changes of older programs only cost what could be
+    measured when more is known.
+    """
+    first = [genome in wanted for genome in genomes]
+    if not any(first):
+        return genomes
+    expected = np.stack(lab.expected(genomes))
+    promising = (expected <= (1 + ESTIMATE_ERROR) * expected[first].min(0)).any(1)
+    return [genome for genome, kept in zip(genomes, promising | first, strict=True) if kept]
