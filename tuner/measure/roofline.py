@@ -20,7 +20,7 @@ class Roofline:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self._works: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
         machine, shapes = unit.machine, unit.graph.shapes
         self.peak = {DataType[name]: int(macs * machine.cores) for name, macs in machine.macs_per_cycle.items()}
         layout = unit.layout
@@ -47,12 +47,13 @@ class Roofline:
 
     def of(self, kernels: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
-        products, moved = self._work(tuple(kernels))
+        macs, moved = self._work(tuple(kernels))
+        products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
         port = port_units(self.unit.machine, self.unit.machine.share_units(level))
         return max(products, -(-moved * SHARE_UNIT // port))
 
-    def _work(self, kernels: tuple[int, ...]) -> tuple[int, int]:
-        """(Cycles of products at all cores' peak, unpadded bytes)."""
+    def _work(self, kernels: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
+        """(MACs by the type of what is multiplied, unpadded bytes)."""
         found = self._works.get(kernels)
         if found is not None:
             return found
@@ -63,7 +64,6 @@ class Roofline:
         for spec in specs:
             dtype = unit.type_of(spec.reads[0])
             macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * unit.images
-        products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
         made = {spec.kernel.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
@@ -77,5 +77,5 @@ class Roofline:
         }
         moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
         moved += sum(self.weight_bytes[k] for k in kernels)
-        self._works[kernels] = products, moved
-        return products, moved
+        self._works[kernels] = macs, moved
+        return macs, moved
